@@ -1,0 +1,76 @@
+# Everything there is to do with this tree. `make` alone lists it. Needs python3 >= 3.11 (with venv), java >= 17 and make.
+
+# What `make` says about a target is the text behind its double hash.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+
+# PYTHON=... chooses the interpreter of a new environment; VENV=... puts the environment elsewhere.
+VENV ?= .venv
+BIN := $(VENV)/bin
+export VENV
+# The current folder stays off sys.path: our `platform/` folder carries the name of a standard module.
+export PYTHONSAFEPATH := 1
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: venv
+venv: ## Make or renew the environment in .venv from requirements.lock
+	@setup/venv.sh
+
+.PHONY: java
+java:
+	@setup/java.sh
+
+.PHONY: demo
+demo: java venv ## Start Headwater, run 336,776 real flights through it and show the result
+	@$(BIN)/headwater demo
+
+.PHONY: test
+test: java venv ## Everything: `make check`, then the tests that start brokers, Spark and other processes
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m pytest -m slow
+
+# Types take the longest: they run beside the rest, two at a time, each printed whole.
+.PHONY: check
+check: venv ## Format, lint, types, contracts, doctests, fast tests (under a minute)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target check-types check-format check-lint check-contracts check-tests
+
+.PHONY: check-types check-format check-lint check-contracts check-tests
+check-types:
+	@$(BIN)/python -m mypy
+check-format:
+	@$(BIN)/python -m ruff format --check
+check-lint:
+	@$(BIN)/python -m ruff check
+check-contracts:
+	@$(BIN)/lint-imports --no-logo
+# Doctests and tests in one run: the modules are imported once.
+check-tests:
+	@$(BIN)/python -m pytest -q -m "not slow" --doctest-modules platform logtier pipelines api tests
+
+.PHONY: format
+format: venv ## Format the code and mend what ruff can mend
+	@$(BIN)/python -m ruff format
+	@$(BIN)/python -m ruff check --fix
+
+.PHONY: bench
+bench: java venv ## Side by side with Apache Kafka and its Spark connector (BENCH=--quick: a short run)
+	@$(BIN)/python -m tests.bench $(BENCH)
+
+.PHONY: kill
+kill: venv ## kill -9 during an idempotent produce, many rounds (ROUNDS=25, SEED=...)
+	@KILL_ROUNDS=$(or $(ROUNDS),25) KILL_SEED=$(SEED) $(BIN)/python -m pytest -m slow -s tests/end_to_end/kill
+
+.PHONY: lock
+lock: ## Renew requirements.lock (maintainers; needs uv)
+	@command -v uv >/dev/null || { echo "make lock needs uv (https://docs.astral.sh/uv): install it first" >&2; exit 1; }
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--all-extras --group dev -o requirements.lock
+
+.PHONY: clean
+clean: ## Remove the environment, caches and build results
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Headwater log tier: partitioned, persistent append logs behind the Kafka protocol."""
