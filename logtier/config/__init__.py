@@ -1,0 +1,30 @@
+"""Configs of brokers and topics: Kafka's names, types, defaults and limits, one table each, with typed access.
+
+`BrokerConfig.from_properties` and `TopicConfig.resolve` are the two ways in; `ConfigError` is the one error.
+"""
+
+from logtier.config.broker import BROKER_CONFIGS, BrokerConfig
+from logtier.config.definition import ConfigDef, ConfigError, ConfigType, render
+from logtier.config.listeners import Listener
+from logtier.config.topic import (
+    TOPIC_CONFIGS,
+    TopicConfig,
+    broker_default,
+    check_topic_overrides,
+    parse_topic_config,
+)
+
+__all__ = [
+    "BROKER_CONFIGS",
+    "TOPIC_CONFIGS",
+    "BrokerConfig",
+    "ConfigDef",
+    "ConfigError",
+    "ConfigType",
+    "Listener",
+    "TopicConfig",
+    "broker_default",
+    "check_topic_overrides",
+    "parse_topic_config",
+    "render",
+]

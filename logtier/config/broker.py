@@ -1,0 +1,369 @@
+"""The configs of a broker: Kafka's names, types, defaults and limits, in one table with typed access."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from logtier.config.definition import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigDef,
+    ConfigError,
+    ConfigType,
+    Unsupported,
+    at_least,
+    config,
+    config_defs,
+    list_of,
+    non_empty,
+    one_of,
+    unknown_name,
+)
+from logtier.config.listeners import Listener, parse_listener
+
+_RENAMED: Final = {
+    "broker.id": "Kafka's present name is node.id",
+    "log.dir": "use log.dirs",
+    "process.roles": "every Headwater node is broker and controller; leave it out",
+    "controller.quorum.voters": "Headwater has no KRaft quorum; leave it out",
+    "controller.quorum.bootstrap.servers": "Headwater has no KRaft quorum; leave it out",
+    "controller.listener.names": "Headwater has no KRaft quorum; leave it out",
+    "num.io.threads": "the broker is one event loop; leave it out",
+    "num.network.threads": "the broker is one event loop; leave it out",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerConfig:
+    """All configs of one broker, typed; made by `from_properties`, immutable, compared by identity.
+
+    Invariant: every value passed its validator, and rules over several configs hold.
+    """
+
+    # The node and where it is reached
+    node_id: int = config(ConfigType.INT, 1, "This broker's id, unique in its cluster.", at_least(0))
+    broker_rack: str | None = config(
+        ConfigType.STRING, None, "The rack (or zone, or host) of this broker: replicas are spread over racks."
+    )
+    listeners: tuple[str, ...] = config(
+        ConfigType.LIST,
+        ("PLAINTEXT://:9092",),
+        "Addresses to listen on, as PLAINTEXT://host:port; an empty host is every interface, port 0 any free port.",
+        non_empty(),
+    )
+    advertised_listeners: tuple[str, ...] | None = config(
+        ConfigType.LIST,
+        None,
+        "Addresses that clients are told to connect to; by default the listeners' own.",
+        non_empty(),
+    )
+
+    # Connections and requests
+    connections_max_idle_ms: int = config(
+        ConfigType.LONG, 600_000, "A connection without a request for so long is closed.", at_least(1)
+    )
+    max_connections: int = config(
+        ConfigType.INT,
+        10_000,  # Kafka's default is no limit; a broker with a file limit is better off with one
+        "Most connections at a time; more are closed when they arrive.",
+        at_least(1),
+    )
+    max_connections_per_ip: int = config(
+        ConfigType.INT, 10_000, "Most connections at a time from one address.", at_least(1)
+    )
+    queued_max_request_bytes: int = config(
+        ConfigType.LONG,
+        268_435_456,  # Kafka's default (-1) is no limit
+        "Bytes of requests that are read and not yet answered, in all; above it no connection is read. -1 is no limit.",
+        at_least(-1),
+    )
+    socket_listen_backlog_size: int = config(
+        ConfigType.INT, 512, "Connections that may wait to be accepted.", at_least(1)
+    )
+    socket_receive_buffer_bytes: int = config(
+        ConfigType.INT, 102_400, "SO_RCVBUF of a connection; -1 leaves it to the operating system.", at_least(-1)
+    )
+    socket_request_max_bytes: int = config(ConfigType.INT, 104_857_600, "Largest request that is read.", at_least(1))
+    socket_send_buffer_bytes: int = config(
+        ConfigType.INT, 102_400, "SO_SNDBUF of a connection; -1 leaves it to the operating system.", at_least(-1)
+    )
+    fetch_max_bytes: int = config(
+        ConfigType.INT, 57_671_680, "Most bytes of records in one answer to a fetch.", at_least(1024)
+    )
+
+    # Topics
+    auto_create_topics_enable: bool = config(
+        ConfigType.BOOLEAN, True, "Whether a topic is created when a client first asks for its metadata."
+    )
+    default_replication_factor: int = config(
+        ConfigType.INT, 1, "Replicas of a topic that is created without a number.", at_least(1)
+    )
+    delete_topic_enable: bool = config(ConfigType.BOOLEAN, True, "Whether topics may be deleted.")
+    min_insync_replicas: int = config(
+        ConfigType.INT,
+        1,
+        "Replicas that must be in sync for a produce with acks=all to be taken.",
+        at_least(1),
+        dynamic=True,
+    )
+    num_partitions: int = config(
+        ConfigType.INT, 1, "Partitions of a topic that is created without a number.", at_least(1)
+    )
+
+    # Logs
+    log_dirs: tuple[str, ...] = config(
+        ConfigType.LIST, ("headwater-data",), "Folders that hold the logs; metadata is kept in the first.", non_empty()
+    )
+    compression_type: str = config(
+        ConfigType.STRING,
+        "producer",
+        "Codec of the batches on disk; producer keeps the bytes as they were sent.",
+        one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        unsupported=Unsupported(
+            lambda value: value == "producer",
+            "the broker never compresses again what a producer sent; set compression.type on the producer",
+        ),
+        dynamic=True,
+    )
+    log_cleanup_policy: tuple[str, ...] = config(
+        ConfigType.LIST,
+        ("delete",),
+        "How old segments go: delete discards them by retention time and size.",
+        list_of("delete", "compact"),
+        unsupported=Unsupported(
+            lambda value: value == ("delete",), "topics of users are not compacted by this release; use delete"
+        ),
+        dynamic=True,
+    )
+    log_flush_interval_messages: int = config(
+        ConfigType.LONG,
+        LONG_MAX,
+        "Records after which a log is forced to disk; the default leaves it to the operating system.",
+        at_least(1),
+        dynamic=True,
+    )
+    log_flush_interval_ms: int | None = config(
+        ConfigType.LONG,
+        None,
+        "Time after which a log is forced to disk; by default log.flush.scheduler.interval.ms.",
+        at_least(0),
+        dynamic=True,
+    )
+    log_flush_scheduler_interval_ms: int = config(
+        ConfigType.LONG, LONG_MAX, "How often it is checked whether a log must be forced to disk.", at_least(1)
+    )
+    log_index_interval_bytes: int = config(
+        ConfigType.INT, 4096, "Bytes of log between two entries of the offset index.", at_least(0), dynamic=True
+    )
+    log_index_size_max_bytes: int = config(
+        ConfigType.INT, 10_485_760, "Largest size of a segment's offset index.", at_least(4), dynamic=True
+    )
+    log_message_timestamp_after_max_ms: int = config(
+        ConfigType.LONG,
+        3_600_000,
+        "How far a record's timestamp may lie in the future of the broker's clock (CreateTime).",
+        at_least(0),
+        dynamic=True,
+    )
+    log_message_timestamp_before_max_ms: int = config(
+        ConfigType.LONG,
+        LONG_MAX,
+        "How far a record's timestamp may lie in the past of the broker's clock (CreateTime).",
+        at_least(0),
+        dynamic=True,
+    )
+    log_message_timestamp_type: str = config(
+        ConfigType.STRING,
+        "CreateTime",
+        "Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        one_of("CreateTime", "LogAppendTime"),
+        dynamic=True,
+    )
+    log_retention_bytes: int = config(
+        ConfigType.LONG,
+        -1,
+        "Size of a partition above which its oldest segments are deleted; -1 is no limit.",
+        at_least(-1),
+        dynamic=True,
+    )
+    log_retention_check_interval_ms: int = config(
+        ConfigType.LONG, 300_000, "How often it is checked whether segments must be deleted.", at_least(1)
+    )
+    log_retention_hours: int = config(
+        ConfigType.INT,
+        168,
+        "Age in hours above which segments are deleted; log.retention.minutes is stronger.",
+        at_least(-1),
+    )
+    log_retention_minutes: int | None = config(
+        ConfigType.INT,
+        None,
+        "Age in minutes above which segments are deleted; log.retention.ms is stronger.",
+        at_least(-1),
+    )
+    log_retention_ms: int | None = config(
+        ConfigType.LONG,
+        None,
+        "Age above which a partition's oldest segments are deleted; -1 is no limit.",
+        at_least(-1),
+        dynamic=True,
+    )
+    log_roll_hours: int = config(
+        ConfigType.INT,
+        168,
+        "Age in hours at which a log rolls to its next segment; log.roll.ms is stronger.",
+        at_least(1),
+    )
+    log_roll_jitter_hours: int = config(
+        ConfigType.INT,
+        0,
+        "Random hours that are taken off log.roll.hours; log.roll.jitter.ms is stronger.",
+        at_least(0),
+    )
+    log_roll_jitter_ms: int | None = config(
+        ConfigType.LONG, None, "Random time that is taken off log.roll.ms.", at_least(0), dynamic=True
+    )
+    log_roll_ms: int | None = config(
+        ConfigType.LONG,
+        None,
+        "Age at which a log rolls to its next segment though not full.",
+        at_least(1),
+        dynamic=True,
+    )
+    log_segment_bytes: int = config(
+        ConfigType.INT, 1_073_741_824, "Size at which a log rolls to its next segment.", at_least(14), dynamic=True
+    )
+    log_segment_delete_delay_ms: int = config(
+        ConfigType.LONG,
+        60_000,
+        "How long the files of a deleted segment stay on disk, so that a read under way can end.",
+        at_least(0),
+        dynamic=True,
+    )
+    message_max_bytes: int = config(
+        ConfigType.INT,
+        1_048_588,
+        "Largest record batch that is taken, as sent (compressed).",
+        at_least(0),
+        dynamic=True,
+    )
+    producer_id_expiration_ms: int = config(
+        ConfigType.INT, 86_400_000, "How long a partition remembers an idempotent producer that is silent.", at_least(1)
+    )
+
+    # Groups and their offsets
+    group_initial_rebalance_delay_ms: int = config(
+        ConfigType.INT, 3000, "How long the first rebalance of an empty group waits for more members.", at_least(0)
+    )
+    group_max_session_timeout_ms: int = config(
+        ConfigType.INT, 1_800_000, "Longest session timeout a member may ask for.", at_least(1)
+    )
+    group_max_size: int = config(ConfigType.INT, INT_MAX, "Most members of one group.", at_least(1))
+    group_min_session_timeout_ms: int = config(
+        ConfigType.INT, 6000, "Shortest session timeout a member may ask for.", at_least(1)
+    )
+    offset_metadata_max_bytes: int = config(
+        ConfigType.INT, 4096, "Longest metadata of one committed offset.", at_least(0)
+    )
+    offsets_commit_timeout_ms: int = config(
+        ConfigType.INT, 5000, "How long an offset commit waits for the replicas of __consumer_offsets.", at_least(1)
+    )
+    offsets_retention_check_interval_ms: int = config(
+        ConfigType.LONG, 600_000, "How often it is checked whether committed offsets have expired.", at_least(1)
+    )
+    offsets_retention_minutes: int = config(
+        ConfigType.INT, 10_080, "How long the offsets of a group without members are kept.", at_least(1)
+    )
+    offsets_topic_num_partitions: int = config(
+        ConfigType.INT, 50, "Partitions of __consumer_offsets; fixed once it exists.", at_least(1)
+    )
+    offsets_topic_replication_factor: int = config(
+        ConfigType.SHORT,
+        1,  # Kafka's default is 3, which a cluster of one cannot give
+        "Replicas of __consumer_offsets.",
+        at_least(1),
+    )
+    offsets_topic_segment_bytes: int = config(
+        ConfigType.INT, 104_857_600, "Segment size of __consumer_offsets.", at_least(14)
+    )
+
+    explicit: frozenset[str] = frozenset()
+    """Names that were set, whatever to."""
+
+    @staticmethod
+    def from_properties(properties: Mapping[str, object] | None = None) -> "BrokerConfig":
+        """A broker's configs from Kafka's names to texts or typed values; ConfigError with one line for a mistake."""
+        return _build({}, frozenset(), properties or {})
+
+    def with_properties(self, properties: Mapping[str, object]) -> "BrokerConfig":
+        """These configs with some replaced (such as a broker's dynamic configs), under the same rules."""
+        if not properties:
+            return self
+        values = {definition.attribute: self.value(name) for name, definition in BROKER_CONFIGS.items()}
+        return _build(values, self.explicit, properties)
+
+    def value(self, name: str) -> Any:
+        """The value of a config by Kafka's name."""
+        return getattr(self, BROKER_CONFIGS[name].attribute)
+
+    @property
+    def bind_endpoints(self) -> tuple[Listener, ...]:
+        """`listeners`, parsed."""
+        return tuple(parse_listener("listeners", text) for text in self.listeners)
+
+    @property
+    def advertised_endpoints(self) -> tuple[Listener, ...]:
+        """`advertised.listeners`, parsed; empty when they are to be inferred from the listeners."""
+        return tuple(parse_listener("advertised.listeners", text) for text in self.advertised_listeners or ())
+
+
+BROKER_CONFIGS: Final[Mapping[str, ConfigDef]] = config_defs(BrokerConfig)
+
+
+def _build(values: dict[str, Any], explicit: frozenset[str], properties: Mapping[str, object]) -> BrokerConfig:
+    for name, raw in properties.items():
+        definition = BROKER_CONFIGS.get(name)
+        if definition is None:
+            raise unknown_name("broker property", name, BROKER_CONFIGS, _RENAMED)
+        value = definition.parse(raw)
+        definition.check_supported(value)
+        values[definition.attribute] = value
+    built = BrokerConfig(**values, explicit=explicit | frozenset(properties))
+    _check_together(built)
+    return built
+
+
+def _check_together(broker: BrokerConfig) -> None:
+    """Rules over several configs."""
+    bound = broker.bind_endpoints
+    ports = [listener.port for listener in bound if listener.port != 0]
+    if len(set(ports)) != len(ports):
+        raise ConfigError(f"listeners: two of them have the same port: {','.join(broker.listeners)}")
+    for listener in broker.advertised_endpoints:
+        if listener.host in ("", "0.0.0.0", "::"):  # noqa: S104 (refused, not bound)
+            raise ConfigError(
+                f"advertised.listeners: {listener} is no address that a client can connect to; name the host"
+            )
+        if listener.port == 0:
+            raise ConfigError(f"advertised.listeners: {listener} needs the port that clients connect to")
+    if broker.advertised_listeners is not None and len(broker.advertised_listeners) > len(bound):
+        raise ConfigError("advertised.listeners: there are more of them than listeners")
+    if len(set(broker.log_dirs)) != len(broker.log_dirs):
+        raise ConfigError(f"log.dirs: a folder stands there twice: {','.join(broker.log_dirs)}")
+    if broker.group_min_session_timeout_ms > broker.group_max_session_timeout_ms:
+        raise ConfigError(
+            f"group.min.session.timeout.ms ({broker.group_min_session_timeout_ms}) is above "
+            f"group.max.session.timeout.ms ({broker.group_max_session_timeout_ms})"
+        )
+    if broker.message_max_bytes > broker.socket_request_max_bytes:
+        raise ConfigError(
+            f"message.max.bytes ({broker.message_max_bytes}) is above socket.request.max.bytes "
+            f"({broker.socket_request_max_bytes}): such a batch could never arrive"
+        )
+
+
+assert {field.name for field in dataclasses.fields(BrokerConfig)} == {
+    *(definition.attribute for definition in BROKER_CONFIGS.values()),
+    "explicit",
+}

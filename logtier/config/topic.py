@@ -1,0 +1,309 @@
+"""The configs of a topic: the table of Kafka 4.1's topic configs, resolved from overrides and the broker's defaults.
+
+Overrides (what was set on the topic itself) are texts, as clients send them and as the metadata store keeps them.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from logtier.config.broker import BROKER_CONFIGS, BrokerConfig
+from logtier.config.definition import (
+    LONG_MAX,
+    ConfigDef,
+    ConfigError,
+    ConfigType,
+    Unsupported,
+    Validator,
+    at_least,
+    between,
+    config,
+    config_defs,
+    list_of,
+    one_of,
+    unknown_name,
+)
+
+_NO_TIERED_STORAGE: Final = "this broker has no tiered storage"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """The configs of one topic, resolved: its own overrides, else the broker's value, else Kafka's default.
+
+    Made by `TopicConfig.resolve`; immutable and shared between all topics with the same overrides.
+    """
+
+    cleanup_policy: tuple[str, ...] = config(
+        ConfigType.LIST,
+        ("delete",),
+        "How old segments go: delete discards them by retention, compact keeps the last record of each key.",
+        list_of("delete", "compact"),
+        unsupported=Unsupported(
+            lambda value: value == ("delete",), "topics of users are not compacted by this release; use delete"
+        ),
+        broker_configs=("log.cleanup.policy",),
+    )
+    compression_gzip_level: int = config(
+        ConfigType.INT,
+        -1,
+        "Compression level of gzip; used only where compression.type is gzip.",
+        Validator("-1 or between 1 and 9", lambda value: value == -1 or 1 <= value <= 9),
+    )
+    compression_lz4_level: int = config(
+        ConfigType.INT, 9, "Compression level of lz4; used only where compression.type is lz4.", between(1, 17)
+    )
+    compression_type: str = config(
+        ConfigType.STRING,
+        "producer",
+        "Codec of the batches on disk; producer keeps the bytes as they were sent.",
+        one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        unsupported=Unsupported(
+            lambda value: value == "producer",
+            "the broker never compresses again what a producer sent; set compression.type on the producer",
+        ),
+        broker_configs=("compression.type",),
+    )
+    compression_zstd_level: int = config(
+        ConfigType.INT, 3, "Compression level of zstd; used only where compression.type is zstd.", between(-131072, 22)
+    )
+    delete_retention_ms: int = config(
+        ConfigType.LONG, 86_400_000, "How long a compacted topic keeps tombstones.", at_least(0)
+    )
+    file_delete_delay_ms: int = config(
+        ConfigType.LONG,
+        60_000,
+        "How long the files of a deleted segment stay on disk, so that a read under way can end.",
+        at_least(0),
+        broker_configs=("log.segment.delete.delay.ms",),
+    )
+    flush_messages: int = config(
+        ConfigType.LONG,
+        LONG_MAX,
+        "Records after which the log is forced to disk; the default leaves it to the operating system.",
+        at_least(1),
+        broker_configs=("log.flush.interval.messages",),
+    )
+    flush_ms: int = config(
+        ConfigType.LONG,
+        LONG_MAX,
+        "Time after which the log is forced to disk; the default leaves it to the operating system.",
+        at_least(0),
+        broker_configs=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = config(
+        ConfigType.LIST,
+        (),
+        "Replicas (partition:broker, or *) whose replication is throttled on the side of the follower.",
+        unsupported=Unsupported(lambda value: not value, "this broker has no replication quotas"),
+    )
+    index_interval_bytes: int = config(
+        ConfigType.INT,
+        4096,
+        "Bytes of log between two entries of the offset index.",
+        at_least(0),
+        broker_configs=("log.index.interval.bytes",),
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = config(
+        ConfigType.LIST,
+        (),
+        "Replicas (partition:broker, or *) whose replication is throttled on the side of the leader.",
+        unsupported=Unsupported(lambda value: not value, "this broker has no replication quotas"),
+    )
+    local_retention_bytes: int = config(
+        ConfigType.LONG,
+        -2,
+        "Size of the local part of a tiered log; -2 follows retention.bytes.",
+        at_least(-2),
+        unsupported=Unsupported(lambda value: value == -2, _NO_TIERED_STORAGE),
+    )
+    local_retention_ms: int = config(
+        ConfigType.LONG,
+        -2,
+        "Age of the local part of a tiered log; -2 follows retention.ms.",
+        at_least(-2),
+        unsupported=Unsupported(lambda value: value == -2, _NO_TIERED_STORAGE),
+    )
+    max_compaction_lag_ms: int = config(
+        ConfigType.LONG, LONG_MAX, "Longest time a record of a compacted topic stays uncompacted.", at_least(1)
+    )
+    max_message_bytes: int = config(
+        ConfigType.INT,
+        1_048_588,
+        "Largest record batch that is taken, as sent (compressed).",
+        at_least(0),
+        broker_configs=("message.max.bytes",),
+    )
+    message_timestamp_after_max_ms: int = config(
+        ConfigType.LONG,
+        3_600_000,
+        "How far a record's timestamp may lie in the future of the broker's clock (CreateTime).",
+        at_least(0),
+        broker_configs=("log.message.timestamp.after.max.ms",),
+    )
+    message_timestamp_before_max_ms: int = config(
+        ConfigType.LONG,
+        LONG_MAX,
+        "How far a record's timestamp may lie in the past of the broker's clock (CreateTime).",
+        at_least(0),
+        broker_configs=("log.message.timestamp.before.max.ms",),
+    )
+    message_timestamp_type: str = config(
+        ConfigType.STRING,
+        "CreateTime",
+        "Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        one_of("CreateTime", "LogAppendTime"),
+        broker_configs=("log.message.timestamp.type",),
+    )
+    min_cleanable_dirty_ratio: float = config(
+        ConfigType.DOUBLE, 0.5, "Share of a compacted log that must be dirty before it is cleaned.", between(0, 1)
+    )
+    min_compaction_lag_ms: int = config(
+        ConfigType.LONG, 0, "Shortest time a record of a compacted topic stays uncompacted.", at_least(0)
+    )
+    min_insync_replicas: int = config(
+        ConfigType.INT,
+        1,
+        "Replicas that must be in sync for a produce with acks=all to be taken.",
+        at_least(1),
+        broker_configs=("min.insync.replicas",),
+    )
+    preallocate: bool = config(
+        ConfigType.BOOLEAN,
+        False,
+        "Whether a new segment's file is allocated at its full size.",
+        unsupported=Unsupported(lambda value: not value, "segments grow as they are written"),
+    )
+    remote_log_copy_disable: bool = config(
+        ConfigType.BOOLEAN,
+        False,
+        "Whether a tiered topic stops copying to remote storage.",
+        unsupported=Unsupported(lambda value: not value, _NO_TIERED_STORAGE),
+    )
+    remote_log_delete_on_disable: bool = config(
+        ConfigType.BOOLEAN,
+        False,
+        "Whether remote segments are deleted when tiered storage is disabled on the topic.",
+        unsupported=Unsupported(lambda value: not value, _NO_TIERED_STORAGE),
+    )
+    remote_storage_enable: bool = config(
+        ConfigType.BOOLEAN,
+        False,
+        "Whether old segments are kept in remote storage.",
+        unsupported=Unsupported(lambda value: not value, _NO_TIERED_STORAGE),
+    )
+    retention_bytes: int = config(
+        ConfigType.LONG,
+        -1,
+        "Size of a partition above which its oldest segments are deleted; -1 is no limit.",
+        at_least(-1),
+        broker_configs=("log.retention.bytes",),
+    )
+    retention_ms: int = config(
+        ConfigType.LONG,
+        604_800_000,
+        "Age above which a partition's oldest segments are deleted; -1 is no limit.",
+        at_least(-1),
+        broker_configs=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    )
+    segment_bytes: int = config(
+        ConfigType.INT,
+        1_073_741_824,
+        "Size at which a log rolls to its next segment.",
+        at_least(14),
+        broker_configs=("log.segment.bytes",),
+    )
+    segment_index_bytes: int = config(
+        ConfigType.INT,
+        10_485_760,
+        "Largest size of a segment's offset index; a full index rolls the segment.",
+        at_least(4),
+        broker_configs=("log.index.size.max.bytes",),
+    )
+    segment_jitter_ms: int = config(
+        ConfigType.LONG,
+        0,
+        "Random time that is taken off segment.ms, so that segments do not all roll at once.",
+        at_least(0),
+        broker_configs=("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    )
+    segment_ms: int = config(
+        ConfigType.LONG,
+        604_800_000,
+        "Age at which a log rolls to its next segment though it is not full.",
+        at_least(1),
+        broker_configs=("log.roll.ms", "log.roll.hours"),
+    )
+    unclean_leader_election_enable: bool = config(
+        ConfigType.BOOLEAN,
+        False,
+        "Whether a replica out of sync may become leader, with loss of data.",
+        unsupported=Unsupported(lambda value: not value, "this broker elects clean leaders only"),
+    )
+
+    @staticmethod
+    def resolve(overrides: Mapping[str, str], broker: BrokerConfig) -> "TopicConfig":
+        """The configs of a topic; ConfigError for an unknown name or an invalid value. Cached."""
+        return _resolve(tuple(sorted(overrides.items())), broker)
+
+
+TOPIC_CONFIGS: Final[Mapping[str, ConfigDef]] = config_defs(TopicConfig)
+
+_UNIT_MS: Final = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
+
+
+def broker_default(definition: ConfigDef, broker: BrokerConfig) -> tuple[str, Any] | None:
+    """The broker config that gives a topic config its default, and the value in the topic's unit; None without one.
+
+    >>> broker_default(TOPIC_CONFIGS["retention.ms"], BrokerConfig.from_properties({"log.retention.hours": "1"}))
+    ('log.retention.hours', 3600000)
+    """
+    for name in definition.broker_configs:
+        value = getattr(broker, BROKER_CONFIGS[name].attribute)
+        if value is not None:
+            scale = _UNIT_MS.get(name.rsplit(".", 1)[-1], 1) if definition.name.endswith(".ms") else 1
+            return name, (value * scale if scale != 1 and value >= 0 else value)
+    return None
+
+
+def parse_topic_config(name: str, raw: object) -> Any:
+    """The value of one override; ConfigError for an unknown name or an invalid value."""
+    definition = TOPIC_CONFIGS.get(name)
+    if definition is None:
+        raise unknown_name("topic config", name, TOPIC_CONFIGS)
+    return definition.parse(raw)
+
+
+def check_topic_overrides(overrides: Mapping[str, str], broker: BrokerConfig, *, internal: bool) -> TopicConfig:
+    """Whether a topic may have these overrides: known names, valid values, and only what this broker acts upon.
+
+    Internal topics may be compacted in name: retention never touches them.
+    """
+    resolved = TopicConfig.resolve(overrides, broker)
+    for name in overrides:
+        definition = TOPIC_CONFIGS[name]
+        if not (internal and name == "cleanup.policy"):
+            definition.check_supported(getattr(resolved, definition.attribute))
+    if resolved.min_compaction_lag_ms > resolved.max_compaction_lag_ms:
+        raise ConfigError(
+            f"min.compaction.lag.ms ({resolved.min_compaction_lag_ms}) is above max.compaction.lag.ms "
+            f"({resolved.max_compaction_lag_ms})"
+        )
+    return resolved
+
+
+@functools.lru_cache(maxsize=4096)
+def _resolve(overrides: tuple[tuple[str, str], ...], broker: BrokerConfig) -> TopicConfig:
+    values: dict[str, Any] = {}
+    for definition in TOPIC_CONFIGS.values():
+        inherited = broker_default(definition, broker)
+        if inherited is not None:
+            values[definition.attribute] = inherited[1]
+    for name, text in overrides:
+        value = parse_topic_config(name, text)
+        values[TOPIC_CONFIGS[name].attribute] = value
+    return TopicConfig(**values)
+
+
+assert all(name in BROKER_CONFIGS for definition in TOPIC_CONFIGS.values() for name in definition.broker_configs)

@@ -1,0 +1,176 @@
+"""What the controller decides about configs: (image, changes) to store operations or an error. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from logtier.config import (
+    BROKER_CONFIGS,
+    TOPIC_CONFIGS,
+    BrokerConfig,
+    ConfigDef,
+    ConfigError,
+    ConfigType,
+    TopicConfig,
+    check_topic_overrides,
+    render,
+)
+from logtier.config.definition import unknown_name
+from logtier.controller.commands import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigOperationType,
+    ConfigResourceType,
+    ConfigResult,
+)
+from logtier.controller.state import Plan
+from logtier.metadata import paths
+from logtier.metadata.image import MetadataImage, dynamic_broker_configs
+from logtier.metadata.store import Create, Delete, Operation, SetData
+from logtier.protocol.errors import ErrorCode, KafkaError
+
+
+def plan_alter_configs(
+    image: MetadataImage, static_config: BrokerConfig, changes: Sequence[ConfigChange]
+) -> Plan[ConfigResult]:
+    """Change configs of topics and brokers; each resource is taken as a whole or refused as a whole.
+
+    Args:
+        static_config: The broker's configs without dynamic ones: defaults of topics, and what a deletion goes back to.
+    """
+    plan: Plan[ConfigResult] = Plan()
+    asked = Counter((change.resource_type, change.resource_name) for change in changes)
+    for change in {(change.resource_type, change.resource_name): change for change in changes}.values():
+        try:
+            if asked[change.resource_type, change.resource_name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, "The resource stands in the request twice.")
+            _check_operations(change)
+            match change.resource_type:
+                case ConfigResourceType.TOPIC:
+                    operations = _alter_topic(image, static_config, change)
+                case ConfigResourceType.BROKER:
+                    operations = _alter_broker(image, static_config, change)
+                case _:
+                    raise unsupported_resource(change.resource_type)
+        except ConfigError as error:
+            refusal = KafkaError(ErrorCode.invalid_config, str(error))
+            plan.results.append(ConfigResult(change.resource_type, change.resource_name, refusal))
+        except KafkaError as error:
+            plan.results.append(ConfigResult(change.resource_type, change.resource_name, error))
+        else:
+            plan.operations.extend(operations)
+            plan.results.append(ConfigResult(change.resource_type, change.resource_name))
+    return plan
+
+
+def unsupported_resource(resource_type: int) -> KafkaError:
+    """The refusal of configs of a resource that this broker has none for."""
+    try:
+        name = ConfigResourceType(resource_type).name
+    except ValueError:
+        name = str(resource_type)
+    return KafkaError(
+        ErrorCode.invalid_request, f"Configs of resource type {name} are not supported; TOPIC and BROKER are."
+    )
+
+
+def _check_operations(change: ConfigChange) -> None:
+    names = Counter(operation.name for operation in change.operations)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise KafkaError(ErrorCode.invalid_request, f"Config {twice[0][:200]!r} stands in the request twice.")
+    for operation in change.operations:
+        if operation.type not in set(ConfigOperationType):
+            raise KafkaError(ErrorCode.invalid_request, f"Config operation {operation.type} is not known.")
+        if operation.value is None and operation.type != ConfigOperationType.DELETE:
+            raise KafkaError(ErrorCode.invalid_request, f"Config {operation.name[:200]!r} has no value.")
+
+
+def _alter_topic(image: MetadataImage, static_config: BrokerConfig, change: ConfigChange) -> list[Operation]:
+    topic = image.topic(change.resource_name)
+    if topic is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{change.resource_name[:249]}' does not exist.")
+    defaults = TopicConfig.resolve({}, static_config)
+    altered = _altered(change, topic.configs, TOPIC_CONFIGS, "topic config", defaults)
+    check_topic_overrides(altered, static_config, internal=topic.is_internal)
+    return _write(paths.topic_config_path(topic.name), topic.configs, altered)
+
+
+def _alter_broker(image: MetadataImage, static_config: BrokerConfig, change: ConfigChange) -> list[Operation]:
+    name = change.resource_name or paths.CLUSTER_DEFAULT
+    if name != paths.CLUSTER_DEFAULT and not (
+        name.isascii() and name.isdigit() and len(name) < 11 and int(name) in image.brokers
+    ):
+        raise KafkaError(
+            ErrorCode.invalid_request, f"{name[:64]!r} is not the id of a registered broker; empty means all brokers."
+        )
+    for operation in change.operations:
+        definition = BROKER_CONFIGS.get(operation.name)
+        if definition is not None and not definition.dynamic:
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"Broker config {operation.name} is read at the start only: set it in the broker's properties and "
+                "restart it.",
+            )
+    current = image.broker_configs.get(name, {})
+    altered = _altered(change, current, BROKER_CONFIGS, "broker config", static_config)
+    path = paths.broker_config_path(name)
+    operations = _write(path, current, altered)
+    # The whole of what would hold for this broker must stand, not the changed part alone.
+    after = image.apply([(path, paths.encode_config(altered))])
+    static_config.with_properties(dynamic_broker_configs(after, static_config.node_id))
+    static_config.with_properties(altered)
+    return operations
+
+
+def _altered(
+    change: ConfigChange, current: Mapping[str, str], definitions: Mapping[str, ConfigDef], what: str, defaults: Any
+) -> dict[str, str]:
+    altered = {} if change.replace_all else dict(current)
+    for operation in change.operations:
+        definition = definitions.get(operation.name)
+        if definition is None:
+            if operation.type == ConfigOperationType.DELETE and operation.name in altered:
+                del altered[operation.name]
+                continue
+            raise unknown_name(what, operation.name, definitions)
+        inherited = render(getattr(defaults, definition.attribute))
+        _alter(altered, operation, definition, inherited or "")
+    return altered
+
+
+def _alter(altered: dict[str, str], operation: ConfigOperation, definition: ConfigDef, inherited: str) -> None:
+    name = operation.name
+    if operation.type == ConfigOperationType.DELETE:
+        altered.pop(name, None)
+        return
+    assert operation.value is not None, "checked before"
+    if operation.type == ConfigOperationType.SET:
+        definition.parse(operation.value)
+        altered[name] = operation.value
+        return
+    if definition.type is not ConfigType.LIST:
+        verb = ConfigOperationType(operation.type).name
+        raise ConfigError(f"{name}: {verb} is for lists, and this is of type {definition.type.name}; use SET")
+    entries = _entries(altered.get(name, inherited))
+    given = _entries(operation.value)
+    if operation.type == ConfigOperationType.APPEND:
+        entries += [entry for entry in given if entry not in entries]
+    else:
+        entries = [entry for entry in entries if entry not in given]
+    altered[name] = ",".join(entries)
+    definition.parse(altered[name])
+
+
+def _entries(text: str) -> list[str]:
+    return [entry.strip() for entry in text.split(",") if entry.strip()]
+
+
+def _write(path: str, current: Mapping[str, str], altered: Mapping[str, str]) -> list[Operation]:
+    """The operation that brings a config node from one content to another; a node without configs is not kept."""
+    if dict(current) == dict(altered):
+        return []
+    if not altered:
+        return [Delete(path)]
+    data = paths.encode_config(altered)
+    return [SetData(path, data) if current else Create(path, data)]

@@ -1,0 +1,284 @@
+"""The controller's shell: one command at a time, `state` decides, the store is written, the new image published."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from logtier.config import BrokerConfig
+from logtier.controller.commands import (
+    ConfigChange,
+    ConfigResult,
+    DeleteResult,
+    NewPartitions,
+    NewTopic,
+    TopicResult,
+)
+from logtier.controller.config_state import plan_alter_configs
+from logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
+from logtier.controller.state import Plan, plan_create_partitions, plan_create_topics, plan_delete_topics
+from logtier.metadata import paths
+from logtier.metadata.image import MetadataCache, MetadataImage
+from logtier.metadata.store import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    SetData,
+    StoreUnavailableError,
+)
+from logtier.protocol import uuids
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+COMMANDS_QUEUED_MAX: Final = 1000
+"""Commands that may wait for their turn; above it they are refused, and clients try again."""
+
+
+class Controller:
+    """The one broker that changes metadata, and the only caller of `MetadataCache.publish`.
+
+    Invariants: commands run one after the other, each on the image that the one before it left; every write of the
+    store is fenced by the version of `/controller_epoch` (KAFKA-6082); a command that has returned is durable and is in
+    this broker's MetadataCache, whose subscribers have seen it.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, prng: random.Random, store: MetadataStore, cache: MetadataCache
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._prng = prng
+        self._store = store
+        self._cache = cache
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._commands: set[asyncio.Task[Any]] = set()
+        self._epoch = 0
+        self._epoch_version = ANY_VERSION
+        self._elected = False
+        self.producer_ids = ProducerIds(self.allocate_producer_ids)
+
+    @property
+    def epoch(self) -> int:
+        """How many controllers there have been, this one counted."""
+        return self._epoch
+
+    async def start(self) -> None:
+        """Become controller on a started store, and publish the image of what it holds.
+
+        The cluster gets its id at its first start. StoreUnavailableError when another broker is controller.
+        """
+        await self._create_parents()
+        await self._elect()
+        self._cache.publish(await self._load_image())
+
+    async def stop(self) -> None:
+        """Finish the command under way and give the office up; the store stays open."""
+        async with self._turn:
+            if self._elected:
+                self._elected = False
+                await self._store.multi([Check(paths.CONTROLLER_EPOCH, self._epoch_version), Delete(paths.CONTROLLER)])
+
+    async def register_broker(self, broker_id: int, host: str, port: int, rack: str | None = None) -> None:
+        """Say that a broker is alive and where clients reach it; again, when that changes."""
+
+        async def register() -> None:
+            path = paths.broker_path(broker_id)
+            data = paths.encode_broker(host, port, rack, self._epoch)
+            known = broker_id in self._cache.image.brokers
+            await self._write([SetData(path, data) if known else Create(path, data, ephemeral=True)])
+
+        await self._command(register)
+
+    async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicResult]:
+        """Create topics, each taken or refused by itself; one result for each name."""
+        return await self._planned(
+            lambda image: plan_create_topics(
+                image, self._cache.config, topics, lambda: self._draw_topic_id(image), self._prng.randrange
+            ),
+            lambda error: [TopicResult(name, error) for name in dict.fromkeys(topic.name for topic in topics)],
+            validate_only=validate_only,
+        )
+
+    async def delete_topics(self, topics: Sequence[str | UUID]) -> list[DeleteResult]:
+        """Delete topics by name or id; one result for each topic."""
+        return await self._planned(
+            lambda image: plan_delete_topics(image, self._cache.config, topics),
+            lambda error: [
+                DeleteResult(topic, None, error) if isinstance(topic, str) else DeleteResult(None, topic, error)
+                for topic in dict.fromkeys(topics)
+            ],
+        )
+
+    async def create_partitions(
+        self, requests: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """Grow topics; one result for each name."""
+        return await self._planned(
+            lambda image: plan_create_partitions(image, requests, self._prng.randrange),
+            lambda error: [TopicResult(name, error) for name in dict.fromkeys(request.name for request in requests)],
+            validate_only=validate_only,
+        )
+
+    async def alter_configs(
+        self, changes: Sequence[ConfigChange], *, validate_only: bool = False
+    ) -> list[ConfigResult]:
+        """Change configs of topics and brokers; one result for each resource."""
+        return await self._planned(
+            lambda image: plan_alter_configs(image, self._cache.static_config, changes),
+            lambda error: [
+                ConfigResult(resource_type, resource_name, error)
+                for resource_type, resource_name in dict.fromkeys(
+                    (change.resource_type, change.resource_name) for change in changes
+                )
+            ],
+            validate_only=validate_only,
+        )
+
+    async def allocate_producer_ids(self, count: int = PRODUCER_IDS_PER_BLOCK) -> range:
+        """A block of ids that is durably the caller's: none of them was or will be in another block."""
+
+        async def allocate() -> range:
+            path = paths.PRODUCER_ID_BLOCK
+            try:
+                data, version = await self._store.get(path)
+            except NoNodeError:
+                block = range(count)
+                await self._write([Create(path, paths.encode_producer_id_block(self._config.node_id, block))])
+                return block
+            block = next_block(paths.decode_producer_id_block(data), count)
+            await self._write([SetData(path, paths.encode_producer_id_block(self._config.node_id, block), version)])
+            return block
+
+        return await self._command(allocate)
+
+    def _draw_topic_id(self, image: MetadataImage) -> UUID:
+        while True:
+            topic_id = uuids.random_uuid(self._prng)
+            if topic_id not in image.topic_names:
+                return topic_id
+
+    async def _planned(
+        self,
+        decide: Callable[[MetadataImage], Plan[Result]],
+        refuse: Callable[[KafkaError], list[Result]],
+        *,
+        validate_only: bool = False,
+    ) -> list[Result]:
+        """Decide and execute; what keeps the whole command from happening becomes the error of each of its parts."""
+
+        async def execute() -> list[Result]:
+            plan = decide(self._cache.image)
+            if plan.operations and not validate_only:
+                await self._write(plan.operations)
+            return plan.results
+
+        try:
+            return await self._command(execute)
+        except KafkaError as error:
+            return refuse(error)
+
+    async def _command(self, run: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Run a command in its turn, to its end even if its caller goes away."""
+        if self._waiting >= COMMANDS_QUEUED_MAX:
+            raise KafkaError(ErrorCode.request_timed_out, "Too many changes of metadata wait; try again.")
+        command = asyncio.ensure_future(self._in_turn(run))
+        self._commands.add(command)
+        command.add_done_callback(self._commands.discard)
+        return await asyncio.shield(command)
+
+    async def _in_turn(self, run: Callable[[], Awaitable[Result]]) -> Result:
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if not self._elected:
+                    raise KafkaError(ErrorCode.not_controller, "This broker is not the controller.")
+                return await run()
+        except StoreUnavailableError as error:
+            log.error("a change of metadata failed: %s", error)
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        finally:
+            self._waiting -= 1
+
+    async def _write(self, operations: Sequence[Operation]) -> None:
+        """Make operations true, fenced, and publish what they change."""
+        try:
+            await self._store.multi([Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations])
+        except BadVersionError as error:
+            if error.path == paths.CONTROLLER_EPOCH:
+                self._elected = False
+                raise KafkaError(ErrorCode.not_controller, "Another broker has become controller.") from error
+            raise
+        self._cache.publish(self._cache.image.apply(_changes(operations)))
+
+    async def _create_parents(self) -> None:
+        """What every store holds from its first start on, all of it at once."""
+        first_data = {
+            **dict.fromkeys(paths.PERSISTENT_PARENTS, b""),
+            paths.CLUSTER_ID: paths.encode_cluster_id(uuids.to_text(uuids.random_uuid(self._prng))),
+            paths.CONTROLLER_EPOCH: b"0",
+        }
+        while True:
+            missing = [Create(path, data) for path, data in first_data.items() if not await self._store.exists(path)]
+            if not missing:
+                return
+            try:
+                await self._store.multi(missing)
+            except NodeExistsError as error:
+                log.info("another broker created %s first", error.path)
+
+    async def _elect(self) -> None:
+        data, version = await self._store.get(paths.CONTROLLER_EPOCH)
+        epoch = int(data) + 1
+        controller = paths.encode_controller(self._config.node_id, self._clock.now_ms())
+        try:
+            _, self._epoch_version = await self._store.multi(
+                [
+                    Create(paths.CONTROLLER, controller, ephemeral=True),
+                    SetData(paths.CONTROLLER_EPOCH, str(epoch).encode(), version),
+                ]
+            )
+        except (NodeExistsError, BadVersionError):
+            raise StoreUnavailableError(paths.CONTROLLER, "another broker is controller of this cluster") from None
+        self._epoch = epoch
+        self._elected = True
+
+    async def _load_image(self) -> MetadataImage:
+        nodes = [paths.CLUSTER_ID, paths.CONTROLLER]
+        for parent in (paths.BROKER_IDS, paths.TOPICS, paths.TOPIC_CONFIGS, paths.BROKER_CONFIGS):
+            nodes += [f"{parent}/{name}" for name in await self._store.children(parent)]
+        return MetadataImage().apply([(path, (await self._store.get(path))[0]) for path in nodes])
+
+
+def _changes(operations: Sequence[Operation]) -> list[tuple[str, bytes | None]]:
+    """What operations that have happened leave in their nodes."""
+    changes: list[tuple[str, bytes | None]] = []
+    for operation in operations:
+        if isinstance(operation, Create | SetData):
+            changes.append((operation.path, operation.data))
+        elif isinstance(operation, Delete):
+            changes.append((operation.path, None))
+    return changes
+
+
+__all__ = [
+    "ConfigChange",
+    "ConfigResult",
+    "Controller",
+    "DeleteResult",
+    "NewPartitions",
+    "NewTopic",
+    "TopicResult",
+]

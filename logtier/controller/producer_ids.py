@@ -1,0 +1,45 @@
+"""Producer ids: each is given out once in the life of a cluster (KIP-360's blocks, as Kafka's ProducerIdManager)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from logtier.config.definition import LONG_MAX
+
+PRODUCER_IDS_PER_BLOCK: Final = 1000
+"""Ids that one write to the metadata store reserves; a broker that dies wastes at most so many."""
+
+
+class ProducerIds:
+    """A broker's own block of producer ids, of which it gives out one after the other.
+
+    Invariant: an id is given out only from a block that is durably ours, so no crash makes an id appear twice.
+    """
+
+    def __init__(self, allocate: Callable[[int], Awaitable[range]]) -> None:
+        self._allocate = allocate
+        self._block = iter(range(0))
+        self._allocating = asyncio.Lock()
+
+    async def next(self) -> int:
+        """An id that nobody has had; StoreUnavailableError when no block can be reserved."""
+        producer_id = next(self._block, None)
+        if producer_id is not None:
+            return producer_id
+        async with self._allocating:
+            producer_id = next(self._block, None)  # another request may have brought a block meanwhile
+            if producer_id is None:
+                self._block = iter(await self._allocate(PRODUCER_IDS_PER_BLOCK))
+                producer_id = next(self._block)
+            return producer_id
+
+
+def next_block(last: range, count: int) -> range:
+    """The block of ids after the last one.
+
+    >>> next_block(range(0, 1000), 1000)
+    range(1000, 2000)
+    """
+    if last.stop > LONG_MAX - count:
+        raise OverflowError("all producer ids are used up")
+    return range(last.stop, last.stop + count)

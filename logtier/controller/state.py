@@ -1,0 +1,298 @@
+"""What the controller decides about topics: (image, command) to store operations or an error. Pure.
+
+Each function takes the image as it is and returns a `Plan`: the answer, and the operations that make it true. A plan's
+operations have not happened yet; an answer without error holds once they have.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
+
+from logtier.config import BrokerConfig, ConfigError, check_topic_overrides
+from logtier.controller.commands import DeleteResult, NewPartitions, NewTopic, TopicResult
+from logtier.controller.placement import assign_replicas
+from logtier.metadata import paths
+from logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
+from logtier.metadata.store import Create, Delete, Operation, SetData
+from logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key, topic_name_problem
+from logtier.protocol.errors import ErrorCode, KafkaError
+
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+"""New partitions of one request: Kafka's limit; their folders are made before the request is answered."""
+
+MAX_PARTITIONS_PER_CLUSTER: Final = 100_000
+"""Partitions in all: each costs every broker memory and its replicas open files."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[Result]):
+    """Answers in the order of the command, and the operations behind those without error."""
+
+    results: list[Result] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+
+
+def plan_create_topics(
+    image: MetadataImage,
+    config: BrokerConfig,
+    topics: Sequence[NewTopic],
+    draw_topic_id: Callable[[], UUID],
+    draw_start: Callable[[int], int],
+) -> Plan[TopicResult]:
+    """Create topics: each is taken or refused by itself; a name that is asked for twice is refused once.
+
+    Args:
+        config: Where numbers of partitions and replicas come from when a topic names none.
+        draw_topic_id: Gives an id that no topic has had.
+        draw_start: Gives a number below its argument: where the placement of a topic begins.
+    """
+    plan: Plan[TopicResult] = Plan()
+    asked = Counter(topic.name for topic in topics)
+    budget = _PartitionBudget(image)
+    collisions = dict(image.collision_names)
+    for name, topic in {topic.name: topic for topic in topics}.items():
+        try:
+            if asked[name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, f"Topic '{name[:64]}' stands in the request twice.")
+            _check_new_name(image, collisions, name)
+            replicas = _new_assignment(image, config, topic, draw_start)
+            configs = _new_configs(config, topic)
+            budget.take(len(replicas))
+        except KafkaError as error:
+            plan.results.append(TopicResult(name, error))
+            continue
+        collisions[collision_key(name)] = name
+        topic_id = draw_topic_id()
+        plan.operations.append(Create(paths.topic_path(name), paths.encode_topic(topic_id, replicas)))
+        if configs:
+            plan.operations.append(Create(paths.topic_config_path(name), paths.encode_config(configs)))
+        partitions = tuple(first_partition_state(brokers) for brokers in replicas)
+        plan.results.append(TopicResult(name, topic=TopicImage(name, topic_id, partitions, configs)))
+    return plan
+
+
+def plan_delete_topics(image: MetadataImage, config: BrokerConfig, topics: Sequence[str | UUID]) -> Plan[DeleteResult]:
+    """Delete topics, each by its name or by its id; what is asked for twice is refused once."""
+    plan: Plan[DeleteResult] = Plan()
+    found = [image.topic(topic) if isinstance(topic, str) else image.topic_by_id(topic) for topic in topics]
+    names = Counter(topic.name for topic in found if topic is not None)
+    answered: set[str | UUID] = set()
+    for asked, topic in zip(topics, found, strict=True):
+        key = asked if topic is None else topic.name
+        if key in answered:
+            continue
+        answered.add(key)
+        name, topic_id = (asked, None) if isinstance(asked, str) else (None, asked)
+        if topic is not None:
+            name, topic_id = topic.name, topic.topic_id
+        try:
+            if not config.delete_topic_enable:
+                raise KafkaError(
+                    ErrorCode.topic_deletion_disabled, "Topics are not deleted: delete.topic.enable is false."
+                )
+            if topic is None:
+                raise _unknown_topic(asked)
+            if names[topic.name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, f"Topic '{topic.name}' stands in the request twice.")
+            _check_not_internal(topic.name, "deleted")
+        except KafkaError as error:
+            plan.results.append(DeleteResult(name, topic_id, error))
+            continue
+        plan.operations.append(Delete(paths.topic_path(topic.name)))
+        if topic.configs:
+            plan.operations.append(Delete(paths.topic_config_path(topic.name)))
+        plan.results.append(DeleteResult(name, topic_id))
+    return plan
+
+
+def plan_create_partitions(
+    image: MetadataImage, requests: Sequence[NewPartitions], draw_start: Callable[[int], int]
+) -> Plan[TopicResult]:
+    """Grow topics, each by itself; those that are there keep their partitions as they are."""
+    plan: Plan[TopicResult] = Plan()
+    asked = Counter(request.name for request in requests)
+    budget = _PartitionBudget(image)
+    for name, request in {request.name: request for request in requests}.items():
+        try:
+            if asked[name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, f"Topic '{name[:64]}' stands in the request twice.")
+            topic = image.topic(name)
+            if topic is None:
+                raise _unknown_topic(name)
+            _check_not_internal(name, "given more partitions")
+            added = _added_assignment(image, topic, request, draw_start)
+            budget.take(len(added))
+        except KafkaError as error:
+            plan.results.append(TopicResult(name, error))
+            continue
+        replicas = [partition.replicas for partition in topic.partitions] + added
+        plan.operations.append(SetData(paths.topic_path(name), paths.encode_topic(topic.topic_id, replicas)))
+        partitions = topic.partitions + tuple(first_partition_state(brokers) for brokers in added)
+        plan.results.append(TopicResult(name, topic=TopicImage(name, topic.topic_id, partitions, topic.configs)))
+    return plan
+
+
+class _PartitionBudget:
+    """How many more partitions one request may add."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._in_cluster = sum(len(topic.partitions) for topic in image.topics.values())
+        self._in_request = 0
+
+    def take(self, count: int) -> None:
+        """Count new partitions; KafkaError(policy_violation) when they are too many."""
+        if self._in_request + count > MAX_PARTITIONS_PER_REQUEST:
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"One request may add {MAX_PARTITIONS_PER_REQUEST} partitions at most; split it.",
+            )
+        if self._in_cluster + self._in_request + count > MAX_PARTITIONS_PER_CLUSTER:
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"The cluster has {self._in_cluster} partitions and may have {MAX_PARTITIONS_PER_CLUSTER} at most.",
+            )
+        self._in_request += count
+
+
+def _check_new_name(image: MetadataImage, collisions: Mapping[str, str], name: str) -> None:
+    problem = topic_name_problem(name)
+    if problem is not None:
+        raise KafkaError(ErrorCode.invalid_topic_exception, problem)
+    if name in image.topics:
+        raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+    other = collisions.get(collision_key(name))
+    if other is not None:
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception,
+            f"Topic '{name}' collides with topic '{other}': names that differ in '.' and '_' only are not told apart "
+            "by metrics.",
+        )
+
+
+def _new_assignment(
+    image: MetadataImage, config: BrokerConfig, topic: NewTopic, draw_start: Callable[[int], int]
+) -> list[tuple[int, ...]]:
+    if topic.assignments:
+        if topic.num_partitions != -1 or topic.replication_factor != -1:
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                "A manual assignment takes the place of the numbers of partitions and replicas: both must be -1.",
+            )
+        count = len(topic.assignments)
+        if set(topic.assignments) != set(range(count)):
+            raise KafkaError(
+                ErrorCode.invalid_replica_assignment,
+                f"The partitions of a manual assignment must be 0 to {count - 1}, each once.",
+            )
+        replicas = [tuple(topic.assignments[partition]) for partition in range(count)]
+        _check_assignment(image, replicas, first_partition=0, replication_factor=len(replicas[0]))
+        return replicas
+    partitions = config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    if partitions <= 0:
+        raise KafkaError(
+            ErrorCode.invalid_partitions, f"The number of partitions must be 1 or more (or -1), not {partitions}."
+        )
+    if partitions > MAX_PARTITIONS_PER_REQUEST:
+        raise KafkaError(
+            ErrorCode.policy_violation,
+            f"One request may add {MAX_PARTITIONS_PER_REQUEST} partitions at most, not {partitions}.",
+        )
+    replication_factor = (
+        config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    )
+    if replication_factor <= 0:
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"The replication factor must be 1 or more (or -1), not {replication_factor}.",
+        )
+    return _place(image, replication_factor, range(partitions), draw_start)
+
+
+def _added_assignment(
+    image: MetadataImage, topic: TopicImage, request: NewPartitions, draw_start: Callable[[int], int]
+) -> list[tuple[int, ...]]:
+    current = len(topic.partitions)
+    if request.count == current:
+        raise KafkaError(ErrorCode.invalid_partitions, f"Topic '{topic.name}' has {current} partition(s) already.")
+    if request.count < current:
+        raise KafkaError(
+            ErrorCode.invalid_partitions,
+            f"Topic '{topic.name}' has {current} partition(s); {request.count} would not be an increase.",
+        )
+    added = request.count - current
+    if added > MAX_PARTITIONS_PER_REQUEST:
+        raise KafkaError(
+            ErrorCode.policy_violation,
+            f"One request may add {MAX_PARTITIONS_PER_REQUEST} partitions at most, not {added}.",
+        )
+    if request.assignments is None:
+        return _place(image, topic.replication_factor, range(current, request.count), draw_start)
+    if len(request.assignments) != added:
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment,
+            f"{added} partition(s) are added, but the manual assignment has {len(request.assignments)}.",
+        )
+    replicas = [tuple(brokers) for brokers in request.assignments]
+    _check_assignment(image, replicas, first_partition=current, replication_factor=topic.replication_factor)
+    return replicas
+
+
+def _place(
+    image: MetadataImage, replication_factor: int, partitions: range, draw_start: Callable[[int], int]
+) -> list[tuple[int, ...]]:
+    brokers = sorted(image.brokers)
+    if replication_factor > len(brokers):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"The replication factor {replication_factor} cannot be reached: only {len(brokers)} broker(s) are "
+            "registered.",
+        )
+    return assign_replicas(brokers, replication_factor, partitions, draw_start(len(brokers)))
+
+
+def _check_assignment(
+    image: MetadataImage, replicas: Sequence[tuple[int, ...]], *, first_partition: int, replication_factor: int
+) -> None:
+    def refused(partition: int, why: str) -> KafkaError:
+        return KafkaError(ErrorCode.invalid_replica_assignment, f"The assignment of partition {partition} {why}.")
+
+    for partition, brokers in enumerate(replicas, first_partition):
+        if not brokers:
+            raise refused(partition, "names no broker")
+        if len(set(brokers)) != len(brokers):
+            raise refused(partition, "names a broker twice")
+        unknown = [broker for broker in brokers if broker not in image.brokers]
+        if unknown:
+            raise refused(partition, f"names broker {unknown[0]}, which is not registered")
+        if len(brokers) != replication_factor:
+            raise refused(partition, f"has {len(brokers)} replica(s); the others have {replication_factor}")
+
+
+def _new_configs(config: BrokerConfig, topic: NewTopic) -> dict[str, str]:
+    configs = {}
+    for name, value in topic.configs.items():
+        if value is None:
+            raise KafkaError(ErrorCode.invalid_config, f"Topic config {name[:200]!r} has no value.")
+        configs[name] = value
+    try:
+        check_topic_overrides(configs, config, internal=topic.name in INTERNAL_TOPICS)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.invalid_config, str(error)) from None
+    return configs
+
+
+def _check_not_internal(name: str, done: str) -> None:
+    if name in INTERNAL_TOPICS:
+        raise KafkaError(
+            ErrorCode.invalid_request, f"Topic '{name}' holds the brokers' own state and cannot be {done}."
+        )
+
+
+def _unknown_topic(topic: Any) -> KafkaError:
+    if isinstance(topic, UUID):
+        return KafkaError(ErrorCode.unknown_topic_id, "This server does not host a topic of this id.")
+    return KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{str(topic)[:249]}' does not exist.")

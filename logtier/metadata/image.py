@@ -1,0 +1,296 @@
+"""What a broker knows of its cluster: an immutable image of the metadata store, and the cache of the newest one."""
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+from uuid import UUID
+
+from logtier.config import BrokerConfig, TopicConfig
+from logtier.metadata import paths
+from logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key
+
+log = logging.getLogger(__name__)
+
+NO_BROKER: Final = -1
+
+DERIVED_MAX: Final = 64
+"""Answers kept for one image: versions of clients times sets of topics they ask for; one can have a megabyte."""
+
+_NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A broker that is alive, and where clients reach it. `epoch` grows with each registration."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition. `leader` is NO_BROKER while there is none; `partition_epoch` grows with each change."""
+
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic: its partitions in order, and the configs that were set on it (texts)."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionImage, ...]
+    configs: Mapping[str, str] = field(default_factory=lambda: _NO_CONFIGS)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether brokers keep their own state in it."""
+        return self.name in INTERNAL_TOPICS
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of its first partition."""
+        return len(self.partitions[0].replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """The cluster at one moment. Nothing in it ever changes: a change makes a new image.
+
+    Args:
+        topics: Topics by name.
+        topic_names: Names by topic id.
+        collision_names: Names by their collision key (see `topic_names.collision_key`).
+        broker_configs: Dynamic configs by broker id as text, and of all brokers under `<default>`.
+    """
+
+    cluster_id: str = ""
+    brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    controller_id: int = NO_BROKER
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_names: Mapping[UUID, str] = field(default_factory=dict)
+    collision_names: Mapping[str, str] = field(default_factory=dict)
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def topic(self, name: str) -> TopicImage | None:
+        """The topic of a name."""
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
+        """The topic of an id."""
+        name = self.topic_names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def apply(self, changes: Iterable[tuple[str, bytes | None]]) -> "MetadataImage":
+        """The image after changes of nodes (path and new data, None where the node is gone); CorruptNodeError.
+
+        Paths that hold no metadata of the image are passed over.
+        """
+        return _ImageBuilder(self).apply(changes)
+
+
+class _ImageBuilder:
+    """Copies of an image's mappings, made once for any number of changes."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self._brokers = dict(image.brokers)
+        self._topics = dict(image.topics)
+        self._topic_names = dict(image.topic_names)
+        self._collision_names = dict(image.collision_names)
+        self._broker_configs = dict(image.broker_configs)
+        self._cluster_id = image.cluster_id
+        self._controller_id = image.controller_id
+        # A topic's configs may come before the topic itself.
+        self._topic_configs: dict[str, Mapping[str, str]] = {}
+
+    def apply(self, changes: Iterable[tuple[str, bytes | None]]) -> MetadataImage:
+        for path, data in changes:
+            parent, _, name = path.rpartition("/")
+            if parent == paths.TOPICS:
+                self._topic(path, name, data)
+            elif parent == paths.TOPIC_CONFIGS:
+                self._topic_config(path, name, data)
+            elif parent == paths.BROKER_IDS:
+                self._broker(path, int(name), data)
+            elif parent == paths.BROKER_CONFIGS:
+                self._broker_config(path, name, data)
+            elif path == paths.CONTROLLER:
+                self._controller_id = NO_BROKER if data is None else paths.decode_controller(data)
+            elif path == paths.CLUSTER_ID and data is not None:
+                self._cluster_id = paths.decode_cluster_id(data)
+        return MetadataImage(
+            cluster_id=self._cluster_id,
+            brokers=self._brokers,
+            controller_id=self._controller_id,
+            topics=self._topics,
+            topic_names=self._topic_names,
+            collision_names=self._collision_names,
+            broker_configs=self._broker_configs,
+        )
+
+    def _topic(self, path: str, name: str, data: bytes | None) -> None:
+        old = self._topics.get(name)
+        if data is None:
+            if old is not None:
+                del self._topics[name], self._topic_names[old.topic_id], self._collision_names[collision_key(name)]
+            return
+        topic_id, replicas = paths.decode_topic(path, data)
+        configs = self._topic_configs.pop(name, None)
+        if old is not None and old.topic_id == topic_id:
+            # Partitions that were there keep their state; those that came get their first one.
+            partitions = tuple(
+                old.partitions[index]
+                if index < len(old.partitions) and old.partitions[index].replicas == assigned
+                else first_partition_state(assigned)
+                for index, assigned in enumerate(replicas)
+            )
+            configs = old.configs if configs is None else configs
+        else:
+            if old is not None:
+                del self._topic_names[old.topic_id]
+            partitions = tuple(first_partition_state(assigned) for assigned in replicas)
+        self._topics[name] = TopicImage(name, topic_id, partitions, _NO_CONFIGS if configs is None else configs)
+        self._topic_names[topic_id] = name
+        self._collision_names[collision_key(name)] = name
+
+    def _topic_config(self, path: str, name: str, data: bytes | None) -> None:
+        configs = _NO_CONFIGS if data is None else MappingProxyType(paths.decode_config(path, data))
+        topic = self._topics.get(name)
+        if topic is None:
+            self._topic_configs[name] = configs
+        else:
+            self._topics[name] = replace(topic, configs=configs)
+
+    def _broker(self, path: str, broker_id: int, data: bytes | None) -> None:
+        if data is None:
+            self._brokers.pop(broker_id, None)
+        else:
+            self._brokers[broker_id] = BrokerRegistration(broker_id, *paths.decode_broker(path, data))
+
+    def _broker_config(self, path: str, name: str, data: bytes | None) -> None:
+        if data is None:
+            self._broker_configs.pop(name, None)
+        else:
+            self._broker_configs[name] = MappingProxyType(paths.decode_config(path, data))
+
+
+def first_partition_state(replicas: tuple[int, ...]) -> PartitionImage:
+    """The state of a partition that nothing has happened to: its preferred replica leads and all are in sync."""
+    return PartitionImage(leader=replicas[0], leader_epoch=0, partition_epoch=0, replicas=replicas, isr=replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataDelta:
+    """What became of the topics between two images.
+
+    A topic that was deleted and created again under its name is in `deleted` (the old one) and in `created` (the new).
+    `changed` holds the new image of each topic whose partitions or resolved configs are not what they were.
+    """
+
+    old: MetadataImage
+    new: MetadataImage
+    created: tuple[TopicImage, ...]
+    deleted: tuple[TopicImage, ...]
+    changed: tuple[TopicImage, ...]
+
+
+def metadata_delta(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
+    """Compare two images: topics are compared by identity first, so an unchanged one costs next to nothing."""
+    created, changed = [], []
+    # A dynamic config of the broker is the default of every topic.
+    defaults_changed = old.broker_configs != new.broker_configs
+    for name, topic in new.topics.items():
+        before = old.topics.get(name)
+        if before is None or before.topic_id != topic.topic_id:
+            created.append(topic)
+        elif defaults_changed or (before is not topic and before != topic):
+            changed.append(topic)
+    deleted = [topic for topic in old.topics.values() if topic.topic_id not in new.topic_names]
+    return MetadataDelta(old, new, tuple(created), tuple(deleted), tuple(changed))
+
+
+class MetadataCache:
+    """The newest image, and who wants to know of a newer one.
+
+    Invariant: when `publish` returns, every subscriber has seen the change. The controller calls it; everybody else
+    reads.
+    """
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._static_config = config
+        self._config = config
+        self._image = MetadataImage()
+        self._subscribers: list[Callable[[MetadataDelta], None]] = []
+        self._derived: dict[Hashable, bytes] = {}
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as it is known now."""
+        return self._image
+
+    @property
+    def config(self) -> BrokerConfig:
+        """This broker's configs with its dynamic ones applied."""
+        return self._config
+
+    @property
+    def static_config(self) -> BrokerConfig:
+        """This broker's configs as it was started with them."""
+        return self._static_config
+
+    def topic_config(self, topic: TopicImage) -> TopicConfig:
+        """A topic's configs: its own, else this broker's dynamic and static ones, else the defaults."""
+        return TopicConfig.resolve(topic.configs, self._config)
+
+    def derived(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """Bytes that depend on the image alone (an encoded response), made once for each image and key."""
+        known = self._derived.get(key)
+        if known is None:
+            if len(self._derived) >= DERIVED_MAX:
+                self._derived.clear()
+            known = self._derived[key] = make()
+        return known
+
+    def subscribe(self, callback: Callable[[MetadataDelta], None]) -> None:
+        """Call back, synchronously and in order of subscription, with every change from now on."""
+        self._subscribers.append(callback)
+
+    def publish(self, image: MetadataImage) -> None:
+        """Replace the image and tell the subscribers.
+
+        A subscriber that raises is logged and does not keep the others from knowing; its error is raised at the end.
+        """
+        delta = metadata_delta(self._image, image)
+        dynamic = dynamic_broker_configs(image, self._static_config.node_id)
+        if dynamic != dynamic_broker_configs(self._image, self._static_config.node_id):
+            self._config = self._static_config.with_properties(dynamic)
+        self._image = image
+        self._derived.clear()
+        first_error: Exception | None = None
+        for subscriber in self._subscribers:
+            try:
+                subscriber(delta)
+            except Exception as error:
+                log.exception("a subscriber failed to take over a change of metadata")
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+
+
+def dynamic_broker_configs(image: MetadataImage, node_id: int) -> dict[str, str]:
+    """The dynamic configs that hold for a broker: those of all brokers, overridden by its own."""
+    return {
+        **image.broker_configs.get(paths.CLUSTER_DEFAULT, _NO_CONFIGS),
+        **image.broker_configs.get(str(node_id), _NO_CONFIGS),
+    }

@@ -1,0 +1,214 @@
+"""The metadata store of a cluster of one: a folder beside the logs, for one process at a time."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import orjson
+
+from logtier.metadata.journal import CorruptJournalError, Journal
+from logtier.metadata.store import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    Operation,
+    SetData,
+    StoreUnavailableError,
+    WatchCallback,
+    WatchEvent,
+    check_path,
+)
+from logtier.metadata.tree import Node, NodeTree, Prepared
+from logtier.runtime.disk import Disk, Lock
+
+log = logging.getLogger(__name__)
+
+DIRECTORY_NAME: Final = "__cluster_metadata"
+"""Its folder inside a log folder: no partition's folder can have this name, for those end in a number."""
+
+_NODES_PER_ENTRY: Final = 1000
+_COMPACT_FACTOR: Final = 2
+_COMPACT_BYTES_MIN: Final = 1 << 20
+"""Journals smaller than this are read in milliseconds: compacting them would cost more than it brings."""
+
+
+class LocalMetadataStore:
+    """A tree of nodes in memory whose every change is first put, checksummed and synced, into a journal.
+
+    Invariant: memory equals the replay of the journal, plus the ephemeral nodes, which end with the process. A `multi`
+    is one entry of the journal, so it is there as a whole or not at all.
+
+    Files: `<directory>/journal` (see `journal`), `<directory>/.lock`. Each entry is a JSON list of changes:
+    `[path, data, version]` or, where the node is gone, `[path]`; data is Latin-1 text, so that JSON stays legible.
+    """
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._journal = Journal(disk, os.path.join(directory, "journal"))
+        self._tree = NodeTree()
+        self._lock: Lock | None = None
+        self._writing = asyncio.Lock()
+        self._commits: set[asyncio.Task[list[int]]] = set()
+        self._watches: list[tuple[str, WatchCallback]] = []
+        self._failure: str | None = None
+        self._compact_above_bytes = _COMPACT_BYTES_MIN
+
+    async def start(self) -> None:
+        """Read the journal. StoreUnavailableError, in one line, for a folder that cannot be had or is damaged."""
+        try:
+            self._disk.makedirs(self._directory)
+            self._lock = self._disk.lock(os.path.join(self._directory, ".lock"))
+            for payload in self._journal.open():
+                self._tree.load(_decode(payload))
+            if self._journal.size_bytes > self._compact_above_bytes:
+                self._compact()
+        except BlockingIOError:
+            raise StoreUnavailableError(self._directory, "another broker uses this folder; stop that one") from None
+        except CorruptJournalError as error:
+            self._release()
+            raise StoreUnavailableError(self._directory, str(error)) from None
+        except (KeyError, TypeError, ValueError):
+            self._release()
+            raise StoreUnavailableError(
+                self._directory, "the metadata journal holds entries that this version cannot read"
+            ) from None
+        except OSError as error:
+            self._release()
+            raise StoreUnavailableError(
+                self._directory, f"metadata cannot be kept here: {error.strerror or error}"
+            ) from None
+
+    async def close(self) -> None:
+        """Wait for what is being written, and give the folder up."""
+        async with self._writing:
+            self._failure = self._failure or "the store is closed"
+            self._release()
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        """Make a node."""
+        await self.multi([Create(path, data, ephemeral)])
+
+    async def get(self, path: str) -> tuple[bytes, int]:
+        """A node's data and version."""
+        node = self._tree.node(path)
+        return node.data, node.version
+
+    async def set(self, path: str, data: bytes, expected_version: int = ANY_VERSION) -> int:
+        """Replace a node's data; its new version."""
+        return (await self.multi([SetData(path, data, expected_version)]))[0]
+
+    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
+        """Remove a node."""
+        await self.multi([Delete(path, expected_version)])
+
+    async def children(self, path: str) -> list[str]:
+        """The names of a node's children, sorted."""
+        return self._tree.children(path)
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is such a node."""
+        return self._tree.exists(path)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[int]:
+        """Do all of the operations or none of them.
+
+        A caller that is cancelled meanwhile does not stop a commit half-way.
+        """
+        commit = asyncio.ensure_future(self._commit(operations))
+        self._commits.add(commit)
+        commit.add_done_callback(self._commits.discard)
+        return await asyncio.shield(commit)
+
+    def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
+        """Call back after each change of a node or of anything below it, until the returned function is called."""
+        check_path(path)
+        watch = (path, callback)
+        self._watches.append(watch)
+
+        def cancel() -> None:
+            if watch in self._watches:
+                self._watches.remove(watch)
+
+        return cancel
+
+    async def _commit(self, operations: Sequence[Operation]) -> list[int]:
+        async with self._writing:
+            if self._failure is not None:
+                raise StoreUnavailableError(self._directory, self._failure)
+            prepared = self._tree.prepare(operations)
+            persistent = self._persistent(prepared)
+            if persistent:
+                await self._write(_encode(persistent))
+            self._tree.load(prepared.changes.items())
+            if self._journal.size_bytes > self._compact_above_bytes:
+                self._compact()
+        self._notify(prepared.events)
+        return prepared.versions
+
+    def _persistent(self, prepared: Prepared) -> list[tuple[str, Node | None]]:
+        """The changes that the journal must know: those of ephemeral nodes end with the process anyway."""
+        persistent = []
+        for path, node in prepared.changes.items():
+            known = node if node is not None else self._tree.node(path)
+            if not known.ephemeral:
+                persistent.append((path, node))
+        return persistent
+
+    async def _write(self, payload: bytes) -> None:
+        size_before = self._journal.size_bytes
+        try:
+            await self._journal.append(payload)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if self._journal.size_bytes != size_before:
+                # Written but not synced: the kernel may have dropped it, and a second sync would not tell.
+                self._failure = f"the disk failed to sync metadata ({reason}); restart the broker once it is sound"
+                log.error("%s: %s", self._directory, self._failure)
+            raise StoreUnavailableError(self._directory, f"metadata could not be written: {reason}") from None
+
+    def _compact(self) -> None:
+        """Replace the journal by the nodes that it comes to, unless they are most of it."""
+        nodes = self._tree.persistent_nodes()
+        payloads = [
+            _encode(nodes[first : first + _NODES_PER_ENTRY]) for first in range(0, len(nodes), _NODES_PER_ENTRY)
+        ]
+        live_bytes = sum(map(len, payloads))
+        if self._journal.size_bytes > _COMPACT_FACTOR * live_bytes:
+            try:
+                self._journal.rewrite(payloads)
+            except OSError as error:
+                log.warning("%s: the metadata journal could not be compacted: %s", self._directory, error)
+        self._compact_above_bytes = max(_COMPACT_BYTES_MIN, _COMPACT_FACTOR * (live_bytes + _COMPACT_BYTES_MIN))
+
+    def _notify(self, events: Iterable[WatchEvent]) -> None:
+        for event in events:
+            for path, callback in list(self._watches):
+                if path in ("/", event.path) or event.path.startswith(path + "/"):
+                    try:
+                        callback(event)
+                    except Exception:
+                        log.exception("a watch of %s failed", path)
+
+    def _release(self) -> None:
+        self._journal.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def _encode(changes: Iterable[tuple[str, Node | None]]) -> bytes:
+    return orjson.dumps(
+        [(path,) if node is None else (path, node.data.decode("latin-1"), node.version) for path, node in changes]
+    )
+
+
+def _decode(payload: bytes) -> Iterable[tuple[str, Node | None]]:
+    for path, *rest in orjson.loads(payload):
+        if rest:
+            data, version = rest
+            yield path, Node(data.encode("latin-1"), version)
+        else:
+            yield path, None

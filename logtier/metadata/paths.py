@@ -1,0 +1,150 @@
+"""The nodes of the metadata store: Kafka's ZooKeeper paths and JSON, as far as the brokers use them.
+
+| path | data |
+|---|---|
+| `/cluster/id` | `{"version":"1","id":...}` |
+| `/brokers/ids/<id>` (ephemeral) | `{"version":5,"host":...,"port":...,"rack":...,"epoch":...}` |
+| `/brokers/topics/<name>` | `{"version":3,"topic_id":...,"partitions":{"0":[1],...}}`: replicas, the preferred first |
+| `/config/topics/<name>` | `{"version":1,"config":{...}}`: overrides; absent without any |
+| `/config/brokers/<id>`, `/config/brokers/<default>` | the same for brokers |
+| `/controller` (ephemeral) | `{"version":2,"brokerid":...,"timestamp":...}` |
+| `/controller_epoch` | the number of elections so far; its version fences every write of a controller |
+| `/latest_producer_id_block` | `{"version":1,"broker":...,"block_start":"0","block_end":"999"}` |
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+
+from logtier.protocol import uuids
+
+CLUSTER: Final = "/cluster"
+CLUSTER_ID: Final = "/cluster/id"
+BROKERS: Final = "/brokers"
+BROKER_IDS: Final = "/brokers/ids"
+TOPICS: Final = "/brokers/topics"
+CONFIG: Final = "/config"
+TOPIC_CONFIGS: Final = "/config/topics"
+BROKER_CONFIGS: Final = "/config/brokers"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+
+PERSISTENT_PARENTS: Final = (CLUSTER, BROKERS, BROKER_IDS, TOPICS, CONFIG, TOPIC_CONFIGS, BROKER_CONFIGS)
+"""Nodes that are there before anything else, parents before children."""
+
+CLUSTER_DEFAULT: Final = "<default>"
+"""The name that stands for all brokers in `/config/brokers`."""
+
+
+class CorruptNodeError(Exception):
+    """A node whose data is not what its path promises: written by something else, or by a later version."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        super().__init__(f"the metadata node {path} holds what this version cannot read: {data[:200]!r}")
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """Data of `/cluster/id`."""
+    return orjson.dumps({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """The id in `/cluster/id`."""
+    return str(_fields(CLUSTER_ID, data)["id"])
+
+
+def broker_path(broker_id: int) -> str:
+    """Where a broker is registered."""
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def encode_broker(host: str, port: int, rack: str | None, epoch: int) -> bytes:
+    """Data of a broker's registration."""
+    return orjson.dumps({"version": 5, "host": host, "port": port, "rack": rack, "epoch": epoch})
+
+
+def decode_broker(path: str, data: bytes) -> tuple[str, int, str | None, int]:
+    """Host, port, rack and epoch of a registration."""
+    fields = _fields(path, data)
+    return fields["host"], fields["port"], fields["rack"], fields["epoch"]
+
+
+def topic_path(name: str) -> str:
+    """Where a topic is described."""
+    return f"{TOPICS}/{name}"
+
+
+def encode_topic(topic_id: UUID, replicas: Sequence[Sequence[int]]) -> bytes:
+    """Data of a topic: the replicas of partition 0, 1, ..."""
+    partitions = {str(partition): list(brokers) for partition, brokers in enumerate(replicas)}
+    return orjson.dumps({"version": 3, "topic_id": uuids.to_text(topic_id), "partitions": partitions})
+
+
+def decode_topic(path: str, data: bytes) -> tuple[UUID, list[tuple[int, ...]]]:
+    """Id of a topic and replicas of its partitions, in order."""
+    fields = _fields(path, data)
+    try:
+        partitions = fields["partitions"]
+        replicas = [tuple(partitions[str(partition)]) for partition in range(len(partitions))]
+        return uuids.from_text(fields["topic_id"]), replicas
+    except (KeyError, TypeError, ValueError):
+        raise CorruptNodeError(path, data) from None
+
+
+def topic_config_path(name: str) -> str:
+    """Where a topic's overrides are kept."""
+    return f"{TOPIC_CONFIGS}/{name}"
+
+
+def broker_config_path(name: str) -> str:
+    """Where a broker's dynamic configs are kept (`<default>`: those of all brokers)."""
+    return f"{BROKER_CONFIGS}/{name}"
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    """Data of a config node."""
+    return orjson.dumps({"version": 1, "config": dict(config)})
+
+
+def decode_config(path: str, data: bytes) -> dict[str, str]:
+    """The overrides of a config node."""
+    config = _fields(path, data).get("config")
+    if not isinstance(config, dict):
+        raise CorruptNodeError(path, data)
+    return config
+
+
+def encode_controller(broker_id: int, now_ms: int) -> bytes:
+    """Data of `/controller`."""
+    return orjson.dumps({"version": 2, "brokerid": broker_id, "timestamp": str(now_ms)})
+
+
+def decode_controller(data: bytes) -> int:
+    """The broker that is controller."""
+    return int(_fields(CONTROLLER, data)["brokerid"])
+
+
+def encode_producer_id_block(broker_id: int, block: range) -> bytes:
+    """Data of `/latest_producer_id_block`."""
+    return orjson.dumps(
+        {"version": 1, "broker": broker_id, "block_start": str(block.start), "block_end": str(block.stop - 1)}
+    )
+
+
+def decode_producer_id_block(data: bytes) -> range:
+    """The last block of producer ids that was given out."""
+    fields = _fields(PRODUCER_ID_BLOCK, data)
+    return range(int(fields["block_start"]), int(fields["block_end"]) + 1)
+
+
+def _fields(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        fields = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise CorruptNodeError(path, data) from None
+    if not isinstance(fields, dict):
+        raise CorruptNodeError(path, data)
+    return fields

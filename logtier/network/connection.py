@@ -1,0 +1,105 @@
+"""Request frames out of a byte stream; sans-IO: bytes in, frames out.
+
+A frame is an int32 length and that many bytes (Kafka protocol guide, "Common Request and Response Structure").
+"""
+
+import struct
+
+from logtier.protocol.errors import ProtocolViolationError
+
+_LENGTH = struct.Struct(">i")
+#: What an idle connection costs; most requests that are not Produce fit.
+INITIAL_BUFFER_BYTES = 16 << 10
+#: A buffer that grew past this is given back as soon as it is empty.
+KEPT_BUFFER_BYTES = 1 << 20
+#: Received beyond the frame that is being filled, so that a burst of small requests takes one system call.
+READ_AHEAD_BYTES = 64 << 10
+#: No request header is smaller: key, version, correlation id, client id.
+SMALLEST_FRAME_BYTES = 10
+
+
+class RequestFramer:
+    """Collects received bytes and hands out whole frames.
+
+    Invariant: `_start <= _end <= len(_buffer)`; the bytes between them are received and not yet handed out. The buffer
+    never grows past one frame of the largest size and the read-ahead.
+
+    Args:
+        frame_bytes_max: The largest frame that is accepted (`socket.request.max.bytes`).
+    """
+
+    __slots__ = ("_buffer", "_end", "_frame_bytes_max", "_start", "_view")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray(INITIAL_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+
+    def get_buffer(self) -> memoryview:
+        """Where the next received bytes go; never empty."""
+        received = self._end - self._start
+        if not received:
+            self._start = self._end = 0
+            if len(self._buffer) > KEPT_BUFFER_BYTES:
+                self._replace(INITIAL_BUFFER_BYTES)
+        wanted = self._size_at_start() if received >= 4 else 0
+        if len(self._buffer) - self._start < wanted or self._end == len(self._buffer):
+            capacity = max(len(self._buffer), INITIAL_BUFFER_BYTES)
+            # A frame larger than the buffer says that larger ones will follow: grow past it at once.
+            if wanted > capacity or received == capacity:
+                capacity = max(wanted, 2 * received) + READ_AHEAD_BYTES
+            self._replace(capacity)
+        return self._view[self._end :]
+
+    def received(self, size: int) -> None:
+        """`size` bytes were put into the buffer that `get_buffer` gave."""
+        assert 0 < size <= len(self._buffer) - self._end
+        self._end += size
+
+    def next_frame(self) -> bytes | None:
+        """The next whole frame without its length, or None while it is not all there.
+
+        Raises:
+            ProtocolViolationError: if the length is negative, too small for a header, or over the limit.
+        """
+        if self._end - self._start < 4:
+            return None
+        size = self._size_at_start()
+        if self._end - self._start < size:
+            return None
+        begin = self._start + 4
+        self._start += size
+        # kio reads from immutable bytes only.
+        return bytes(self._view[begin : self._start])
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether a whole frame waits, or a length that will be refused."""
+        if self._end - self._start < 4:
+            return False
+        try:
+            return self._end - self._start >= self._size_at_start()
+        except ProtocolViolationError:
+            return True
+
+    def _size_at_start(self) -> int:
+        """Size of the frame at the start of the buffer, its length prefix included."""
+        (length,) = _LENGTH.unpack_from(self._buffer, self._start)
+        if length < SMALLEST_FRAME_BYTES:
+            raise ProtocolViolationError(f"a request claims a size of {length} bytes")
+        if length > self._frame_bytes_max:
+            raise ProtocolViolationError(
+                f"a request of {length} bytes is over the limit of {self._frame_bytes_max} (socket.request.max.bytes)"
+            )
+        return int(length) + 4
+
+    def _replace(self, capacity: int) -> None:
+        """Move what is received to the front of a buffer of `capacity` bytes."""
+        received = self._end - self._start
+        fresh = bytearray(capacity)
+        fresh[:received] = self._view[self._start : self._end]
+        self._buffer = fresh
+        self._view = memoryview(fresh)
+        self._start, self._end = 0, received

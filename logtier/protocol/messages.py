@@ -1,0 +1,278 @@
+"""Kafka messages by (API key, version): requests in, responses out.
+
+kio has a class for every message at every version; all of them together take almost a second to import, so each is
+imported when the first client asks for it. Handlers see a request as kio's entity and give back a plain tree of dicts
+and lists with the field names of the newest version; `encode_response` makes of it the message of the version that was
+asked for. What a version does not have is dropped, so a handler is written once.
+"""
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from io import BytesIO
+from types import NoneType, UnionType
+from typing import Any, Union, cast, get_args, get_origin
+
+from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
+from kio.schema.index import api_key_map, schema_name_map
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import DecodeError
+
+from logtier.protocol.errors import ErrorCode, ProtocolViolationError
+
+API_VERSIONS_KEY = 18
+
+_HEADER = struct.Struct(">hhi")
+_LENGTH = struct.Struct(">h")
+_RESPONSE_V0 = struct.Struct(">ii")
+_RESPONSE_V1 = struct.Struct(">iiB")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeader:
+    """What precedes every request (Kafka protocol guide, "Headers").
+
+    Attributes:
+        body_offset: Where the request body begins in the frame, in bytes.
+    """
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+
+
+def api_name(api_key: int) -> str:
+    """Name an API for a log line.
+
+    >>> api_name(3), api_name(999)
+    ('metadata', 'api key 999')
+    """
+    return api_key_map.get(api_key, f"api key {api_key}")
+
+
+def milliseconds(duration: timedelta) -> int:
+    """A duration of a request in whole milliseconds.
+
+    >>> milliseconds(timedelta(seconds=1.5))
+    1500
+    """
+    return duration // _MILLISECOND
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether this version has tagged fields and compact lengths (KIP-482)."""
+    return bool(_request_class(api_key, version).__flexible__)
+
+
+def read_request_header(frame: bytes) -> RequestHeader:
+    """Read the header of a request frame (without its length prefix).
+
+    Raises:
+        ProtocolViolationError: if the frame is too short for its header.
+    """
+    try:
+        api_key, api_version, correlation_id = _HEADER.unpack_from(frame)
+        (length,) = _LENGTH.unpack_from(frame, 8)
+    except struct.error:
+        raise ProtocolViolationError(f"a request of {len(frame)} bytes is too short for a header") from None
+    position = 10 + max(length, 0)
+    if position > len(frame):
+        raise ProtocolViolationError(f"the client id claims {length} bytes in a request of {len(frame)}")
+    try:
+        client_id = None if length < 0 else frame[10:position].decode()
+    except UnicodeDecodeError:
+        raise ProtocolViolationError("the client id is not UTF-8") from None
+    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+
+
+def read_request(header: RequestHeader, frame: bytes) -> Any:
+    """Read the body of a request as kio's entity of its version.
+
+    Raises:
+        ProtocolViolationError: if the bytes are no such request.
+    """
+    position = header.body_offset
+    name = api_name(header.api_key)
+    reader, flexible = _request_reader(header.api_key, header.api_version)
+    try:
+        if flexible:
+            position = _skip_tagged_fields(frame, position)
+        request, _ = reader(frame, position)
+    except (DecodeError, ValueError, OverflowError, IndexError, UnicodeError) as error:
+        raise ProtocolViolationError(
+            f"malformed {name} request, version {header.api_version}: {str(error) or type(error).__name__}"
+        ) from error
+    # Bytes after the end are borne, as Kafka bears them: librdkafka appends three to every Metadata request of version 9
+    # and above.
+    return request
+
+
+def response_prefix(api_key: int, version: int, correlation_id: int, body_size: int) -> bytes:
+    """Length and header of a response whose body of `body_size` bytes follows."""
+    if is_flexible(api_key, version) and api_key != API_VERSIONS_KEY:
+        return _RESPONSE_V1.pack(body_size + 5, correlation_id, 0)
+    return _RESPONSE_V0.pack(body_size + 4, correlation_id)
+
+
+def encode_response(api_key: int, version: int, tree: Mapping[str, Any]) -> bytes:
+    """Make the body of a response from a tree of the newest version's field names.
+
+    Durations are given in int milliseconds, error codes as `ErrorCode`, ids as `UUID` (None: the zero id). Absent
+    fields take the protocol's defaults, absent error codes say `none`.
+
+    Raises:
+        TypeError: if the tree has a field that no version has, or lacks one without default (a programmer error).
+    """
+    response_class = _response_class(api_key, version)
+    entity = _build(_plan(response_class, api_key, ()), tree)
+    buffer = BytesIO()
+    entity_writer(response_class)(buffer, entity)
+    return buffer.getvalue()
+
+
+def has_top_level_error(api_key: int, version: int) -> bool:
+    """Whether the response of this version can carry an error code for the whole request."""
+    return any(field.name == "error_code" for field in fields(_response_class(api_key, version)))
+
+
+@cache
+def _request_class(api_key: int, version: int) -> Any:
+    try:
+        return load_request_schema(api_key, version)
+    except (UnknownAPIKey, UnknownEntity):
+        raise ProtocolViolationError(f"unknown request: {api_name(api_key)}, version {version}") from None
+
+
+@cache
+def _response_class(api_key: int, version: int) -> Any:
+    return load_response_schema(api_key, version)
+
+
+@cache
+def _request_reader(api_key: int, version: int) -> tuple[Callable[[bytes, int], tuple[Any, int]], bool]:
+    request_class = _request_class(api_key, version)
+    return entity_reader(request_class), bool(request_class.__flexible__)
+
+
+def _skip_tagged_fields(frame: bytes, position: int) -> int:
+    """Step over the header's tagged fields; none is defined yet, so nearly always one zero byte."""
+    if frame[position] == 0:
+        return position + 1
+    count, position = _read_unsigned_varint(frame, position)
+    for _ in range(count):
+        _, position = _read_unsigned_varint(frame, position)
+        size, position = _read_unsigned_varint(frame, position)
+        position += size
+        if position > len(frame):
+            raise ProtocolViolationError("a tagged field of the header is longer than the request")
+    return position
+
+
+def _read_unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ProtocolViolationError("an unsigned varint of the header has more than five bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How one entity class is made from a dict: a converter (or None) for each of its fields."""
+
+    entity: Any
+    converters: dict[str, Callable[[Any], Any] | None]
+    #: No error and no throttling, where kio asks for a value.
+    defaults: dict[str, Any]
+    api_key: int
+    path: tuple[str, ...]
+
+
+@cache
+def _plan(entity: Any, api_key: int, path: tuple[str, ...]) -> _Plan:
+    converters = {field.name: _converter(field, api_key, (*path, field.name)) for field in fields(entity)}
+    defaults: dict[str, Any] = {}
+    for field in fields(entity):
+        if field.default is MISSING and field.metadata.get("kafka_type") == "error_code":
+            defaults[field.name] = ErrorCode.none
+        elif field.default is MISSING and field.name == "throttle_time":
+            defaults[field.name] = timedelta(0)
+    return _Plan(entity, converters, defaults, api_key, path)
+
+
+def _build(plan: _Plan, tree: Mapping[str, Any]) -> Any:
+    arguments = dict(plan.defaults)
+    converters = plan.converters
+    for name, value in tree.items():
+        if name in converters:
+            converter = converters[name]
+            arguments[name] = value if converter is None or value is None else converter(value)
+        elif name not in _names_in_any_version(plan.api_key, plan.path):
+            raise TypeError(f"{plan.entity.__name__} has no field {name!r} in any version")
+    return plan.entity(**arguments)
+
+
+@cache
+def _names_in_any_version(api_key: int, path: tuple[str, ...]) -> frozenset[str]:
+    """The fields that stand at one place of a response in one version or another."""
+    names: set[str] = set()
+    for version in schema_name_map[api_key_map[api_key]]:
+        kind: Any = _response_class(api_key, version)
+        for step in path:
+            found = [field.type for field in fields(kind) if field.name == step]
+            kind = _inner_type(found[0])[0] if found else None
+            if kind is None:
+                break
+        if kind is not None:
+            names.update(field.name for field in fields(kind))
+    return frozenset(names)
+
+
+def _converter(field: Any, api_key: int, path: tuple[str, ...]) -> Callable[[Any], Any] | None:
+    kind, is_array = _inner_type(field.type)
+    convert: Callable[[Any], Any] | None
+    kafka_type = field.metadata.get("kafka_type", "")
+    if is_dataclass(kind):
+        plan = _plan(cast("Any", kind), api_key, path)
+        if is_array:
+            return lambda items: tuple([_build(plan, item) for item in items])
+        return lambda item: _build(plan, item)
+    if kafka_type.startswith("timedelta"):
+        convert = _to_timedelta
+    elif kafka_type == "datetime_i64":
+        convert = _to_datetime
+    else:
+        convert = None
+    if is_array:
+        return tuple if convert is None else lambda items: tuple([convert(item) for item in items])
+    return convert
+
+
+def _inner_type(annotation: Any) -> tuple[Any, bool]:
+    """The type inside `X | None` and `tuple[X, ...]`, and whether there was a tuple."""
+    is_array = False
+    while True:
+        origin = get_origin(annotation)
+        if origin in (UnionType, Union):
+            (annotation,) = (member for member in get_args(annotation) if member is not NoneType)
+        elif origin is tuple:
+            annotation, is_array = get_args(annotation)[0], True
+        else:
+            return annotation, is_array
+
+
+def _to_timedelta(value: int) -> timedelta:
+    return timedelta(milliseconds=value)
+
+
+def _to_datetime(value: int) -> datetime | None:
+    return None if value < 0 else _EPOCH + timedelta(milliseconds=value)

@@ -1,0 +1,53 @@
+"""The few primitive types that the hand-written responses need (Kafka protocol guide, "Protocol Primitive Types")."""
+
+import struct
+
+_LENGTH = struct.Struct(">h")
+_ONE_BYTE = [bytes([value]) for value in range(128)]
+
+
+def unsigned_varint(value: int) -> bytes:
+    """Seven bits a byte, the least first.
+
+    >>> unsigned_varint(300).hex()
+    'ac02'
+    """
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def compact_length(count: int) -> bytes:
+    """The length of a compact array, string or bytes: one more than it is, zero for null.
+
+    >>> compact_length(0), compact_length(200).hex()
+    (b'\\x01', 'c901')
+    """
+    return unsigned_varint(count + 1)
+
+
+def compact_string(text: str | None) -> bytes:
+    """A COMPACT_NULLABLE_STRING.
+
+    >>> compact_string("ab"), compact_string(None)
+    (b'\\x03ab', b'\\x00')
+    """
+    if text is None:
+        return b"\x00"
+    encoded = text.encode()
+    return unsigned_varint(len(encoded) + 1) + encoded
+
+
+def string(text: str) -> bytes:
+    """A STRING.
+
+    >>> string("ab")
+    b'\\x00\\x02ab'
+    """
+    encoded = text.encode()
+    return _LENGTH.pack(len(encoded)) + encoded

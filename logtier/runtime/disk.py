@@ -1,0 +1,367 @@
+"""Files and folders as an interface, so that a simulation can pass a disk that forgets what was not synced.
+
+The log tier touches files only through `Disk` and `File`. Everything here is synchronous: appends and reads go to the
+page cache; only `File.fsync`, `write_atomic` and `fsync_directory` wait for the device, and `fsync_in_background` is
+for callers that must not.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+# Linux takes at most this many buffers in one writev (IOV_MAX).
+_BUFFERS_PER_WRITE_MAX: Final = 1024
+
+
+class File(Protocol):
+    """An open file that grows at its end and is read anywhere. It closes itself when nothing refers to it any more."""
+
+    @property
+    def path(self) -> str:
+        """Where it was opened; a rename does not change it."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        """Write the buffers, in order, at the end; return the position of the first byte. OSError leaves the size."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read `size` bytes at `position`; fewer only at the end of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def fsync(self) -> None:
+        """Wait until the content is on the device."""
+
+    def fileno(self) -> int:
+        """The descriptor, for sendfile."""
+
+    def close(self) -> None:
+        """Close it; closing twice is allowed."""
+
+
+class Lock(Protocol):
+    """A lock that ends with `release` or with the process."""
+
+    def release(self) -> None:
+        """Give the lock up."""
+
+
+class Completion(Protocol):
+    """Something under way in the background."""
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+
+    def result(self) -> None:
+        """Raise what it ended with; call it only when `done`."""
+
+
+class DirectoryEntry(NamedTuple):
+    """One name in a folder."""
+
+    name: str
+    is_directory: bool
+    size_bytes: int
+    modified_ms: int
+
+
+class Disk(Protocol):
+    """The operations of a file system that the log tier needs. Failures are OSError and its subclasses."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open a file to read and append; FileNotFoundError unless it exists or `create`."""
+
+    def open_read_only(self, path: str) -> File:
+        """Open an existing file to read."""
+
+    def read(self, path: str) -> bytes:
+        """Return a whole (small) file."""
+
+    def write_atomic(self, path: str, data: Buffer, *, sync: bool = True) -> None:
+        """Replace a whole (small) file: afterwards, and after a crash, it has the old content or the new one.
+
+        With `sync` the new content is on the device when the call returns.
+        """
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Rename a file or a folder, replacing what is there."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; none there is fine."""
+
+    def rmtree(self, path: str) -> None:
+        """Remove a folder and what is in it; none there is fine."""
+
+    def makedirs(self, path: str) -> None:
+        """Create a folder and those above it; there already is fine."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder of this name exists."""
+
+    def listdir(self, path: str) -> list[DirectoryEntry]:
+        """Return what is in a folder, sorted by name."""
+
+    def fsync_directory(self, path: str) -> None:
+        """Wait until the names in a folder are on the device (KAFKA-3968)."""
+
+    def fsync_in_background(self, files: Sequence[File], directories: Sequence[str] = ()) -> Completion:
+        """Sync files and folders without waiting."""
+
+    def lock(self, path: str) -> Lock:
+        """Lock a file (created if need be) against other processes; BlockingIOError when another has it."""
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that can still be written to the file system of `path`."""
+
+
+class RealFile:
+    """A file of the operating system. The only writer of the file is this object: it keeps the size."""
+
+    __slots__ = ("_descriptor", "path", "size")
+
+    def __init__(self, path: str, flags: int) -> None:
+        self._descriptor = -1
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        self.path = path
+        self.size = os.fstat(self._descriptor).st_size
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        """Write the buffers at the end; return the position of the first byte."""
+        position = self.size
+        total = 0
+        for buffer in buffers:
+            total += len(buffer)
+        # At an explicit position: what a failed write left behind is overwritten by the next one.
+        if len(buffers) > _BUFFERS_PER_WRITE_MAX or os.pwritev(self._descriptor, buffers, position) != total:
+            self._append_piecemeal(buffers, position)
+        self.size = position + total
+        return position
+
+    def _append_piecemeal(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Too many buffers for one call, or a short write (a signal, a nearly full disk): one buffer at a time."""
+        start = position
+        try:
+            for buffer in buffers:
+                view = memoryview(buffer)
+                while view:
+                    written = os.pwrite(self._descriptor, view, position)
+                    view = view[written:]
+                    position += written
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error is the one to tell
+                os.ftruncate(self._descriptor, start)
+            raise
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Read `size` bytes at `position`; fewer only at the end of the file."""
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        left = size - len(data)
+        while left:
+            position += len(data)
+            data = os.pread(self._descriptor, left, position)
+            if not data:
+                break
+            parts.append(data)
+            left -= len(data)
+        return b"".join(parts)
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        os.ftruncate(self._descriptor, size)
+        self.size = size
+
+    def fsync(self) -> None:
+        """Wait until the content is on the device."""
+        os.fsync(self._descriptor)
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        if self._descriptor < 0:
+            raise ValueError(f"{self.path} is closed")
+        return self._descriptor
+
+    def close(self) -> None:
+        """Close it; closing twice is allowed."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        # A slice of a deleted segment may still be on its way to a slow client: the last reference closes the file,
+        # never its deletion, else the descriptor's number could already mean another file.
+        self.close()
+
+
+class EmptyFile:
+    """What an empty slice of a log refers to."""
+
+    __slots__ = ()
+    path = ""
+    size = 0
+
+    def append(self, buffers: Sequence[Buffer]) -> int:  # noqa: ARG002
+        """Never: there is no file."""
+        raise AssertionError("an empty slice has no file to write to")
+
+    def pread(self, size: int, position: int) -> bytes:  # noqa: ARG002
+        """Nothing."""
+        return b""
+
+    def truncate(self, size: int) -> None:  # noqa: ARG002
+        """Never: there is no file."""
+        raise AssertionError("an empty slice has no file to truncate")
+
+    def fsync(self) -> None:
+        """Nothing to sync."""
+
+    def fileno(self) -> int:
+        """Never: there is no file."""
+        raise AssertionError("an empty slice has no file to send")
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+EMPTY_FILE: Final[File] = EmptyFile()
+
+
+class _FileLock:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class RealDisk:
+    """The machine's file systems. Background syncs run on one daemon thread, in order, started at the first of them."""
+
+    def __init__(self) -> None:
+        self._sync_queue: SimpleQueue[tuple[Future[None], Sequence[File], Sequence[str]]] | None = None
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open a file to read and append."""
+        return RealFile(path, os.O_RDWR | os.O_CREAT if create else os.O_RDWR)
+
+    def open_read_only(self, path: str) -> File:
+        """Open an existing file to read."""
+        return RealFile(path, os.O_RDONLY)
+
+    def read(self, path: str) -> bytes:
+        """Return a whole (small) file."""
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_atomic(self, path: str, data: Buffer, *, sync: bool = True) -> None:
+        """Write a temporary file beside it, then rename."""
+        temporary = path + ".tmp"
+        with open(temporary, "wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+        if sync:
+            self.fsync_directory(os.path.dirname(path))
+
+    def rename(self, path: str, new_path: str) -> None:
+        """Rename a file or a folder, replacing what is there."""
+        os.replace(path, new_path)
+
+    def remove(self, path: str) -> None:
+        """Remove a file; none there is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def rmtree(self, path: str) -> None:
+        """Remove a folder and what is in it; none there is fine."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def makedirs(self, path: str) -> None:
+        """Create a folder and those above it; there already is fine."""
+        os.makedirs(path, exist_ok=True)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder of this name exists."""
+        return os.path.lexists(path)
+
+    def listdir(self, path: str) -> list[DirectoryEntry]:
+        """Return what is in a folder, sorted by name."""
+        entries: list[DirectoryEntry] = []
+        with os.scandir(path) as found:
+            for entry in found:
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:  # removed meanwhile, or a dangling link
+                    continue
+                entries.append(
+                    DirectoryEntry(entry.name, entry.is_dir(), status.st_size, status.st_mtime_ns // 1_000_000)
+                )
+        entries.sort()
+        return entries
+
+    def fsync_directory(self, path: str) -> None:
+        """Wait until the names in a folder are on the device."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def fsync_in_background(self, files: Sequence[File], directories: Sequence[str] = ()) -> Completion:
+        """Sync files and folders on the background thread; order is kept."""
+        if self._sync_queue is None:
+            self._sync_queue = SimpleQueue()
+            threading.Thread(target=self._sync_forever, args=(self._sync_queue,), name="fsync", daemon=True).start()
+        future: Future[None] = Future()
+        self._sync_queue.put((future, files, directories))
+        return future
+
+    def _sync_forever(self, queue: "SimpleQueue[tuple[Future[None], Sequence[File], Sequence[str]]]") -> None:
+        while True:
+            future, files, directories = queue.get()
+            try:
+                for file in files:
+                    file.fsync()
+                for directory in directories:
+                    self.fsync_directory(directory)
+            except (OSError, ValueError) as error:  # ValueError: closed meanwhile
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+            # Nothing of a finished job may keep its files open.
+            del future, files, directories
+
+    def lock(self, path: str) -> Lock:
+        """Lock a file with flock, which the kernel gives up when the process ends."""
+        return _FileLock(path)
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that can still be written to the file system of `path`."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize

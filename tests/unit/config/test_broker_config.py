@@ -1,0 +1,104 @@
+import pytest
+
+from logtier.config import BROKER_CONFIGS, BrokerConfig, ConfigError, ConfigType, Listener, render
+
+
+def test_defaults_are_taken_where_nothing_is_set() -> None:
+    config = BrokerConfig.from_properties()
+    assert config.node_id == 1
+    assert config.listeners == ("PLAINTEXT://:9092",)
+    assert config.log_segment_bytes == 1 << 30
+    assert config.log_retention_ms is None
+    assert config.explicit == frozenset()
+
+
+def test_texts_and_typed_values_come_to_the_same() -> None:
+    from_texts = BrokerConfig.from_properties(
+        {"num.partitions": "6", "delete.topic.enable": "False", "log.dirs": "a, b", "log.retention.ms": "-1"}
+    )
+    typed = BrokerConfig.from_properties(
+        {"num.partitions": 6, "delete.topic.enable": False, "log.dirs": ["a", "b"], "log.retention.ms": -1}
+    )
+    for config in (from_texts, typed):
+        assert config.num_partitions == 6
+        assert config.delete_topic_enable is False
+        assert config.log_dirs == ("a", "b")
+        assert config.log_retention_ms == -1
+        assert config.explicit == {"num.partitions", "delete.topic.enable", "log.dirs", "log.retention.ms"}
+
+
+@pytest.mark.parametrize("name", BROKER_CONFIGS)
+def test_every_default_passes_its_own_validator_and_survives_its_text(name: str) -> None:
+    definition = BROKER_CONFIGS[name]
+    if definition.default is not None:
+        assert definition.parse(definition.default) == definition.default
+        assert definition.parse(render(definition.default)) == definition.default
+    definition.check_supported(definition.default)
+    assert definition.doc.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"log.segments.bytes": 1}, "'log.segments.bytes' is not known; did you mean 'log.segment.bytes'?"),
+        ({"broker.id": 1}, "'broker.id' is not known: Kafka's present name is node.id"),
+        ({"qqqq": 1}, "broker property 'qqqq' is not known"),
+        ({"num.partitions": "six"}, "num.partitions: must be of type INT, not 'six'"),
+        ({"num.partitions": "0"}, "num.partitions: must be 1 or more, not '0'"),
+        ({"num.partitions": True}, "num.partitions: must be of type INT"),
+        ({"num.partitions": None}, "num.partitions: a value is missing"),
+        ({"num.partitions": "9" * 5000}, "num.partitions: must be of type INT"),
+        ({"node.id": 2**31}, "node.id: must be of type INT"),
+        ({"offsets.topic.replication.factor": 2**15}, "must be of type SHORT"),
+        ({"delete.topic.enable": "yes"}, "delete.topic.enable: must be of type BOOLEAN"),
+        ({"log.message.timestamp.type": "Both"}, "must be one of CreateTime, LogAppendTime"),
+        ({"log.dirs": "x" * 40_000}, "32767 is the limit"),
+        ({"log.dirs": ""}, "log.dirs: must be a list of at least one entry"),
+        ({"log.dirs": "a,a"}, "log.dirs: a folder stands there twice"),
+        ({"log.cleanup.policy": "compact"}, "log.cleanup.policy='compact' is not supported"),
+        ({"listeners": "localhost:9092"}, "is not of the form PLAINTEXT://host:port"),
+        ({"listeners": "PLAINTEXT://h:99999"}, "is not of the form PLAINTEXT://host:port"),
+        ({"listeners": "SSL://:9093"}, "this release listens on PLAINTEXT only"),
+        ({"listeners": "HTTP://:9093"}, "'HTTP' in 'HTTP://:9093' is no security protocol"),
+        ({"listeners": "PLAINTEXT://::1:9093"}, "an IPv6 address stands in brackets"),
+        ({"listeners": "PLAINTEXT://a b:9093"}, "does not name a host"),
+        ({"listeners": "PLAINTEXT://a:9093,PLAINTEXT://b:9093"}, "two of them have the same port"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "is no address that a client can connect to"),
+        ({"advertised.listeners": "PLAINTEXT://:9092"}, "is no address that a client can connect to"),
+        ({"advertised.listeners": "PLAINTEXT://h:0"}, "needs the port"),
+        ({"group.min.session.timeout.ms": 2_000_000}, "is above group.max.session.timeout.ms"),
+        ({"message.max.bytes": 200_000_000}, "is above socket.request.max.bytes"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_property(properties: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.from_properties(properties)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_endpoints_are_parsed() -> None:
+    config = BrokerConfig.from_properties(
+        {"listeners": "PLAINTEXT://[::1]:0", "advertised.listeners": "PLAINTEXT://kafka.example:19092"}
+    )
+    assert config.bind_endpoints == (Listener("PLAINTEXT", "::1", 0),)
+    assert config.advertised_endpoints == (Listener("PLAINTEXT", "kafka.example", 19092),)
+    assert BrokerConfig.from_properties().advertised_endpoints == ()
+
+
+def test_replaced_properties_keep_the_others() -> None:
+    config = BrokerConfig.from_properties({"num.partitions": 6})
+    replaced = config.with_properties({"log.retention.ms": "1000"})
+    assert (replaced.num_partitions, replaced.log_retention_ms) == (6, 1000)
+    assert config.log_retention_ms is None
+    assert config.with_properties({}) is config
+
+
+def test_a_secret_is_never_shown() -> None:
+    from logtier.config import ConfigDef
+
+    definition = ConfigDef("ssl.key.password", ConfigType.PASSWORD, None, "A secret.")
+    with pytest.raises(ConfigError) as caught:
+        definition.parse(b"hunter2")
+    assert "hunter2" not in str(caught.value)

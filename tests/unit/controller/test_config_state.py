@@ -1,0 +1,146 @@
+import uuid
+
+import pytest
+
+from logtier.config import BrokerConfig
+from logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType
+from logtier.controller.config_state import plan_alter_configs
+from logtier.controller.state import Plan
+from logtier.metadata import paths
+from logtier.metadata.image import MetadataImage
+from logtier.metadata.store import Create, Delete, SetData
+from logtier.protocol.errors import ErrorCode
+
+SET, DELETE, APPEND, SUBTRACT = ConfigOperationType
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
+CONFIG = BrokerConfig.from_properties()
+
+
+def image_of(**configs: str) -> MetadataImage:
+    changes: list[tuple[str, bytes | None]] = [
+        (paths.broker_path(1), paths.encode_broker("h", 1, None, 0)),
+        (paths.topic_path("t"), paths.encode_topic(uuid.UUID(int=10), [(1,)])),
+        (paths.topic_path("__consumer_offsets"), paths.encode_topic(uuid.UUID(int=11), [(1,)])),
+    ]
+    if configs:
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        changes.append((paths.topic_config_path("t"), paths.encode_config(named)))
+    return MetadataImage().apply(changes)
+
+
+def alter(
+    image: MetadataImage,
+    *operations: tuple[str, int, str | None],
+    resource: tuple[int, str] = (TOPIC, "t"),
+    replace_all: bool = False,
+) -> tuple[object, Plan[object]]:
+    change = ConfigChange(*resource, [ConfigOperation(*operation) for operation in operations], replace_all)
+    plan = plan_alter_configs(image, CONFIG, [change])
+    error = plan.results[0].error
+    return (error.code if error else None), plan  # type: ignore[return-value]
+
+
+def written(plan: Plan[object]) -> dict[str, str]:
+    (operation,) = plan.operations
+    assert isinstance(operation, Create | SetData)
+    return paths.decode_config(operation.path, operation.data)
+
+
+def test_configs_are_set_kept_and_deleted() -> None:
+    error, plan = alter(image_of(), ("retention.ms", SET, "5"))
+    assert (error, written(plan)) == (None, {"retention.ms": "5"})
+    assert isinstance(plan.operations[0], Create)
+    _, plan = alter(image_of(retention_ms="5", segment_bytes="100"), ("retention.ms", DELETE, None))
+    assert written(plan) == {"segment.bytes": "100"}
+    _, plan = alter(image_of(retention_ms="5"), ("retention.ms", DELETE, None))
+    assert plan.operations == [Delete("/config/topics/t")]
+    _, plan = alter(image_of(retention_ms="5"), ("retention.ms", SET, "5"))
+    assert plan.operations == []
+    _, plan = alter(image_of(), ("retention.ms", DELETE, None))
+    assert plan.operations == []
+
+
+def test_replacing_all_drops_what_is_not_named() -> None:
+    _, plan = alter(image_of(retention_ms="5"), ("segment.bytes", SET, "100"), replace_all=True)
+    assert written(plan) == {"segment.bytes": "100"}
+    _, plan = alter(image_of(retention_ms="5"), replace_all=True)
+    assert plan.operations == [Delete("/config/topics/t")]
+
+
+def test_lists_are_appended_to_and_subtracted_from() -> None:
+    internal = (TOPIC, "__consumer_offsets")
+    _, plan = alter(image_of(), ("cleanup.policy", APPEND, "compact,delete"), resource=internal)
+    assert written(plan) == {"cleanup.policy": "delete,compact"}
+    compacted = image_of().apply(
+        [(paths.topic_config_path("__consumer_offsets"), paths.encode_config({"cleanup.policy": "delete,compact"}))]
+    )
+    _, plan = alter(compacted, ("cleanup.policy", SUBTRACT, "delete"), resource=internal)
+    assert written(plan) == {"cleanup.policy": "compact"}
+    error, _ = alter(compacted, ("cleanup.policy", SUBTRACT, "delete,compact"), resource=internal)
+    assert error is ErrorCode.invalid_config
+
+
+@pytest.mark.parametrize(
+    ("operation", "code"),
+    [
+        (("retention.ms", SET, "x"), ErrorCode.invalid_config),
+        (("retention.ms", SET, None), ErrorCode.invalid_request),
+        (("retention.ms", APPEND, "1"), ErrorCode.invalid_config),
+        (("retention", SET, "1"), ErrorCode.invalid_config),
+        (("retention", DELETE, None), ErrorCode.invalid_config),
+        (("cleanup.policy", SET, "compact"), ErrorCode.invalid_config),
+        (("cleanup.policy", APPEND, "compact"), ErrorCode.invalid_config),
+        (("retention.ms", 9, "1"), ErrorCode.invalid_request),
+    ],
+)
+def test_a_bad_operation_changes_nothing(operation: tuple[str, int, str | None], code: ErrorCode) -> None:
+    error, plan = alter(image_of(), ("segment.bytes", SET, "100"), operation)
+    assert error is code
+    assert plan.operations == []
+
+
+@pytest.mark.parametrize(
+    ("resource", "code"),
+    [
+        ((TOPIC, "missing"), ErrorCode.unknown_topic_or_partition),
+        ((BROKER, "2"), ErrorCode.invalid_request),
+        ((BROKER, "one"), ErrorCode.invalid_request),
+        ((ConfigResourceType.GROUP, "g"), ErrorCode.invalid_request),
+        ((99, "x"), ErrorCode.invalid_request),
+    ],
+)
+def test_a_resource_without_configs_is_refused(resource: tuple[int, str], code: ErrorCode) -> None:
+    assert alter(image_of(), ("segment.bytes", SET, "100"), resource=resource)[0] is code
+
+
+def test_what_stands_twice_is_refused() -> None:
+    assert alter(image_of(), ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))[0] is ErrorCode.invalid_request
+    change = ConfigChange(TOPIC, "t", [ConfigOperation("retention.ms", SET, "1")])
+    plan = plan_alter_configs(image_of(), CONFIG, [change, change])
+    assert [result.error.code for result in plan.results if result.error] == [ErrorCode.invalid_request]
+    assert plan.operations == []
+
+
+def test_dynamic_configs_of_brokers_are_kept_for_one_or_all() -> None:
+    error, plan = alter(image_of(), ("log.retention.ms", SET, "5"), resource=(BROKER, "1"))
+    assert (error, plan.operations[0].path) == (None, "/config/brokers/1")
+    error, plan = alter(image_of(), ("log.retention.ms", SET, "5"), resource=(BROKER, ""))
+    assert (error, plan.operations[0].path) == (None, "/config/brokers/<default>")
+
+
+@pytest.mark.parametrize(
+    ("operation", "code"),
+    [
+        (("num.partitions", SET, "5"), ErrorCode.invalid_request),
+        (("log.retention.ms", SET, "soon"), ErrorCode.invalid_config),
+        (("log.cleanup.policy", SET, "compact"), ErrorCode.invalid_config),
+        (("message.max.bytes", SET, "2000000000"), ErrorCode.invalid_config),
+        (("background.threads", SET, "5"), ErrorCode.invalid_config),
+    ],
+)
+def test_a_broker_config_that_cannot_be_applied_is_refused(
+    operation: tuple[str, int, str | None], code: ErrorCode
+) -> None:
+    error, plan = alter(image_of(), operation, resource=(BROKER, "1"))
+    assert error is code
+    assert plan.operations == []

@@ -1,0 +1,208 @@
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from logtier.config import BrokerConfig
+from logtier.controller.commands import ConfigChange, ConfigOperation, NewPartitions, NewTopic
+from logtier.controller.controller import Controller
+from logtier.metadata import paths
+from logtier.metadata.image import MetadataCache, MetadataDelta
+from logtier.metadata.local import LocalMetadataStore
+from logtier.metadata.store import StoreUnavailableError
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.runtime.clock import SystemClock
+from logtier.runtime.disk import RealDisk
+
+Step = Callable[[Controller, MetadataCache, LocalMetadataStore], Awaitable[None]]
+
+
+def run(directory: Path, *steps: Step, seed: int = 1, clean: bool = True) -> None:
+    """Each step on a controller of its own, with a restart between them; without `clean` a kill."""
+
+    async def main() -> None:
+        for step in steps:
+            config = BrokerConfig.from_properties({"node.id": 1})
+            store = LocalMetadataStore(str(directory), RealDisk())
+            await store.start()
+            cache = MetadataCache(config)
+            controller = Controller(config, SystemClock(), random.Random(seed), store, cache)
+            await controller.start()
+            await controller.register_broker(1, "localhost", 9092)
+            try:
+                await step(controller, cache, store)
+            finally:
+                if clean:
+                    await controller.stop()
+                await store.close()
+
+    asyncio.run(main())
+
+
+def test_topics_and_configs_survive_a_restart(tmp_path: Path) -> None:
+    kept: dict[str, object] = {}
+
+    async def create(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await controller.create_topics([NewTopic("t", 3, configs={"retention.ms": "5"}), NewTopic("gone")])
+        await controller.create_partitions([NewPartitions("t", 5)])
+        await controller.delete_topics(["gone"])
+        change = ConfigChange(2, "t", [ConfigOperation("segment.bytes", 0, "100")])
+        await controller.alter_configs([change])
+        kept["topic"] = cache.image.topics["t"]
+        kept["cluster"] = cache.image.cluster_id
+
+    async def check(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        assert list(cache.image.topics) == ["t"]
+        topic = cache.image.topics["t"]
+        assert topic == kept["topic"]
+        assert len(topic.partitions) == 5
+        assert topic.configs == {"retention.ms": "5", "segment.bytes": "100"}
+        assert cache.image.cluster_id == kept["cluster"]
+        assert cache.image.controller_id == 1
+
+    run(tmp_path, create, check, check, clean=False)
+
+
+def test_a_command_returns_when_subscribers_know(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        seen: list[MetadataDelta] = []
+        cache.subscribe(seen.append)
+        await controller.create_topics([NewTopic("t"), NewTopic("u")])
+        assert [topic.name for topic in seen[-1].created] == ["t", "u"]
+        await controller.delete_topics(["t"])
+        assert [topic.name for topic in seen[-1].deleted] == ["t"]
+
+    run(tmp_path, step)
+
+
+def test_validating_only_changes_nothing(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        result = (await controller.create_topics([NewTopic("t")], validate_only=True))[0]
+        assert result.error is None
+        assert result.topic is not None
+        assert cache.image.topics == {}
+        await controller.create_topics([NewTopic("t")])
+        await controller.create_partitions([NewPartitions("t", 9)], validate_only=True)
+        change = ConfigChange(2, "t", [ConfigOperation("segment.bytes", 0, "100")])
+        await controller.alter_configs([change], validate_only=True)
+        assert len(cache.image.topics["t"].partitions) == 1
+        assert cache.image.topics["t"].configs == {}
+
+    run(tmp_path, step)
+
+
+def test_concurrent_creations_of_one_topic_make_it_once(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        results = await asyncio.gather(*(controller.create_topics([NewTopic("t")]) for _ in range(5)))
+        codes = [result[0].error.code if result[0].error else ErrorCode.none for result in results]
+        assert sorted(codes) == [ErrorCode.none] + [ErrorCode.topic_already_exists] * 4
+
+    run(tmp_path, step)
+
+
+def test_a_topic_created_again_has_another_id(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        ids = set()
+        for _ in range(3):
+            await controller.create_topics([NewTopic("t", configs={"retention.ms": "5"})])
+            ids.add(cache.image.topics["t"].topic_id)
+            await controller.delete_topics(["t"])
+        assert len(ids) == 3
+
+    # The same seed gives the same ids in each life: those in use must not come again.
+    run(tmp_path, step, step)
+
+
+def test_producer_ids_are_never_given_out_twice_though_the_broker_is_killed(tmp_path: Path) -> None:
+    given: list[int] = []
+
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        given.extend(await asyncio.gather(*(controller.producer_ids.next() for _ in range(1500))))
+
+    run(tmp_path, step, step, step, clean=False)
+    assert len(set(given)) == 4500
+    assert given[0] == 0
+    assert max(given) < 6000
+
+
+def test_blocks_of_producer_ids_do_not_overlap(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        blocks = await asyncio.gather(*(controller.allocate_producer_ids(10) for _ in range(5)))
+        assert sorted(number for block in blocks for number in block) == list(range(50))
+
+    run(tmp_path, step)
+
+
+def test_a_controller_that_was_replaced_writes_nothing(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await store.set(paths.CONTROLLER_EPOCH, b"99")
+        for _ in range(2):
+            error = (await controller.create_topics([NewTopic("t")]))[0].error
+            assert error is not None
+            assert error.code is ErrorCode.not_controller
+        assert not await store.exists("/brokers/topics/t")
+        with pytest.raises(KafkaError, match="not_controller"):
+            await controller.allocate_producer_ids()
+
+    run(tmp_path, step)
+
+
+def test_there_is_one_controller_of_a_store(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        second = Controller(BrokerConfig.from_properties(), SystemClock(), random.Random(2), store, cache)
+        with pytest.raises(StoreUnavailableError, match="another broker is controller"):
+            await second.start()
+        await controller.create_topics([NewTopic("t")])
+
+    run(tmp_path, step)
+
+
+def test_each_controller_has_an_epoch_of_its_own(tmp_path: Path) -> None:
+    epochs = []
+
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        epochs.append((controller.epoch, cache.image.brokers[1].epoch))
+
+    run(tmp_path, step, step, step)
+    assert epochs == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_broker_may_register_again_at_another_address(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await controller.register_broker(1, "elsewhere", 9093, "rack")
+        assert cache.image.brokers[1].host == "elsewhere"
+        assert cache.image.brokers[1].rack == "rack"
+
+    run(tmp_path, step)
+
+
+def test_a_store_that_fails_becomes_the_error_of_each_topic(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        async def fail(operations: object) -> list[int]:
+            raise StoreUnavailableError("/", "no space left")
+
+        store.multi = fail  # type: ignore[method-assign]
+        results = await controller.create_topics([NewTopic("t"), NewTopic("u")])
+        assert [(result.name, result.error and result.error.code) for result in results] == [
+            ("t", ErrorCode.kafka_storage_error),
+            ("u", ErrorCode.kafka_storage_error),
+        ]
+        del store.multi
+        assert (await controller.create_topics([NewTopic("t")]))[0].error is None
+
+    run(tmp_path, step)
+
+
+def test_a_cancelled_caller_does_not_leave_image_and_store_apart(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        task = asyncio.ensure_future(controller.create_topics([NewTopic("t")]))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await controller.create_topics([NewTopic("u")])
+        assert sorted(cache.image.topics) == ["t", "u"]
+
+    run(tmp_path, step)

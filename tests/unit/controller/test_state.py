@@ -1,0 +1,195 @@
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from logtier.config import BrokerConfig
+from logtier.controller.commands import NewPartitions, NewTopic
+from logtier.controller.placement import assign_replicas
+from logtier.controller.state import (
+    MAX_PARTITIONS_PER_REQUEST,
+    plan_create_partitions,
+    plan_create_topics,
+    plan_delete_topics,
+)
+from logtier.metadata import paths
+from logtier.metadata.image import MetadataImage
+from logtier.metadata.store import Create, Delete, SetData
+from logtier.protocol.errors import ErrorCode
+
+CONFIG = BrokerConfig.from_properties({"num.partitions": 3})
+
+
+def draw_ids() -> Callable[[], uuid.UUID]:
+    numbers = iter(range(100, 10_000))
+    return lambda: uuid.UUID(int=next(numbers))
+
+
+def image_of(*names: str, brokers: int = 1, partitions: int = 2) -> MetadataImage:
+    changes: list[tuple[str, bytes | None]] = [
+        (paths.broker_path(broker), paths.encode_broker("h", 1, None, 0)) for broker in range(1, brokers + 1)
+    ]
+    changes += [
+        (paths.topic_path(name), paths.encode_topic(uuid.UUID(int=10 + index), [(1,)] * partitions))
+        for index, name in enumerate(names)
+    ]
+    return MetadataImage().apply(changes)
+
+
+def create(image: MetadataImage, *topics: NewTopic) -> list[tuple[str, ErrorCode, str]]:
+    plan = plan_create_topics(image, CONFIG, topics, draw_ids(), lambda _: 0)
+    return [
+        (
+            result.name,
+            result.error.code if result.error else ErrorCode.none,
+            result.error.message if result.error else "",
+        )
+        for result in plan.results
+    ]
+
+
+def test_a_topic_gets_the_brokers_defaults_and_its_own_configs() -> None:
+    plan = plan_create_topics(
+        image_of(), CONFIG, [NewTopic("t", configs={"retention.ms": "5"})], draw_ids(), lambda _: 0
+    )
+    assert [type(operation) for operation in plan.operations] == [Create, Create]
+    assert [operation.path for operation in plan.operations] == ["/brokers/topics/t", "/config/topics/t"]
+    topic = plan.results[0].topic
+    assert topic is not None
+    assert len(topic.partitions) == 3
+    assert topic.partitions[0].leader == 1
+    assert topic.configs == {"retention.ms": "5"}
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "message"),
+    [
+        (NewTopic("a b"), ErrorCode.invalid_topic_exception, "is illegal"),
+        (NewTopic("old"), ErrorCode.topic_already_exists, "Topic 'old' already exists."),
+        (NewTopic("a_b.c"), ErrorCode.invalid_topic_exception, "collides with topic 'a.b.c'"),
+        (NewTopic("t", num_partitions=0), ErrorCode.invalid_partitions, "1 or more"),
+        (NewTopic("t", num_partitions=-2), ErrorCode.invalid_partitions, "1 or more"),
+        (NewTopic("t", num_partitions=2**31 - 1), ErrorCode.policy_violation, "10000 partitions at most"),
+        (NewTopic("t", replication_factor=0), ErrorCode.invalid_replication_factor, "1 or more"),
+        (NewTopic("t", replication_factor=2), ErrorCode.invalid_replication_factor, "only 1 broker(s)"),
+        (NewTopic("t", 1, -1, {0: [1]}), ErrorCode.invalid_request, "manual assignment"),
+        (NewTopic("t", assignments={1: [1]}), ErrorCode.invalid_replica_assignment, "must be 0 to 0"),
+        (NewTopic("t", assignments={0: []}), ErrorCode.invalid_replica_assignment, "names no broker"),
+        (NewTopic("t", assignments={0: [1, 1]}), ErrorCode.invalid_replica_assignment, "names a broker twice"),
+        (NewTopic("t", assignments={0: [7]}), ErrorCode.invalid_replica_assignment, "broker 7"),
+        (NewTopic("t", configs={"retention.ms": "x"}), ErrorCode.invalid_config, "must be of type LONG"),
+        (NewTopic("t", configs={"retention.ms": None}), ErrorCode.invalid_config, "has no value"),
+        (NewTopic("t", configs={"cleanup.policy": "compact"}), ErrorCode.invalid_config, "is not supported"),
+        (NewTopic("t", configs={"retention": "1"}), ErrorCode.invalid_config, "did you mean 'retention.ms'"),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused_and_the_others_are_made(
+    topic: NewTopic, code: ErrorCode, message: str
+) -> None:
+    results = create(image_of("old", "a.b.c"), topic, NewTopic("good"))
+    assert results[0][:2] == (topic.name, code)
+    assert message in results[0][2]
+    assert results[1] == ("good", ErrorCode.none, "")
+
+
+def test_a_name_that_stands_twice_is_refused_once() -> None:
+    assert [(name, code) for name, code, _ in create(image_of(), NewTopic("t"), NewTopic("u"), NewTopic("t"))] == [
+        ("t", ErrorCode.invalid_request),
+        ("u", ErrorCode.none),
+    ]
+
+
+def test_names_of_one_request_collide_with_each_other() -> None:
+    assert [code for _, code, _ in create(image_of(), NewTopic("a.b"), NewTopic("a_b"))] == [
+        ErrorCode.none,
+        ErrorCode.invalid_topic_exception,
+    ]
+
+
+def test_replicas_of_one_topic_are_equally_many() -> None:
+    results = create(image_of(brokers=3), NewTopic("t", assignments={0: [1, 2], 1: [3]}))
+    assert results[0][1] is ErrorCode.invalid_replica_assignment
+
+
+def test_one_request_adds_a_bounded_number_of_partitions() -> None:
+    topics = [NewTopic(f"t{index}", MAX_PARTITIONS_PER_REQUEST // 2) for index in range(3)]
+    assert [code for _, code, _ in create(image_of(), *topics)] == [
+        ErrorCode.none,
+        ErrorCode.none,
+        ErrorCode.policy_violation,
+    ]
+
+
+def test_an_internal_topic_may_be_created_compacted() -> None:
+    assert create(image_of(), NewTopic("__consumer_offsets", configs={"cleanup.policy": "compact"}))[0][1] == 0
+
+
+def test_topics_are_deleted_by_name_and_by_id() -> None:
+    image = image_of("t", "u").apply([(paths.topic_config_path("t"), paths.encode_config({"a": "b"}))])
+    plan = plan_delete_topics(image, CONFIG, ["t", uuid.UUID(int=11), "missing", uuid.UUID(int=99)])
+    assert [(result.name, result.topic_id, result.error.code if result.error else 0) for result in plan.results] == [
+        ("t", uuid.UUID(int=10), 0),
+        ("u", uuid.UUID(int=11), 0),
+        ("missing", None, ErrorCode.unknown_topic_or_partition),
+        (None, uuid.UUID(int=99), ErrorCode.unknown_topic_id),
+    ]
+    assert plan.operations == [
+        Delete("/brokers/topics/t"),
+        Delete("/config/topics/t"),
+        Delete("/brokers/topics/u"),
+    ]
+
+
+def test_a_topic_deleted_twice_in_one_request_stays() -> None:
+    plan = plan_delete_topics(image_of("t"), CONFIG, ["t", uuid.UUID(int=10)])
+    assert [result.error.code for result in plan.results if result.error] == [ErrorCode.invalid_request]
+    assert plan.operations == []
+
+
+def test_internal_topics_and_protected_ones_are_not_deleted() -> None:
+    plan = plan_delete_topics(image_of("__consumer_offsets"), CONFIG, ["__consumer_offsets"])
+    assert plan.results[0].error is not None
+    assert plan.results[0].error.code is ErrorCode.invalid_request
+    protected = BrokerConfig.from_properties({"delete.topic.enable": False})
+    refused = plan_delete_topics(image_of("t"), protected, ["t"]).results[0].error
+    assert refused is not None
+    assert refused.code is ErrorCode.topic_deletion_disabled
+
+
+def test_a_topic_grows_and_keeps_its_partitions() -> None:
+    plan = plan_create_partitions(image_of("t"), [NewPartitions("t", 4, [[1], [1]])], lambda _: 0)
+    topic = plan.results[0].topic
+    assert topic is not None
+    assert len(topic.partitions) == 4
+    assert isinstance(plan.operations[0], SetData)
+    assert paths.decode_topic("", plan.operations[0].data) == (uuid.UUID(int=10), [(1,)] * 4)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (NewPartitions("missing", 4), ErrorCode.unknown_topic_or_partition),
+        (NewPartitions("t", 2), ErrorCode.invalid_partitions),
+        (NewPartitions("t", 1), ErrorCode.invalid_partitions),
+        (NewPartitions("t", -1), ErrorCode.invalid_partitions),
+        (NewPartitions("t", 2**31 - 1), ErrorCode.policy_violation),
+        (NewPartitions("t", 4, [[1]]), ErrorCode.invalid_replica_assignment),
+        (NewPartitions("t", 3, [[9]]), ErrorCode.invalid_replica_assignment),
+        (NewPartitions("t", 3, [[]]), ErrorCode.invalid_replica_assignment),
+        (NewPartitions("__consumer_offsets", 51), ErrorCode.invalid_request),
+    ],
+)
+def test_a_growth_that_cannot_be_is_refused(request_: NewPartitions, code: ErrorCode) -> None:
+    plan = plan_create_partitions(image_of("t", "__consumer_offsets"), [request_], lambda _: 0)
+    assert plan.operations == []
+    assert plan.results[0].error is not None
+    assert plan.results[0].error.code is code
+
+
+def test_leaders_and_followers_are_spread_evenly() -> None:
+    assigned = assign_replicas([1, 2, 3, 4], 3, range(40), 2)
+    assert all(len(set(replicas)) == 3 for replicas in assigned)
+    for place in range(3):
+        counts = [sum(replicas[place] == broker for replicas in assigned) for broker in (1, 2, 3, 4)]
+        assert max(counts) - min(counts) <= 4
+    assert assign_replicas([5], 1, range(2), 0) == [(5,), (5,)]

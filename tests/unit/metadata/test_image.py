@@ -1,0 +1,160 @@
+import uuid
+
+import pytest
+
+from logtier.config import BrokerConfig
+from logtier.metadata import paths
+from logtier.metadata.image import (
+    BrokerRegistration,
+    MetadataCache,
+    MetadataDelta,
+    MetadataImage,
+    PartitionImage,
+    metadata_delta,
+)
+from logtier.metadata.topic_names import topic_name_problem
+
+FIRST = uuid.UUID(int=11)
+SECOND = uuid.UUID(int=12)
+
+
+def with_topic(
+    image: MetadataImage, name: str, topic_id: uuid.UUID, partitions: int = 1, **configs: str
+) -> MetadataImage:
+    data = paths.encode_topic(topic_id, [(1,)] * partitions)
+    return image.apply([(paths.topic_path(name), data), (paths.topic_config_path(name), paths.encode_config(configs))])
+
+
+def test_an_image_is_made_of_nodes() -> None:
+    image = MetadataImage().apply(
+        [
+            (paths.CLUSTER_ID, paths.encode_cluster_id("abc")),
+            (paths.CONTROLLER, paths.encode_controller(1, 5)),
+            (paths.broker_path(1), paths.encode_broker("host", 9092, None, 3)),
+            (paths.topic_config_path("t"), paths.encode_config({"retention.ms": "1"})),
+            (paths.topic_path("t"), paths.encode_topic(FIRST, [(1, 2), (2, 1)])),
+            (paths.PRODUCER_ID_BLOCK, paths.encode_producer_id_block(1, range(1000))),
+        ]
+    )
+    assert (image.cluster_id, image.controller_id) == ("abc", 1)
+    assert image.brokers == {1: BrokerRegistration(1, "host", 9092, None, 3)}
+    topic = image.topic("t")
+    assert topic is not None
+    assert topic is image.topic_by_id(FIRST)
+    assert topic.partitions == (PartitionImage(1, 0, 0, (1, 2), (1, 2)), PartitionImage(2, 0, 0, (2, 1), (2, 1)))
+    assert topic.configs == {"retention.ms": "1"}
+    assert image.topic("u") is None
+    assert image.topic_by_id(SECOND) is None
+
+
+def test_a_change_leaves_the_old_image_as_it_was() -> None:
+    old = with_topic(MetadataImage(), "t", FIRST)
+    new = old.apply([(paths.topic_path("t"), None)])
+    assert old.topic("t") is not None
+    assert new.topic("t") is None
+    assert new.topic_by_id(FIRST) is None
+    assert new.collision_names == {}
+
+
+def test_a_topic_created_again_is_another_topic() -> None:
+    old = with_topic(MetadataImage(), "t", FIRST, retention="1")
+    new = old.apply(
+        [
+            (paths.topic_path("t"), None),
+            (paths.topic_config_path("t"), None),
+            (paths.topic_path("t"), paths.encode_topic(SECOND, [(1,)])),
+        ]
+    )
+    delta = metadata_delta(old, new)
+    assert [topic.topic_id for topic in delta.deleted] == [FIRST]
+    assert [topic.topic_id for topic in delta.created] == [SECOND]
+    assert delta.changed == ()
+    assert delta.created[0].configs == {}
+
+
+def test_more_partitions_and_other_configs_are_a_change() -> None:
+    old = with_topic(with_topic(MetadataImage(), "t", FIRST), "u", SECOND)
+    grown = old.apply([(paths.topic_path("t"), paths.encode_topic(FIRST, [(1,)] * 3))])
+    assert [len(topic.partitions) for topic in metadata_delta(old, grown).changed] == [3]
+    configured = old.apply([(paths.topic_config_path("u"), paths.encode_config({"a": "b"}))])
+    assert [topic.name for topic in metadata_delta(old, configured).changed] == ["u"]
+    assert metadata_delta(old, old).changed == ()
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"topic_id":"x","partitions":{}}', b'{"partitions":{"1":[1]}}'])
+def test_a_node_that_cannot_be_read_is_named(data: bytes) -> None:
+    with pytest.raises(paths.CorruptNodeError, match="/brokers/topics/t"):
+        MetadataImage().apply([(paths.topic_path("t"), data)])
+
+
+def test_subscribers_know_of_a_change_before_publish_returns() -> None:
+    cache = MetadataCache(BrokerConfig.from_properties())
+    seen: list[MetadataDelta] = []
+    cache.subscribe(seen.append)
+    image = with_topic(MetadataImage(), "t", FIRST)
+    cache.publish(image)
+    assert cache.image is image
+    assert [topic.name for topic in seen[0].created] == ["t"]
+
+
+def test_a_failing_subscriber_does_not_keep_the_others_from_knowing() -> None:
+    cache = MetadataCache(BrokerConfig.from_properties())
+    seen: list[MetadataDelta] = []
+
+    def fail(delta: MetadataDelta) -> None:
+        raise OSError("disk full")
+
+    cache.subscribe(fail)
+    cache.subscribe(seen.append)
+    with pytest.raises(OSError, match="disk full"):
+        cache.publish(with_topic(MetadataImage(), "t", FIRST))
+    assert len(seen) == 1
+
+
+def test_dynamic_broker_configs_are_the_defaults_of_topics() -> None:
+    cache = MetadataCache(BrokerConfig.from_properties({"node.id": 1, "log.retention.ms": "7"}))
+    image = with_topic(MetadataImage(), "t", FIRST)
+    cache.publish(image)
+    assert cache.topic_config(image.topics["t"]).retention_ms == 7
+    changes: list[MetadataDelta] = []
+    cache.subscribe(changes.append)
+    cache.publish(
+        image.apply(
+            [
+                (paths.broker_config_path("<default>"), paths.encode_config({"log.retention.ms": "8"})),
+                (paths.broker_config_path("2"), paths.encode_config({"log.retention.ms": "9"})),
+            ]
+        )
+    )
+    assert [topic.name for topic in changes[0].changed] == ["t"]
+    assert cache.topic_config(image.topics["t"]).retention_ms == 8
+    assert cache.config.log_retention_ms == 8
+    assert cache.static_config.log_retention_ms == 7
+
+
+def test_derived_bytes_are_dropped_with_their_image() -> None:
+    cache = MetadataCache(BrokerConfig.from_properties())
+    made = []
+
+    def make() -> bytes:
+        made.append(1)
+        return b"x"
+
+    for _ in range(3):
+        assert cache.derived("key", make) == b"x"
+    cache.publish(MetadataImage())
+    cache.derived("key", make)
+    assert len(made) == 2
+    for key in range(1000):
+        cache.derived(key, make)
+    assert len(cache._derived) <= 64
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
+def test_legal_topic_names(name: str) -> None:
+    assert topic_name_problem(name) is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a/b", "ä", "a\n", "a\0"])
+def test_illegal_topic_names(name: str) -> None:
+    assert topic_name_problem(name) is not None

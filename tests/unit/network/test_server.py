@@ -1,0 +1,217 @@
+"""The server on real sockets, with a dispatch that the test decides."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from logtier.network.server import ClientConnection, Response, Server, ServerLimits
+from logtier.protocol.errors import ProtocolViolationError
+from logtier.runtime.clock import SystemClock
+from logtier.runtime.event_loop import run
+from logtier.runtime.network import FileSlice, SocketNetwork
+
+LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def request(number: int, size: int = 20) -> bytes:
+    return framed(struct.pack(">q", number) + bytes(size))
+
+
+class Running:
+    def __init__(self, dispatch: Callable[[bytes, ClientConnection], object], limits: ServerLimits = LIMITS) -> None:
+        self.server = Server(SocketNetwork(), SystemClock(), dispatch, limits)  # type: ignore[arg-type]
+
+    async def __aenter__(self) -> "Running":
+        self.host, self.port = self.server.bind("127.0.0.1", 0)
+        self.server.serve()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.stop()
+        await asyncio.sleep(0)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self.host, self.port)
+
+
+def echo(frame: bytes, _: ClientConnection) -> Response:
+    return [framed(frame)]
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+def test_pipelined_requests_are_answered_in_their_order() -> None:
+    def sometimes_later(frame: bytes, connection: ClientConnection) -> Response | Awaitable[Response]:
+        async def later() -> Response:
+            await asyncio.sleep(0.001)
+            return echo(frame, connection)
+
+        return later() if frame[7] % 3 == 0 else echo(frame, connection)
+
+    async def main() -> None:
+        async with Running(sometimes_later) as running:
+            reader, writer = await running.connect()
+            sent = b"".join(request(number, 10 + number * 50) for number in range(100))
+            writer.write(sent)
+            assert await reader.readexactly(len(sent)) == sent
+            await close(writer)
+
+    run(main())
+
+
+def test_a_slice_of_a_file_arrives_between_its_neighbours(tmp_path: Path) -> None:
+    data = os.urandom(3 << 20)
+    (tmp_path / "segment").write_bytes(data)
+
+    async def main() -> None:
+        with (tmp_path / "segment").open("rb") as file:
+            part = FileSlice(file.fileno(), 1000, len(data) - 2000, file)
+            async with Running(lambda frame, _: [b"head", part, b"tail" + frame]) as running:
+                reader, writer = await running.connect()
+                for number in range(2):
+                    writer.write(request(number))
+                    expected = b"head" + data[1000:-1000] + b"tail" + request(number)[4:]
+                    assert await reader.readexactly(len(expected)) == expected
+                await close(writer)
+
+    run(main())
+
+
+def test_a_slow_consumer_waits_alone_and_holds_one_response() -> None:
+    served: list[int] = []
+
+    def large(frame: bytes, connection: ClientConnection) -> Response:
+        served.append(frame[7])
+        return [bytes(8 << 20)] if frame[7] < 100 else echo(frame, connection)
+
+    async def main() -> None:
+        async with Running(large) as running:
+            slow, slow_writer = await running.connect()
+            for number in range(3):
+                slow_writer.write(request(number))
+            await slow_writer.drain()
+            reader, writer = await running.connect()
+            for _ in range(20):
+                writer.write(request(100))
+                await reader.readexactly(len(request(100)))
+            assert served.count(0) == 1
+            assert 1 not in served
+            assert len(await slow.readexactly(3 * (8 << 20))) == 3 * (8 << 20)
+            assert [number for number in served if number < 100] == [0, 1, 2]
+            await close(writer)
+            await close(slow_writer)
+
+    run(main())
+
+
+def test_a_violation_closes_its_connection_with_one_log_line_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    def picky(frame: bytes, connection: ClientConnection) -> Response:
+        if frame[7] == 13:
+            raise ProtocolViolationError("thirteen")
+        return echo(frame, connection)
+
+    async def main() -> None:
+        async with Running(picky) as running:
+            reader, writer = await running.connect()
+            bad_reader, bad_writer = await running.connect()
+            bad_writer.write(request(13))
+            assert await bad_reader.read() == b""
+            writer.write(request(1))
+            assert await reader.readexactly(len(request(1))) == request(1)
+            await close(writer)
+            await close(bad_writer)
+
+    run(main())
+    assert [record.getMessage() for record in caplog.records] == ["closed the connection of 127.0.0.1: thirteen"]
+
+
+@pytest.mark.parametrize("length", [-1, 0, 2**31 - 1])
+def test_a_hostile_length_closes_the_connection(length: int, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with Running(echo) as running:
+            reader, writer = await running.connect()
+            writer.write(struct.pack(">i", length) + b"xxxx")
+            assert await reader.read() == b""
+            await close(writer)
+
+    run(main())
+    assert len(caplog.records) == 1
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_request_or_a_wait_is_forgotten() -> None:
+    cancelled: list[bool] = []
+
+    def wait(frame: bytes, _: ClientConnection) -> Awaitable[Response]:
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda done: cancelled.append(done.cancelled()))
+        return future
+
+    async def main() -> None:
+        async with Running(wait) as running:
+            _, half = await running.connect()
+            half.write(request(1)[:10])
+            _, waiting = await running.connect()
+            waiting.write(request(2))
+            await asyncio.sleep(0.05)
+            assert len(running.server._connections) == 2
+            await close(half)
+            await close(waiting)
+            for _ in range(500):
+                if not running.server._connections:
+                    break
+                await asyncio.sleep(0.01)
+            assert not running.server._connections
+
+    run(main())
+    assert cancelled == [True]
+
+
+def test_connections_over_the_limit_are_refused_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    limits = ServerLimits(request_bytes_max=1000, connections_max=2, connections_per_host_max=100, idle_ms_max=60_000)
+
+    async def main() -> None:
+        async with Running(echo, limits) as running:
+            first, second = await running.connect(), await running.connect()
+            for reader, writer in (first, second):
+                writer.write(request(1))
+                await reader.readexactly(len(request(1)))
+            third_reader, third_writer = await running.connect()
+            assert await third_reader.read() == b""
+            await close(third_writer)
+            await close(first[1])
+            await asyncio.sleep(0.05)
+            reader, writer = await running.connect()
+            writer.write(request(2))
+            assert await reader.readexactly(len(request(2))) == request(2)
+            await close(writer)
+            await close(second[1])
+
+    run(main())
+    assert [record.getMessage() for record in caplog.records] == [
+        "refused a connection from 127.0.0.1: 2 are open (max.connections)"
+    ]
+
+
+def test_a_port_in_use_is_an_error_of_bind() -> None:
+    async def main() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            with pytest.raises(OSError, match="in use"):
+                Server(SocketNetwork(), SystemClock(), echo, LIMITS).bind("127.0.0.1", taken.getsockname()[1])
+
+    run(main())
