@@ -1,0 +1,138 @@
+"""A blocking socket around the sans-IO connection: what Spark tasks use, one thread, one connection a broker."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from typing import TypeVar
+
+from logtier.client.connection import ClientConnection, Request, Response
+from logtier.client.errors import (
+    BrokerConnectionError,
+    ProtocolViolationError,
+    RequestTimeoutError,
+    broker_error,
+)
+from logtier.client.messages import ApiKey, kio_request, negotiate
+
+__all__ = ["BlockingConnection"]
+
+_T = TypeVar("_T")
+
+
+class BlockingConnection:
+    """One connection to one broker, with the API versions agreed on it.
+
+    Any error closes it: after a lost or cut-off response the order of the rest is unknown. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        connect_timeout_ms: int,
+        request_timeout_ms: int,
+        receive_buffer_bytes: int,
+    ) -> None:
+        self.address = f"{host}:{port}"
+        self.closed = False
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._core = ClientConnection(client_id)
+        self._socket = self._connect(host, port, connect_timeout_ms, receive_buffer_bytes)
+        try:
+            self._versions = self._api_versions()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, host: str, port: int, timeout_ms: int, receive_buffer_bytes: int) -> socket.socket:
+        try:
+            connected = socket.create_connection((host, port), timeout=timeout_ms / 1000)
+        except TimeoutError as error:
+            raise BrokerConnectionError(f"no connection to {self.address} within {timeout_ms} ms") from error
+        except OSError as error:
+            raise BrokerConnectionError(f"no connection to {self.address}: {error.strerror or error}") from error
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if receive_buffer_bytes > 0:
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        except OSError as error:
+            connected.close()
+            raise BrokerConnectionError(f"the connection to {self.address} cannot be set up: {error}") from error
+        return connected
+
+    def _api_versions(self) -> dict[int, tuple[int, int]]:
+        # Every broker answers version 0; a higher one that it does not know would cost a second question (KIP-511).
+        response = self.call(kio_request(ApiKey.API_VERSIONS, 0, {}))
+        if response.error_code:
+            raise broker_error(int(response.error_code), f"ApiVersions at {self.address}")
+        return {int(api.api_key): (int(api.min_version), int(api.max_version)) for api in response.api_keys}
+
+    def version(self, api_key: int) -> int:
+        """The version to use of an API; UnsupportedVersionError if there is none in common."""
+        return negotiate(api_key, self._versions)
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their response."""
+        return self._core.in_flight
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for `select`."""
+        return self._socket.fileno()
+
+    def send(self, request: Request[_T]) -> int:
+        """Writes a request; its response comes by `receive`, in order."""
+        correlation_id, frame = self._core.send(request)
+        try:
+            self._socket.settimeout(self._request_timeout_s)
+            self._socket.sendall(frame)
+        except TimeoutError as error:
+            self.close()
+            raise RequestTimeoutError(f"{self.address} took no data for {self._request_timeout_s:g} s") from error
+        except OSError as error:
+            self.close()
+            raise BrokerConnectionError(f"the connection to {self.address} broke: {error.strerror or error}") from error
+        return correlation_id
+
+    def receive(self) -> Response[object]:
+        """The response to the oldest request in flight; waits for it `request.timeout.ms` at most."""
+        assert self._core.in_flight, "nothing was asked"
+        deadline = time.monotonic() + self._request_timeout_s
+        try:
+            while True:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError
+                self._socket.settimeout(left_s)
+                count = self._socket.recv_into(self._core.get_buffer())
+                if count == 0:
+                    raise BrokerConnectionError(f"{self.address} closed the connection")
+                response = self._core.buffer_updated(count)
+                if response is not None:
+                    return response
+        except TimeoutError as error:
+            self.close()
+            raise RequestTimeoutError(f"{self.address} did not answer within {self._request_timeout_s:g} s") from error
+        except OSError as error:
+            self.close()
+            raise BrokerConnectionError(f"the connection to {self.address} broke: {error.strerror or error}") from error
+        except (BrokerConnectionError, ProtocolViolationError):
+            self.close()
+            raise
+
+    def call(self, request: Request[_T]) -> _T:
+        """Sends a request and waits for its response; nothing else may be in flight."""
+        assert not self._core.in_flight, "a call among pipelined requests would take their responses"
+        self.send(request)
+        value: _T = self.receive().value  # type: ignore[assignment]
+        return value
+
+    def close(self) -> None:
+        """Closes the socket; harmless twice."""
+        self.closed = True
+        with contextlib.suppress(OSError):
+            self._socket.close()

@@ -1,0 +1,327 @@
+"""The cluster as a client sees it: brokers, leaders, offsets. Blocking."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from logtier.client.blocking import BlockingConnection
+from logtier.client.errors import (
+    LEADER_NOT_AVAILABLE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    BrokerConnectionError,
+    BrokerError,
+    ClientError,
+    RequestTimeoutError,
+    UnknownPartitionError,
+    UnknownTopicError,
+    broker_error,
+    error_name,
+)
+from logtier.client.messages import ApiKey, kio_request
+
+__all__ = ["EARLIEST", "LATEST", "ClientConfig", "ClusterClient", "parse_bootstrap_servers"]
+
+# The timestamps that ListOffsets gives a meaning to.
+LATEST = -1
+EARLIEST = -2
+
+CLIENT_ID_BYTES_MAX = 32767
+RETRY_BACKOFF_MS = 50
+RETRY_BACKOFF_MS_MAX = 1000
+TopicPartition = tuple[str, int]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Settings of a client, with Kafka's meaning; picklable, so that it travels to Spark tasks."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = "headwater"
+    connect_timeout_ms: int = 5_000
+    request_timeout_ms: int = 30_000
+    # How long an operation is retried while brokers are unreachable or leaders unknown.
+    api_timeout_ms: int = 60_000
+    # How long the very first connection is tried: a wrong address should be told soon.
+    bootstrap_timeout_ms: int = 5_000
+    receive_buffer_bytes: int = 4 << 20
+
+
+def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
+    """The addresses in `bootstrap.servers`.
+
+    >>> parse_bootstrap_servers("one:9092, [::1]:9093")
+    (('one', 9092), ('::1', 9093))
+    >>> parse_bootstrap_servers("one")
+    Traceback (most recent call last):
+    ValueError: 'one' is not an address: write host:port, several with commas between
+    """
+    servers: list[tuple[str, int]] = []
+    for part in (part.strip() for part in text.split(",")):
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{part!r} is not an address: write host:port, several with commas between")
+        servers.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return tuple(servers)
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What Metadata said of a topic: the leader of each partition (-1: none at the moment)."""
+
+    error_code: int
+    leaders: dict[int, int]
+    internal: bool = False
+
+
+@dataclass(slots=True)
+class _Metadata:
+    brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
+    topics: dict[str, _Topic] = field(default_factory=dict)
+
+
+class ClusterClient:
+    """Finds leaders and asks them; keeps a connection to each. Not thread-safe; only its config is pickled."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self._connections: dict[int, BlockingConnection] = {}
+        self._any: BlockingConnection | None = None
+        self._metadata = _Metadata()
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def open_connection(self, host: str, port: int) -> BlockingConnection:
+        """A new connection, which the caller owns."""
+        return BlockingConnection(
+            host,
+            port,
+            client_id=self.config.client_id,
+            connect_timeout_ms=self.config.connect_timeout_ms,
+            request_timeout_ms=self.config.request_timeout_ms,
+            receive_buffer_bytes=self.config.receive_buffer_bytes,
+        )
+
+    def connection(self, node_id: int) -> BlockingConnection:
+        """The connection to a broker for calls, opened if need be."""
+        known = self._connections.get(node_id)
+        if known is not None and not known.closed:
+            return known
+        opened = self.open_node_connection(node_id)
+        self._connections[node_id] = opened
+        return opened
+
+    def open_node_connection(self, node_id: int) -> BlockingConnection:
+        """A new connection to a broker, which the caller owns: for pipelined requests."""
+        address = self._metadata.brokers.get(node_id)
+        if address is None:
+            raise BrokerConnectionError(f"broker {node_id} is not in the cluster's metadata any more")
+        return self.open_connection(*address)
+
+    def open_leader_connection(self, topic: str, partition: int) -> BlockingConnection:
+        """A new connection to a partition's leader, which the caller owns."""
+        return self.open_node_connection(self.leader(topic, partition))
+
+    def any_connection(self) -> BlockingConnection:
+        """A connection to some broker, for calls: the one last used, or the first that answers."""
+        if self._any is not None and not self._any.closed:
+            return self._any
+        deadline = time.monotonic() + self.config.bootstrap_timeout_ms / 1000
+        backoff_ms = RETRY_BACKOFF_MS
+        while True:
+            failure: ClientError | None = None
+            addresses = dict.fromkeys((*self.config.bootstrap_servers, *self._metadata.brokers.values()))
+            for host, port in addresses:
+                try:
+                    self._any = self.open_connection(host, port)
+                except (BrokerConnectionError, RequestTimeoutError) as error:
+                    failure = error
+                else:
+                    return self._any
+            if time.monotonic() + backoff_ms / 1000 > deadline:
+                servers = ", ".join(f"{host}:{port}" for host, port in self.config.bootstrap_servers)
+                raise BrokerConnectionError(
+                    f"no broker answers at {servers} ({failure}); check kafka.bootstrap.servers and that it is running"
+                )
+            time.sleep(backoff_ms / 1000)
+            backoff_ms = min(backoff_ms * 2, RETRY_BACKOFF_MS_MAX)
+
+    def close(self) -> None:
+        """Closes every connection."""
+        for connection in (*self._connections.values(), *([self._any] if self._any else [])):
+            connection.close()
+        self._connections.clear()
+        self._any = None
+
+    def __enter__(self) -> ClusterClient:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # -- metadata ----------------------------------------------------------------------------------------------------
+
+    def refresh_metadata(self, topics: Iterable[str] | None, *, allow_auto_create: bool = False) -> None:
+        """Asks for brokers and leaders of the given topics (None: of all topics)."""
+        connection = self.any_connection()
+        wanted = None if topics is None else tuple({"name": name, "topic_id": None} for name in dict.fromkeys(topics))
+        response = connection.call(
+            kio_request(
+                ApiKey.METADATA,
+                connection.version(ApiKey.METADATA),
+                {
+                    "topics": wanted,
+                    "allow_auto_topic_creation": allow_auto_create,
+                    "include_cluster_authorized_operations": False,
+                    "include_topic_authorized_operations": False,
+                },
+            )
+        )
+        self._metadata.brokers = {
+            int(broker.node_id): (str(broker.host), int(broker.port)) for broker in response.brokers
+        }
+        if topics is None:
+            self._metadata.topics.clear()
+        for topic in response.topics:
+            leaders = {int(part.partition_index): int(part.leader_id) for part in topic.partitions}
+            self._metadata.topics[str(topic.name)] = _Topic(int(topic.error_code), leaders, bool(topic.is_internal))
+
+    def topics(self) -> dict[str, list[int]]:
+        """Every topic that is not internal, with its partitions."""
+        self.retry("listing the topics", lambda: self.refresh_metadata(None))
+        return {
+            name: sorted(topic.leaders)
+            for name, topic in self._metadata.topics.items()
+            if not topic.internal and not topic.error_code
+        }
+
+    def partitions(self, topic: str, *, allow_auto_create: bool = False) -> list[int]:
+        """A topic's partition numbers, asked anew; UnknownTopicError if there is no such topic."""
+
+        def ask() -> list[int]:
+            self.refresh_metadata([topic], allow_auto_create=allow_auto_create)
+            return sorted(self._known_topic(topic, allow_auto_create).leaders)
+
+        return self.retry(f"the metadata of topic {topic!r}", ask)
+
+    def _known_topic(self, topic: str, allow_auto_create: bool = False) -> _Topic:
+        known = self._metadata.topics[topic]
+        code = known.error_code
+        if code == UNKNOWN_TOPIC_OR_PARTITION and not allow_auto_create:
+            raise UnknownTopicError(f"there is no topic {topic!r}; create it or correct the name")
+        if code == LEADER_NOT_AVAILABLE and known.leaders:
+            return known  # the partitions are known, their leaders come later
+        if code:
+            raise broker_error(code, f"the metadata of topic {topic!r}")
+        return known
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition, from the last metadata or, if that does not say, from new."""
+
+        def ask() -> int:
+            known = self._metadata.topics.get(topic)
+            if known is None or known.error_code or known.leaders.get(partition, -1) not in self._metadata.brokers:
+                self.refresh_metadata([topic])
+                known = self._known_topic(topic)
+            if partition not in known.leaders:
+                raise UnknownPartitionError(
+                    f"topic {topic!r} has no partition {partition}: it has {len(known.leaders)} partitions"
+                )
+            node_id = known.leaders[partition]
+            if node_id not in self._metadata.brokers:
+                raise broker_error(LEADER_NOT_AVAILABLE, f"the leader of {topic}-{partition}")
+            return node_id
+
+        return self.retry(f"the leader of {topic}-{partition}", ask)
+
+    def forget_leader(self, topic: str) -> None:
+        """Drops what is known of a topic, after an answer that shows that it is stale."""
+        self._metadata.topics.pop(topic, None)
+
+    # -- offsets -----------------------------------------------------------------------------------------------------
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """For each partition the offset at EARLIEST, LATEST, or the first whose timestamp is >= the one given (ms).
+
+        -1 where no record is that late.
+        """
+        found: dict[TopicPartition, int] = {}
+
+        def ask() -> None:
+            missing = {key: value for key, value in wanted.items() if key not in found}
+            by_leader: dict[int, dict[TopicPartition, int]] = {}
+            for key, timestamp in missing.items():
+                by_leader.setdefault(self.leader(*key), {})[key] = timestamp
+            failure: BrokerError | None = None
+            for node_id, asked in by_leader.items():
+                failure = self._list_offsets_at(node_id, asked, found) or failure
+            if failure is not None:
+                raise failure
+
+        self.retry("listing offsets", ask)
+        return found
+
+    def _list_offsets_at(
+        self, node_id: int, asked: Mapping[TopicPartition, int], found: dict[TopicPartition, int]
+    ) -> BrokerError | None:
+        by_topic: dict[str, list[dict[str, int]]] = {}
+        for (topic, partition), timestamp in asked.items():
+            by_topic.setdefault(topic, []).append({"partition_index": partition, "timestamp": timestamp})
+        connection = self.connection(node_id)
+        response: Any = connection.call(
+            kio_request(
+                ApiKey.LIST_OFFSETS,
+                connection.version(ApiKey.LIST_OFFSETS),
+                {
+                    "replica_id": -1,
+                    "isolation_level": 0,
+                    "topics": tuple({"name": name, "partitions": tuple(parts)} for name, parts in by_topic.items()),
+                },
+            )
+        )
+        failure: BrokerError | None = None
+        for topic in response.topics:
+            for part in topic.partitions:
+                key = (str(topic.name), int(part.partition_index))
+                if part.error_code:
+                    self.forget_leader(key[0])
+                    failure = broker_error(int(part.error_code), f"the offsets of {key[0]}-{key[1]}")
+                    if not failure.retriable:
+                        raise failure
+                else:
+                    found[key] = int(part.offset)
+        return failure
+
+    # -- retries -----------------------------------------------------------------------------------------------------
+
+    def retry(self, what: str, attempt: Callable[[], _T], *, topics: Collection[str] = ()) -> _T:
+        """Repeats an attempt with growing pauses while it fails in a way that may pass, `api_timeout_ms` at most."""
+        deadline = time.monotonic() + self.config.api_timeout_ms / 1000
+        backoff_ms = RETRY_BACKOFF_MS
+        bootstrapped = bool(self._metadata.brokers)
+        while True:
+            try:
+                return attempt()
+            except BrokerError as error:
+                if not error.retriable:
+                    raise
+                failure: ClientError = error
+                reason = error_name(error.code)
+            except (BrokerConnectionError, RequestTimeoutError) as error:
+                if not bootstrapped and not self._metadata.brokers:
+                    raise  # any_connection has tried long enough already
+                failure, reason = error, str(error)
+            for topic in topics:
+                self.forget_leader(topic)
+            if time.monotonic() + backoff_ms / 1000 > deadline:
+                raise RequestTimeoutError(
+                    f"{what}: no success within {self.config.api_timeout_ms} ms; the last failure: {reason}"
+                ) from failure
+            time.sleep(backoff_ms / 1000)
+            backoff_ms = min(backoff_ms * 2, RETRY_BACKOFF_MS_MAX)
+            if isinstance(failure, BrokerConnectionError | RequestTimeoutError):
+                # A broker that went away may be back at another address, and its partitions elsewhere.
+                self._metadata.topics.clear()

@@ -1,0 +1,172 @@
+"""The sans-IO core of a client connection: requests in, bytes out; bytes in, correlated responses out."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from logtier.client.errors import ProtocolViolationError
+
+__all__ = ["RESPONSE_BYTES_MAX", "ClientConnection", "Request", "Response"]
+
+# The largest response a broker can send is bounded by what we ask for (fetch.max.bytes, plus one batch that is larger);
+# a length beyond this is a broken or hostile peer, refused before any memory is taken.
+RESPONSE_BYTES_MAX = 256 << 20
+REQUESTS_IN_FLIGHT_MAX = 64
+CORRELATION_ID_MAX = 0x7FFFFFFF
+
+_T = TypeVar("_T")
+_SIZE = struct.Struct(">i")
+_HEADER = struct.Struct(">ihhi")
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[_T]):
+    """One encoded request and the function that decodes its response body.
+
+    `flexible` says whether the headers carry tagged fields (KIP-482); `response_header_tagged` differs only for
+    ApiVersions, whose response header never has any. `decode` gets the body without the header.
+    """
+
+    api_key: int
+    api_version: int
+    flexible: bool
+    body: bytes
+    decode: Callable[[memoryview], _T]
+    response_header_tagged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Response(Generic[_T]):
+    """A decoded response, with the id that `send` gave for its request."""
+
+    correlation_id: int
+    value: _T
+
+
+class ClientConnection:
+    """Frames, correlation and order of one connection; does no I/O and knows no clock.
+
+    Invariant: responses come in the order of their requests (the protocol promises it), so the oldest request in flight
+    is the one answered next. Incoming bytes are written by the caller straight into `get_buffer()`, which is the
+    response's own memory: a fetched megabyte is copied once, by the kernel.
+    """
+
+    def __init__(self, client_id: str, *, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+        encoded = client_id.encode()
+        self._client_id = struct.pack(">h", len(encoded)) + encoded
+        self._response_bytes_max = response_bytes_max
+        self._next_correlation_id = 0
+        self._in_flight: deque[tuple[int, Request[Any]]] = deque()
+        self._size = bytearray(4)
+        self._body: bytearray | None = None
+        self._view = memoryview(self._size)
+        self._filled = 0
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their response."""
+        return len(self._in_flight)
+
+    def send(self, request: Request[Any]) -> tuple[int, bytes]:
+        """Registers a request; returns its correlation id and the frame to write."""
+        assert len(self._in_flight) < REQUESTS_IN_FLIGHT_MAX, "too many requests in flight on one connection"
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = 0 if correlation_id == CORRELATION_ID_MAX else correlation_id + 1
+        tags = b"\0" if request.flexible else b""
+        size = 8 + len(self._client_id) + len(tags) + len(request.body)
+        header = _HEADER.pack(size, request.api_key, request.api_version, correlation_id)
+        self._in_flight.append((correlation_id, request))
+        return correlation_id, b"".join((header, self._client_id, tags, request.body))
+
+    def get_buffer(self) -> memoryview:
+        """Where the next incoming bytes belong; never empty."""
+        return self._view[self._filled :]
+
+    def buffer_updated(self, count: int) -> Response[object] | None:
+        """Takes note of `count` bytes written into `get_buffer()`; returns the response they complete, if any.
+
+        Raises ProtocolViolationError for a length outside the limits, a response nobody asked for, or a body that
+        cannot be decoded; the connection is of no use afterwards.
+        """
+        self._filled += count
+        if self._filled < len(self._view):
+            return None
+        if self._body is None:
+            (size,) = _SIZE.unpack(self._size)
+            if size < 4 or size > self._response_bytes_max:
+                raise ProtocolViolationError(
+                    f"a response of {size} bytes is outside the limits (4 to {self._response_bytes_max})"
+                )
+            self._body = bytearray(size)
+            self._view = memoryview(self._body)
+            self._filled = 0
+            return None
+        body = self._view
+        self._body = None
+        self._view = memoryview(self._size)
+        self._filled = 0
+        return self._correlate(body)
+
+    def _correlate(self, frame: memoryview) -> Response[object]:
+        (correlation_id,) = _SIZE.unpack_from(frame)
+        if not self._in_flight:
+            raise ProtocolViolationError(f"a response with correlation id {correlation_id} to no request")
+        expected, request = self._in_flight.popleft()
+        if correlation_id != expected:
+            raise ProtocolViolationError(f"a response with correlation id {correlation_id} where {expected} was due")
+        position = 4
+        try:
+            if request.response_header_tagged:
+                position = skip_tagged_fields(frame, position)
+            return Response(correlation_id, request.decode(frame[position:]))
+        except (ValueError, IndexError, struct.error, EOFError) as error:
+            raise ProtocolViolationError(
+                f"the response to API {request.api_key} version {request.api_version} cannot be decoded: {error}"
+            ) from error
+
+
+def read_unsigned_varint(data: memoryview, position: int) -> tuple[int, int]:
+    """The varint at `position`, and the position behind it.
+
+    >>> read_unsigned_varint(memoryview(bytes([0xAC, 0x02])), 0)
+    (300, 2)
+    """
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a varint of more than five bytes")
+
+
+def write_unsigned_varint(value: int) -> bytes:
+    """A varint.
+
+    >>> write_unsigned_varint(300).hex()
+    'ac02'
+    """
+    assert 0 <= value < 1 << 35
+    out = bytearray()
+    while value >= 0x80:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def skip_tagged_fields(data: memoryview, position: int) -> int:
+    """The position behind a tagged-fields section (KIP-482) of which nothing is needed."""
+    count, position = read_unsigned_varint(data, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(data, position)
+        size, position = read_unsigned_varint(data, position)
+        if size > len(data) - position:
+            raise ValueError(f"a tagged field of {size} bytes in {len(data) - position}")
+        position += size
+    return position

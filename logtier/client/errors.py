@@ -1,0 +1,119 @@
+"""What can go wrong between this client and a broker, as types a caller can tell apart."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BrokerConnectionError",
+    "BrokerError",
+    "ClientError",
+    "DeliveryTimeoutError",
+    "OffsetOutOfRangeError",
+    "ProducerFencedError",
+    "ProtocolViolationError",
+    "RequestTimeoutError",
+    "UnknownPartitionError",
+    "UnknownTopicError",
+    "UnsupportedVersionError",
+    "broker_error",
+    "error_name",
+    "is_retriable",
+]
+
+OFFSET_OUT_OF_RANGE = 1
+UNKNOWN_TOPIC_OR_PARTITION = 3
+LEADER_NOT_AVAILABLE = 5
+NOT_LEADER_OR_FOLLOWER = 6
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+DUPLICATE_SEQUENCE_NUMBER = 46
+INVALID_PRODUCER_EPOCH = 47
+PRODUCER_FENCED = 90
+UNSUPPORTED_VERSION = 35
+
+
+class ClientError(Exception):
+    """The base of every error this client raises."""
+
+
+class BrokerConnectionError(ClientError):
+    """A broker could not be reached, or closed the connection."""
+
+
+class RequestTimeoutError(ClientError):
+    """A broker did not answer a request in time."""
+
+
+class DeliveryTimeoutError(ClientError):
+    """A record batch could not be delivered in `delivery.timeout.ms`."""
+
+
+class ProtocolViolationError(ClientError):
+    """A broker sent what the protocol does not allow: a bad length, a wrong correlation id, a cut-off body."""
+
+
+class UnsupportedVersionError(ClientError):
+    """The broker and this client have no version of an API in common."""
+
+
+class UnknownTopicError(ClientError):
+    """The cluster has no such topic."""
+
+
+class UnknownPartitionError(ClientError):
+    """The topic has no such partition."""
+
+
+class BrokerError(ClientError):
+    """A broker answered with an error code of the protocol."""
+
+    def __init__(self, code: int, what: str, detail: str | None = None) -> None:
+        self.code = code
+        self.name = error_name(code)
+        self.retriable = is_retriable(code)
+        super().__init__(f"{what}: the broker answered {self.name} ({code})" + (f": {detail}" if detail else ""))
+
+
+class OffsetOutOfRangeError(BrokerError):
+    """The offset asked for is not in the log: retention has passed it, or the topic was made anew."""
+
+
+class ProducerFencedError(BrokerError):
+    """A newer producer took over this producer id."""
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error code.
+
+    >>> error_name(3)
+    'UNKNOWN_TOPIC_OR_PARTITION'
+    >>> error_name(9999)
+    'UNKNOWN_ERROR_CODE'
+    """
+    from kio.schema.errors import ErrorCode
+
+    try:
+        return ErrorCode(code).name.upper()
+    except ValueError:
+        return "UNKNOWN_ERROR_CODE"
+
+
+def is_retriable(code: int) -> bool:
+    """Whether Kafka says that the same request may succeed later.
+
+    >>> is_retriable(6), is_retriable(1)
+    (True, False)
+    """
+    from kio.schema.errors import ErrorCode
+
+    try:
+        return bool(ErrorCode(code).retriable)
+    except ValueError:
+        return False
+
+
+def broker_error(code: int, what: str, detail: str | None = None) -> BrokerError:
+    """The typed error for a code; `what` says which request on which topic and partition."""
+    if code == OFFSET_OUT_OF_RANGE:
+        return OffsetOutOfRangeError(code, what, detail)
+    if code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):
+        return ProducerFencedError(code, what, detail)
+    return BrokerError(code, what, detail)

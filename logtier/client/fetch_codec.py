@@ -1,0 +1,116 @@
+"""Fetch, versions 4 to 12, by hand: the records stay where the kernel put them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from logtier.client.connection import Request
+from logtier.client.messages import ApiKey
+from logtier.client.wire import Cursor, array_length, string
+
+__all__ = ["FetchPartition", "FetchedPartition", "fetch_request"]
+
+FLEXIBLE_FROM = 12
+_THROTTLE = struct.Struct(">i")
+_SESSION = struct.Struct(">hi")
+_PARTITION = struct.Struct(">ihqq")
+_I64 = struct.Struct(">q")
+_I32 = struct.Struct(">i")
+_ABORTED = struct.Struct(">qq")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """What to fetch of one partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """What came of one partition; `records` is a view of the response and may end in the middle of a batch."""
+
+    topic: str
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    records: memoryview
+
+
+def fetch_request(
+    version: int,
+    partitions: Sequence[FetchPartition],
+    *,
+    wait_ms: int,
+    bytes_min: int,
+    bytes_max: int,
+) -> Request[list[FetchedPartition]]:
+    """A Fetch without a session (KIP-227: epoch -1), at isolation level read_uncommitted."""
+    flexible = version >= FLEXIBLE_FROM
+    tags = b"\0" if flexible else b""
+    out = [struct.pack(">iiiib", -1, wait_ms, bytes_min, bytes_max, 0)]
+    if version >= 7:
+        out.append(struct.pack(">ii", 0, -1))
+    by_topic: dict[str, list[FetchPartition]] = {}
+    for wanted in partitions:
+        by_topic.setdefault(wanted.topic, []).append(wanted)
+    out.append(array_length(len(by_topic), flexible=flexible))
+    for topic, wanted_partitions in by_topic.items():
+        out.append(string(topic, flexible=flexible))
+        out.append(array_length(len(wanted_partitions), flexible=flexible))
+        for wanted in wanted_partitions:
+            out.append(_I32.pack(wanted.partition))
+            if version >= 9:
+                out.append(_I32.pack(-1))  # current leader epoch: not checked
+            out.append(_I64.pack(wanted.offset))
+            if version >= 12:
+                out.append(_I32.pack(-1))  # last fetched epoch: followers only
+            if version >= 5:
+                out.append(_I64.pack(-1))  # log start offset: followers only
+            out.append(_I32.pack(wanted.bytes_max))
+            out.append(tags)
+        out.append(tags)
+    if version >= 7:
+        out.append(array_length(0, flexible=flexible))  # forgotten topics
+    if version >= 11:
+        out.append(string("", flexible=flexible))  # rack
+    out.append(tags)
+    return Request(
+        ApiKey.FETCH, version, flexible, b"".join(out), lambda body: _decode(body, version, flexible), flexible
+    )
+
+
+def _decode(body: memoryview, version: int, flexible: bool) -> list[FetchedPartition]:
+    cursor = Cursor(body, flexible=flexible)
+    cursor.unpack(_THROTTLE)
+    error = 0
+    if version >= 7:
+        error, _session = cursor.unpack(_SESSION)
+    fetched: list[FetchedPartition] = []
+    for _ in range(cursor.array(element_bytes_min=3)):
+        topic = cursor.string() or ""
+        for _ in range(cursor.array(element_bytes_min=_PARTITION.size)):
+            partition, code, high_watermark, last_stable = cursor.unpack(_PARTITION)
+            log_start = cursor.unpack(_I64)[0] if version >= 5 else -1
+            for _ in range(cursor.array(element_bytes_min=_ABORTED.size)):
+                cursor.unpack(_ABORTED)
+                cursor.tags()
+            if version >= 11:
+                cursor.unpack(_I32)  # preferred read replica
+            records = cursor.bytes_view()
+            cursor.tags()
+            fetched.append(
+                FetchedPartition(topic, partition, code or error, high_watermark, last_stable, log_start, records)
+            )
+        cursor.tags()
+    cursor.tags()
+    if error and not fetched:
+        raise ValueError(f"the whole fetch failed with error code {error}")
+    return fetched

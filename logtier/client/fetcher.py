@@ -1,0 +1,162 @@
+"""Reads one partition's record batches in order, the next fetch under way while the last one is decoded."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from logtier.client.blocking import BlockingConnection
+from logtier.client.cluster import ClusterClient
+from logtier.client.errors import (
+    BrokerConnectionError,
+    BrokerError,
+    ProtocolViolationError,
+    RequestTimeoutError,
+    broker_error,
+)
+from logtier.client.fetch_codec import FetchedPartition, FetchPartition, fetch_request
+from logtier.client.messages import ApiKey
+from logtier.records.batch import HEADER_BYTES, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC
+
+__all__ = ["FetchConfig", "offset_after", "read_partition"]
+
+_BATCH = struct.Struct(">qi")
+_DELTA = struct.Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchConfig:
+    """How much to ask for at once, and how long to wait for it."""
+
+    bytes_max: int = 8 << 20
+    bytes_min: int = 1
+    wait_ms: int = 500
+    # How long a partition may give nothing although its end is known to lie further on.
+    stall_timeout_ms: int = 120_000
+
+
+def offset_after(records: memoryview, offset: int) -> int:
+    """The offset that follows the whole batches in fetched records, or `offset` if there is none.
+
+    By each batch's last-offset delta, not by its count: compaction leaves gaps. A batch that is cut off at the end is
+    not counted. Raises ProtocolViolationError for lengths that cannot be.
+    """
+    position, size = 0, len(records)
+    while size - position >= HEADER_BYTES:
+        base_offset, length = _BATCH.unpack_from(records, position)
+        if length < HEADER_BYTES - LOG_OVERHEAD:
+            raise ProtocolViolationError(f"a record batch of length {length} at offset {base_offset}")
+        if length > size - position - LOG_OVERHEAD:
+            break
+        if records[position + MAGIC] != 2:
+            raise ProtocolViolationError(
+                f"a record batch of format {records[position + MAGIC]} at offset {base_offset}; only 2 is read"
+            )
+        (delta,) = _DELTA.unpack_from(records, position + LAST_OFFSET_DELTA)
+        if delta < 0:
+            raise ProtocolViolationError(f"a negative last-offset delta in the batch at offset {base_offset}")
+        offset = max(offset, base_offset + delta + 1)
+        position += LOG_OVERHEAD + length
+    return offset
+
+
+def read_partition(
+    cluster: ClusterClient, topic: str, partition: int, start_offset: int, end_offset: int, config: FetchConfig
+) -> Iterator[memoryview]:
+    """Yields fetched records that together hold the offsets from `start_offset` up to, not including, `end_offset`.
+
+    The first and last batch may hold records outside of that range. The next fetch is sent before a piece is yielded.
+    Retries after lost connections and leader changes; raises OffsetOutOfRangeError if the range is not in the log.
+    """
+    reader = _PartitionReader(cluster, topic, partition, config)
+    try:
+        yield from reader.read(start_offset, end_offset)
+    finally:
+        reader.close()
+
+
+class _PartitionReader:
+    """One partition, one connection of its own, at most one fetch in flight."""
+
+    def __init__(self, cluster: ClusterClient, topic: str, partition: int, config: FetchConfig) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._partition = partition
+        self._config = config
+        self._connection: BlockingConnection | None = None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def read(self, start_offset: int, end_offset: int) -> Iterator[memoryview]:
+        offset = start_offset
+        progress_s = time.monotonic()
+        while offset < end_offset:
+            fetched = self._fetch(offset)
+            following = offset_after(fetched.records, offset)
+            if following > offset:
+                progress_s = time.monotonic()
+                offset = following
+            elif time.monotonic() - progress_s > self._config.stall_timeout_ms / 1000:
+                raise RequestTimeoutError(
+                    f"{self._topic}-{self._partition} gave no record after offset {offset} for "
+                    f"{self._config.stall_timeout_ms} ms, though its end is {end_offset}"
+                )
+            if offset < end_offset:
+                self._send_ahead(offset)
+            if len(fetched.records):
+                yield fetched.records
+
+    def _fetch(self, offset: int) -> FetchedPartition:
+        return self._cluster.retry(
+            f"fetching {self._topic}-{self._partition}", lambda: self._receive(offset), topics=(self._topic,)
+        )
+
+    def _send_ahead(self, offset: int) -> None:
+        """Sends the next fetch early; a connection that breaks here is mended when the response is due."""
+        with contextlib.suppress(BrokerConnectionError, RequestTimeoutError):
+            self._send(offset)
+
+    def _send(self, offset: int) -> None:
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = self._cluster.open_leader_connection(self._topic, self._partition)
+            self._connection = connection
+        request = fetch_request(
+            connection.version(ApiKey.FETCH),
+            [FetchPartition(self._topic, self._partition, offset, self._config.bytes_max)],
+            wait_ms=self._config.wait_ms,
+            bytes_min=self._config.bytes_min,
+            bytes_max=self._config.bytes_max,
+        )
+        connection.send(request)
+
+    def _receive(self, offset: int) -> FetchedPartition:
+        """The response in flight; if its connection broke, or the leader moved, asks again."""
+        connection = self._connection
+        if connection is None or connection.closed or not connection.in_flight:
+            self._send(offset)
+            connection = self._connection
+        assert connection is not None
+        response = connection.receive().value
+        assert isinstance(response, list)
+        for fetched in response:
+            if fetched.topic == self._topic and fetched.partition == self._partition:
+                break
+        else:
+            connection.close()
+            raise BrokerConnectionError(
+                f"{connection.address} answered a fetch without {self._topic}-{self._partition}"
+            )
+        if fetched.error_code:
+            connection.close()
+            error: BrokerError = broker_error(
+                fetched.error_code, f"fetching {self._topic}-{self._partition} at offset {offset}"
+            )
+            raise error
+        assert isinstance(fetched, FetchedPartition)
+        return fetched

@@ -1,0 +1,123 @@
+"""Requests and responses through kio, loaded lazily by (API key, version).
+
+kio's reader is native; its writer is Python, so Fetch and Produce, which carry records, have hand-written codecs
+(`fetch_codec`, `produce_codec`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from logtier.client.connection import Request
+from logtier.client.errors import UnsupportedVersionError
+
+__all__ = ["API_NAMES", "CLIENT_VERSIONS", "ApiKey", "kio_request", "negotiate", "nested"]
+
+
+class ApiKey:
+    """The numbers of the APIs this client calls."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    INIT_PRODUCER_ID = 22
+
+
+API_NAMES = {
+    ApiKey.PRODUCE: "Produce",
+    ApiKey.FETCH: "Fetch",
+    ApiKey.LIST_OFFSETS: "ListOffsets",
+    ApiKey.METADATA: "Metadata",
+    ApiKey.API_VERSIONS: "ApiVersions",
+    ApiKey.INIT_PRODUCER_ID: "InitProducerId",
+}
+
+# The versions this client can speak. Fetch and Produce end where topic names give way to topic ids (13).
+CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
+    ApiKey.PRODUCE: (3, 12),
+    ApiKey.FETCH: (4, 12),
+    ApiKey.LIST_OFFSETS: (1, 8),
+    ApiKey.METADATA: (4, 12),
+    ApiKey.INIT_PRODUCER_ID: (0, 4),
+}
+
+
+def negotiate(api_key: int, broker_versions: Mapping[int, tuple[int, int]]) -> int:
+    """The highest version that the broker and this client share.
+
+    >>> negotiate(ApiKey.FETCH, {1: (4, 18)})
+    12
+    >>> negotiate(ApiKey.FETCH, {1: (13, 18)})
+    Traceback (most recent call last):
+    logtier.client.errors.UnsupportedVersionError: Fetch: the broker speaks versions 13-18, this client 4-12
+    """
+    low, high = CLIENT_VERSIONS[api_key]
+    if api_key not in broker_versions:
+        raise UnsupportedVersionError(f"the broker does not offer {API_NAMES[api_key]}")
+    broker_low, broker_high = broker_versions[api_key]
+    version = min(high, broker_high)
+    if version < max(low, broker_low):
+        raise UnsupportedVersionError(
+            f"{API_NAMES[api_key]}: the broker speaks versions {broker_low}-{broker_high}, this client {low}-{high}"
+        )
+    return version
+
+
+@lru_cache(maxsize=64)
+def _codec(api_key: int, version: int) -> tuple[Any, Any, Any, bool]:
+    from kio.index import load_request_schema, load_response_schema
+    from kio.serial import entity_reader, entity_writer
+
+    request_type: Any = load_request_schema(api_key, version)
+    response_type: Any = load_response_schema(api_key, version)
+    return request_type, entity_writer(request_type), entity_reader(response_type), bool(request_type.__flexible__)
+
+
+def nested(owner: type[Any], field: str) -> Any:
+    """The entity type of an array field, so that callers need not name kio's modules by version."""
+    import typing
+
+    hints = typing.get_type_hints(owner)
+    for candidate in typing.get_args(hints[field]):
+        for inner in (candidate, *typing.get_args(candidate)):
+            if dataclasses.is_dataclass(inner):
+                return inner
+    raise AssertionError(f"{owner.__name__}.{field} is not an array of entities")
+
+
+def _build(schema: Any, values: Mapping[str, Any]) -> Any:
+    """An entity from plain values: fields its version lacks are left out, tuples of mappings become nested entities."""
+    known = {field.name for field in dataclasses.fields(schema)}
+    arguments: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            continue
+        if isinstance(value, tuple) and value and isinstance(value[0], Mapping):
+            inner = nested(schema, name)
+            value = tuple(_build(inner, element) for element in value)
+        arguments[name] = value
+    return schema(**arguments)
+
+
+def kio_request(api_key: int, version: int, values: Mapping[str, Any]) -> Request[Any]:
+    """A request from plain values; its response decodes to kio's entity."""
+    from kio.serial.errors import SerialError
+
+    request_type, write, read, flexible = _codec(api_key, version)
+    out = io.BytesIO()
+    write(out, _build(request_type, values))
+
+    def decode(body: memoryview) -> Any:
+        try:
+            entity, _size = read(bytes(body), 0)  # kio reads read-only bytes only
+        except SerialError as error:
+            raise ValueError(str(error)) from error
+        return entity
+
+    return Request(api_key, version, flexible, out.getvalue(), decode, flexible and api_key != ApiKey.API_VERSIONS)

@@ -1,0 +1,70 @@
+"""Waits until some partition has a record behind a given offset: a long poll over all leaders at once."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Mapping
+
+from logtier.client.blocking import BlockingConnection
+from logtier.client.cluster import ClusterClient, TopicPartition
+from logtier.client.errors import ClientError
+from logtier.client.fetch_codec import FetchPartition, fetch_request
+from logtier.client.messages import ApiKey
+
+__all__ = ["DataWaiter"]
+
+# A broker returns at least one whole batch however small the budget; this asks for no more than that.
+BYTES_MAX = 1
+
+
+class DataWaiter:
+    """Idle readers park a fetch at each leader instead of asking for the end offsets over and over.
+
+    Only a hint: an error or a fetch of stale offsets ends the wait early, never late; what there is to read is asked
+    by ListOffsets afterwards.
+    """
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+        self._connections: dict[int, BlockingConnection] = {}
+
+    def wait(self, end_offsets: Mapping[TopicPartition, int], wait_ms: int) -> None:
+        """Returns when a partition has a record at or behind its end offset, or after `wait_ms`."""
+        started_s = time.monotonic()
+        try:
+            waiting = self._park(end_offsets, wait_ms)
+            left_s = max(0.0, wait_ms / 1000 - (time.monotonic() - started_s))
+            readable, _, _ = select.select(waiting, [], [], left_s)
+            if len(readable) == len(waiting):
+                for connection in readable:
+                    connection.receive()
+            else:
+                self.close()  # fetches still parked elsewhere: their answers would be taken for later ones
+        except (ClientError, OSError, ValueError):
+            self.close()
+            time.sleep(max(0.0, min(wait_ms / 1000 - (time.monotonic() - started_s), 0.05)))
+
+    def _park(self, end_offsets: Mapping[TopicPartition, int], wait_ms: int) -> list[BlockingConnection]:
+        by_leader: dict[int, list[FetchPartition]] = {}
+        for (topic, partition), offset in end_offsets.items():
+            leader = self._cluster.leader(topic, partition)
+            by_leader.setdefault(leader, []).append(FetchPartition(topic, partition, offset, BYTES_MAX))
+        waiting: list[BlockingConnection] = []
+        for node_id, partitions in by_leader.items():
+            connection = self._connections.get(node_id)
+            if connection is None or connection.closed:
+                connection = self._connections[node_id] = self._cluster.open_node_connection(node_id)
+            connection.send(
+                fetch_request(
+                    connection.version(ApiKey.FETCH), partitions, wait_ms=wait_ms, bytes_min=1, bytes_max=BYTES_MAX
+                )
+            )
+            waiting.append(connection)
+        return waiting
+
+    def close(self) -> None:
+        """Closes the parked connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()

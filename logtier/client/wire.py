@@ -1,0 +1,99 @@
+"""Cursor over a response body: every length is checked before it is believed."""
+
+from __future__ import annotations
+
+import struct
+
+from logtier.client.connection import read_unsigned_varint, skip_tagged_fields, write_unsigned_varint
+
+__all__ = ["Cursor", "array_length", "string"]
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+
+
+def string(value: str | None, *, flexible: bool) -> bytes:
+    """A (nullable) string, compact in flexible versions.
+
+    >>> string("ab", flexible=False).hex(), string("ab", flexible=True).hex()
+    ('00026162', '036162')
+    >>> string(None, flexible=False).hex(), string(None, flexible=True).hex()
+    ('ffff', '00')
+    """
+    if value is None:
+        return b"\0" if flexible else b"\xff\xff"
+    data = value.encode()
+    return (write_unsigned_varint(len(data) + 1) if flexible else _I16.pack(len(data))) + data
+
+
+def array_length(count: int, *, flexible: bool) -> bytes:
+    """The length that precedes an array's elements.
+
+    >>> array_length(2, flexible=False).hex(), array_length(2, flexible=True).hex()
+    ('00000002', '03')
+    """
+    return write_unsigned_varint(count + 1) if flexible else _I32.pack(count)
+
+
+class Cursor:
+    """Reads fields one after another; raises ValueError where the bytes end too early."""
+
+    __slots__ = ("_flexible", "data", "position")
+
+    def __init__(self, data: memoryview, *, flexible: bool) -> None:
+        self.data = data
+        self.position = 0
+        self._flexible = flexible
+
+    def unpack(self, fields: struct.Struct) -> tuple[int, ...]:
+        """A run of fixed-size numbers."""
+        start = self.position
+        if fields.size > len(self.data) - start:
+            raise ValueError("the body ends inside a field")
+        self.position = start + fields.size
+        return fields.unpack_from(self.data, start)
+
+    def array(self, *, element_bytes_min: int) -> int:
+        """An array's length (null counts as 0), checked against what the rest of the body can hold."""
+        if self._flexible:
+            count, self.position = read_unsigned_varint(self.data, self.position)
+            count -= 1
+        else:
+            (count,) = self.unpack(_I32)
+        if count < 0:
+            return 0
+        if count * element_bytes_min > len(self.data) - self.position:
+            raise ValueError(f"an array of {count} elements in {len(self.data) - self.position} bytes")
+        return count
+
+    def bytes_view(self) -> memoryview:
+        """Nullable bytes, as a view of the response (null is empty)."""
+        if self._flexible:
+            size, self.position = read_unsigned_varint(self.data, self.position)
+            size -= 1
+        else:
+            (size,) = self.unpack(_I32)
+        return self._view(size)
+
+    def string(self) -> str | None:
+        """A nullable string."""
+        if self._flexible:
+            size, self.position = read_unsigned_varint(self.data, self.position)
+            size -= 1
+        else:
+            (size,) = self.unpack(_I16)
+        return None if size < 0 else str(self._view(size), "utf-8")
+
+    def _view(self, size: int) -> memoryview:
+        if size < 0:
+            return self.data[:0]
+        start = self.position
+        if size > len(self.data) - start:
+            raise ValueError(f"{size} bytes announced, {len(self.data) - start} left")
+        self.position = start + size
+        return self.data[start : start + size]
+
+    def tags(self) -> None:
+        """Skips the tagged fields, which only flexible versions have."""
+        if self._flexible:
+            self.position = skip_tagged_fields(self.data, self.position)

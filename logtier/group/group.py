@@ -1,0 +1,524 @@
+"""One classic consumer group as a pure state machine: events in, instructions out.
+
+    Empty --a member joins--> PreparingRebalance --all joined, or time is up--> CompletingRebalance
+    CompletingRebalance --the leader's assignment is in the log--> Stable
+    Stable, CompletingRebalance --a member joins anew, leaves, times out, or sends no SyncGroup--> PreparingRebalance
+    PreparingRebalance --nobody is left--> Empty
+    any --the group is deleted--> Dead
+
+The generation grows by one each time members are settled (PreparingRebalance is left), and a request of another
+generation is refused: that is what fences a member that was thought dead.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from logtier.group.core import AssignmentWrite, GroupCore, StaticMemberWrite
+from logtier.group.events import (
+    UNKNOWN_MEMBER_ID,
+    Explain,
+    GroupMetadata,
+    GroupState,
+    Instruction,
+    Join,
+    JoinResult,
+    LeavingMember,
+    RespondJoin,
+    RespondSync,
+    Sync,
+    SyncResult,
+)
+from logtier.group.member import Member
+from logtier.protocol.errors import ErrorCode, KafkaError
+
+#: How long a new member may wait for its first generation: it does not know its id, so only a limit finds out that its
+#: client is gone and has asked again under another id (Kafka's fixed value).
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+
+_EMPTY, _PREPARING, _COMPLETING, _STABLE, _DEAD = (
+    GroupState.EMPTY,
+    GroupState.PREPARING_REBALANCE,
+    GroupState.COMPLETING_REBALANCE,
+    GroupState.STABLE,
+    GroupState.DEAD,
+)
+
+
+class Group(GroupCore):
+    """A group and all decisions about it.
+
+    Invariants: in CompletingRebalance and Stable every member knows `protocol_name`; while members wait for each other
+    there is a deadline. Only the coordinator calls it. `now_ms` is monotonic time.
+    """
+
+    # ---- events ----
+
+    def restore(self, metadata: GroupMetadata, now_ms: int) -> list[Instruction]:
+        """Become what the log says; members get one session timeout to be heard of."""
+        self.generation_id = metadata.generation_id
+        self.protocol_type = metadata.protocol_type or None
+        self.protocol_name = metadata.protocol_name
+        self.current_state_timestamp_ms = metadata.current_state_timestamp_ms
+        for written in metadata.members:
+            member = Member.from_metadata(written, metadata.protocol_name)
+            self.members.add(member)
+            self._extend_session(member, now_ms)
+        if self.members:
+            self.state = _STABLE
+            if metadata.leader in self.members:
+                self.members.leader_id = metadata.leader
+        self._read_subscriptions()
+        if len(self.members) > self._limits.max_size:
+            self._prepare_rebalance(
+                f"{len(self.members)} members were loaded, more than group.max.size={self._limits.max_size}", now_ms
+            )
+        return self._drain()
+
+    def join(self, event: Join, now_ms: int) -> list[Instruction]:
+        """A member wants to take part in the next generation."""
+        if not self._accepts(event.member_id):
+            if event.member_id in self.members:
+                self._forget(event.member_id)
+            self._refuse_join(event, ErrorCode.group_max_size_reached, UNKNOWN_MEMBER_ID)
+            self._maybe_complete_join(now_ms)
+        elif self.state is _DEAD:
+            self._refuse_join(event, ErrorCode.coordinator_not_available)
+        elif not self._supports(event.protocol_type, event.protocols):
+            self._refuse_join(event, ErrorCode.inconsistent_group_protocol)
+        elif event.member_id != UNKNOWN_MEMBER_ID:
+            self._join_known(event, now_ms)
+        elif event.group_instance_id is None and event.requires_known_member_id:
+            self.pending_joins[event.new_member_id] = now_ms + event.session_timeout_ms
+            self._arm(now_ms + event.session_timeout_ms)
+            self._refuse_join(event, ErrorCode.member_id_required, event.new_member_id)
+        elif event.group_instance_id is not None and self.members.owner_of(event.group_instance_id) is not None:
+            self._replace_static(event, now_ms)
+        else:
+            self._add_member(event, event.new_member_id, now_ms)
+        return self._drain()
+
+    def sync(self, event: Sync) -> list[Instruction]:
+        """A member asks for its assignment; the leader brings everybody's."""
+        error = self._sync_error(event)
+        if error is not ErrorCode.none:
+            self._out.append(RespondSync(event.token, SyncResult(error)))
+            return self._drain()
+        member = self.members[event.member_id]
+        self._synced(event.member_id)
+        if self.state is _STABLE:
+            self._out.append(RespondSync(event.token, self._assigned(member)))
+            return self._drain()
+        self._answer_sync(member, SyncResult(ErrorCode.rebalance_in_progress))
+        member.sync_token = event.token
+        if event.member_id == self.members.leader_id:
+            assignments = {each.member_id: event.assignments.get(each.member_id, b"") for each in self.members}
+            self._persist(AssignmentWrite(self.generation_id, assignments), assignments)
+        return self._drain()
+
+    def heartbeat(self, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int) -> ErrorCode:
+        """A member lives. Answers `rebalance_in_progress` when it has to join again."""
+        if self.state is _DEAD:
+            return ErrorCode.coordinator_not_available
+        error = self.members.error_for(member_id, group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if generation_id != self.generation_id:
+            return ErrorCode.illegal_generation
+        # Only moves a deadline further away: the armed timer stays early enough, nothing has to be armed.
+        member = self.members[member_id]
+        member.deadline_ms = now_ms + member.session_timeout_ms
+        return ErrorCode.rebalance_in_progress if self.state is _PREPARING else ErrorCode.none
+
+    def leave(self, leaving: Iterable[LeavingMember], now_ms: int) -> tuple[list[ErrorCode], list[Instruction]]:
+        """Members go, by themselves or at an administrator's word; one error code for each."""
+        errors: list[ErrorCode] = []
+        causes: list[str] = []
+        for one in leaving:
+            member_id = one.member_id
+            if member_id == UNKNOWN_MEMBER_ID and one.group_instance_id is not None:
+                member_id = self.members.owner_of(one.group_instance_id) or UNKNOWN_MEMBER_ID
+            error = ErrorCode.none
+            if member_id in self.pending_joins:
+                del self.pending_joins[member_id]
+            else:
+                error = self.members.error_for(member_id, one.group_instance_id)
+                if error is ErrorCode.none:
+                    self._forget(member_id)
+            errors.append(error)
+            if error is ErrorCode.none:
+                causes.append(f"member {member_id} left{f' ({one.reason})' if one.reason else ''}")
+        if causes:
+            if self.state in (_STABLE, _COMPLETING):
+                for cause in causes[:-1]:
+                    self._explanation.add(cause)
+                self._prepare_rebalance(causes[-1], now_ms)
+            else:
+                for cause in causes:
+                    self._explanation.add(cause)
+                self._maybe_complete_join(now_ms)
+        return errors, self._drain()
+
+    def persisted(self, persist_id: int, error: ErrorCode, now_ms: int) -> list[Instruction]:
+        """A write of this group is in the log, or failed."""
+        write = self._writes.pop(persist_id, None)
+        if isinstance(write, AssignmentWrite):
+            # Another member may have joined meanwhile: then this assignment is of the past.
+            if self.state is _COMPLETING and write.generation_id == self.generation_id:
+                if error is ErrorCode.none:
+                    self._settle(write.assignments, now_ms)
+                else:
+                    self._prepare_rebalance(
+                        f"the assignment could not be written ({error.name})", now_ms, sync_error=error
+                    )
+        elif isinstance(write, StaticMemberWrite):
+            self._finish_static(write, error, now_ms)
+        return self._drain()
+
+    def timer_expired(self, now_ms: int) -> list[Instruction]:
+        """Time has come to a deadline (or to one that has moved away since): act on what is due, arm the next."""
+        self._armed_ms = None
+        for member_id in [name for name, deadline in self.pending_joins.items() if deadline <= now_ms]:
+            del self.pending_joins[member_id]
+            self._maybe_complete_join(now_ms)
+        for member in self.members:
+            is_due = member.deadline_ms is not None and member.deadline_ms <= now_ms
+            if is_due and self.members.get(member.member_id) is member:
+                self._session_expired(member, now_ms)
+        if self.join_deadline_ms is not None and self.join_deadline_ms <= now_ms:
+            self._join_time_is_up(now_ms)
+        if self.sync_deadline_ms is not None and self.sync_deadline_ms <= now_ms:
+            self._sync_time_is_up(now_ms)
+        deadline = self._next_deadline_ms()
+        if deadline is not None:
+            self._arm(deadline)
+        return self._drain()
+
+    def delete(self) -> list[Instruction]:
+        """The group is deleted or has moved away; whoever waits is told to look for its coordinator again."""
+        self.state = _DEAD
+        for member in self.members:
+            self._answer_join(member, JoinResult(member.member_id, ErrorCode.not_coordinator))
+            self._answer_sync(member, SyncResult(ErrorCode.not_coordinator))
+        self.members.clear()
+        self.pending_joins.clear()
+        self.pending_syncs.clear()
+        self.join_deadline_ms = self.sync_deadline_ms = None
+        return self._drain()
+
+    # ---- questions ----
+
+    def check_offset_commit(
+        self, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
+    ) -> None:
+        """Whether this commit is of the current generation; it counts as a sign of life.
+
+        Raises:
+            KafkaError: `unknown_member_id`, `fenced_instance_id`, `illegal_generation`, `rebalance_in_progress`, or
+                `coordinator_not_available` for a dead group.
+        """
+        if self.state is _DEAD:
+            raise KafkaError(ErrorCode.coordinator_not_available)
+        if generation_id < 0 and self.state is _EMPTY:
+            return  # a consumer without group management, or an administrator
+        if generation_id < 0 and member_id == UNKNOWN_MEMBER_ID and group_instance_id is None:
+            raise KafkaError(ErrorCode.unknown_member_id, f"group {self.group_id} has members: commit as one of them")
+        error = self.members.error_for(member_id, group_instance_id)
+        if error is not ErrorCode.none:
+            raise KafkaError(error)
+        if generation_id != self.generation_id:
+            raise KafkaError(ErrorCode.illegal_generation)
+        if self.state is _COMPLETING:
+            raise KafkaError(ErrorCode.rebalance_in_progress)
+        member = self.members[member_id]
+        member.deadline_ms = now_ms + member.session_timeout_ms
+
+    # ---- joining ----
+
+    def _accepts(self, member_id: str) -> bool:
+        """Whether the group has room. In a rebalance those count that have joined: the last to come are turned away."""
+        if self.state is _PREPARING:
+            member = self.members.get(member_id)
+            waiting = self.members.waiting_to_join()
+            return (member is not None and member.join_token is not None) or waiting < self._limits.max_size
+        if self.state in (_COMPLETING, _STABLE):
+            return member_id in self.members or len(self.members) < self._limits.max_size
+        return True
+
+    def _supports(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]]) -> bool:
+        """Whether all members would still have a protocol in common."""
+        names = [name for name, _ in protocols]
+        if self.state is _EMPTY or not self.members:
+            return bool(protocol_type and names)
+        return protocol_type == self.protocol_type and not self.members.common_protocols().isdisjoint(names)
+
+    def _join_known(self, event: Join, now_ms: int) -> None:
+        """A member that has an id: it takes up a pending one, joins anew, or only missed our answer."""
+        if event.member_id in self.pending_joins and event.group_instance_id is None:
+            self._add_member(event, event.member_id, now_ms)
+            return
+        error = self.members.error_for(event.member_id, event.group_instance_id)
+        if error is not ErrorCode.none or self.state is _EMPTY:
+            self._refuse_join(event, error if error is not ErrorCode.none else ErrorCode.unknown_member_id)
+            return
+        member = self.members[event.member_id]
+        is_same = member.protocols == dict(event.protocols)
+        is_leader = event.member_id == self.members.leader_id
+        # A leader of a stable group may force a rebalance, for changes that only it sees (say, a topic's partitions).
+        if self.state is _PREPARING or not is_same or (self.state is _STABLE and is_leader):
+            if self.state is _PREPARING:
+                cause = f"member {event.member_id} rejoined"
+            elif not is_same:
+                cause = f"member {event.member_id} changed its subscription"
+            else:
+                cause = f"leader {event.member_id} asked for it"
+            self._update(member, event)
+            self._rebalance_or_complete(cause, now_ms, event.reason)
+        else:
+            shown = self._members_for_leader() if is_leader else ()
+            self._out.append(RespondJoin(event.token, self._joined(event.member_id, shown)))
+
+    def _add_member(self, event: Join, member_id: str, now_ms: int) -> None:
+        if self.state is _PREPARING and self._previous_state is _EMPTY:
+            self._new_member_added = True
+        if not self.members:
+            self.protocol_type = event.protocol_type
+        self.pending_joins.pop(member_id, None)
+        member = Member(
+            member_id,
+            event.group_instance_id,
+            event.client_id,
+            event.client_host,
+            event.session_timeout_ms,
+            event.rebalance_timeout_ms,
+            dict(event.protocols),
+            join_token=event.token,
+            deadline_ms=now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS,
+            is_new=True,
+        )
+        self._arm(now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self.members.add(member)
+        instance = "" if event.group_instance_id is None else f", group.instance.id {event.group_instance_id}"
+        cause = f"member {member_id} joined from {event.client_host}{instance}"
+        self._rebalance_or_complete(cause, now_ms, event.reason)
+
+    def _update(self, member: Member, event: Join) -> None:
+        member.protocols = dict(event.protocols)
+        member.rebalance_timeout_ms = event.rebalance_timeout_ms
+        member.session_timeout_ms = event.session_timeout_ms
+        # A client that asked again has given up the first request; nobody reads this answer.
+        self._answer_join(member, JoinResult(member.member_id, ErrorCode.rebalance_in_progress))
+        member.join_token = event.token
+
+    def _replace_static(self, event: Join, now_ms: int) -> None:
+        """A static member came back with no id: the one it had is fenced, it takes over its place (KIP-345)."""
+        assert event.group_instance_id is not None
+        old_id = self.members.owner_of(event.group_instance_id)
+        assert old_id is not None
+        old = self.members[old_id]
+        old_leader = self.members.leader_id or ""
+        self._answer_join(old, JoinResult(old.member_id, ErrorCode.fenced_instance_id))
+        self._answer_sync(old, SyncResult(ErrorCode.fenced_instance_id))
+        member = replace(old, member_id=event.new_member_id, is_new=False)
+        self._swap(old, member)
+        self._extend_session(member, now_ms)
+        self._update(member, event)
+        cause = f"static member {event.group_instance_id} came back as {member.member_id}"
+        if self.state is _STABLE:
+            if self.members.vote() == self.protocol_name:
+                # Nothing that concerns the others has changed: the assignment stays, no rebalance.
+                self._out.append(
+                    Explain(f"group {self.group_id}: no rebalance in generation {self.generation_id}: {cause}")
+                )
+                write = StaticMemberWrite(event, member.member_id, old_leader, old)
+                self._persist(write, self.members.assignments())
+            else:
+                self._prepare_rebalance(f"{cause} with other protocols", now_ms, event.reason)
+        elif self.state is _COMPLETING:
+            # The leader may be assigning to the old id right now.
+            self._prepare_rebalance(cause, now_ms, event.reason)
+        else:
+            self._explanation.add(cause)
+            self._maybe_complete_join(now_ms)
+
+    def _finish_static(self, write: StaticMemberWrite, error: ErrorCode, now_ms: int) -> None:
+        member = self.members.get(write.new_member_id)
+        # In a rebalance meanwhile, or replaced again: the request is answered there.
+        if self.state is not _STABLE or member is None or member.join_token != write.event.token:
+            return
+        if error is not ErrorCode.none:
+            member.join_token = None
+            self._refuse_join(write.event, error, UNKNOWN_MEMBER_ID)
+            self._swap(member, write.old)
+            self._extend_session(write.old, now_ms)
+            return
+        is_leader = member.member_id == self.members.leader_id
+        if write.event.supports_skipping_assignment:
+            shown = self._members_for_leader() if is_leader else ()
+            result = replace(self._joined(member.member_id, shown), skip_assignment=is_leader)
+        else:
+            # An older client would assign if it heard that it leads; it is told the leader's old id (KAFKA-12890).
+            result = replace(self._joined(member.member_id, ()), leader=write.old_leader)
+        self._answer_join(member, result)
+
+    def _swap(self, old: Member, new: Member) -> None:
+        self.members.swap(old, new)
+        if old.member_id in self.pending_syncs:
+            self.pending_syncs.discard(old.member_id)
+            self.pending_syncs.add(new.member_id)
+
+    # ---- rebalancing ----
+
+    def _rebalance_or_complete(self, cause: str, now_ms: int, reason: str = "") -> None:
+        if self.state in (_EMPTY, _STABLE, _COMPLETING):
+            self._prepare_rebalance(cause, now_ms, reason)
+        else:
+            self._explanation.add(cause, reason)
+            self._maybe_complete_join(now_ms)
+
+    def _prepare_rebalance(
+        self, cause: str, now_ms: int, reason: str = "", sync_error: ErrorCode = ErrorCode.rebalance_in_progress
+    ) -> None:
+        """Everybody has to join again; those who wait for an assignment of this generation get none."""
+        if self.state is _COMPLETING:
+            for member in self.members:
+                member.assignment = b""
+                if member.sync_token is not None:
+                    self._answer_sync(member, SyncResult(sync_error))
+                    self._extend_session(member, now_ms)
+        self.pending_syncs.clear()
+        self.sync_deadline_ms = None
+        self._explanation.add(cause, reason)
+        self._explanation.begin(now_ms)
+        is_first = self.state is _EMPTY
+        self._enter(_PREPARING)
+        if is_first:
+            # More members are likely on their way: one rebalance for all of them.
+            delay_ms = self._limits.initial_rebalance_delay_ms
+            self.initial_delay_left_ms = max(self.members.rebalance_timeout_ms() - delay_ms, 0)
+            self._new_member_added = False
+            self._set_join_deadline(now_ms + delay_ms)
+        elif self._all_joined():
+            self._complete_join(now_ms)
+        else:
+            self._set_join_deadline(now_ms + self.members.rebalance_timeout_ms())
+
+    def _maybe_complete_join(self, now_ms: int) -> None:
+        # The first rebalance ends by its delay only.
+        if self.state is _PREPARING and self._previous_state is not _EMPTY and self._all_joined():
+            self._complete_join(now_ms)
+
+    def _all_joined(self) -> bool:
+        return not self.pending_joins and self.members.waiting_to_join() == len(self.members)
+
+    def _join_time_is_up(self, now_ms: int) -> None:
+        left_ms = self.initial_delay_left_ms
+        if left_ms and self._new_member_added:
+            self._new_member_added = False
+            delay_ms = min(self._limits.initial_rebalance_delay_ms, left_ms)
+            self.initial_delay_left_ms = left_ms - delay_ms
+            self._set_join_deadline(now_ms + delay_ms)
+        else:
+            self._complete_join(now_ms)
+
+    def _complete_join(self, now_ms: int) -> None:
+        """Those who have joined are the next generation; a static member stays without joining."""
+        self.join_deadline_ms = None
+        self.initial_delay_left_ms = None
+        for member in self.members:
+            if member.join_token is None and member.group_instance_id is None:
+                waited_ms = self._explanation.elapsed_ms(now_ms)
+                self._explanation.add(f"member {member.member_id} did not rejoin within {waited_ms} ms")
+                self._forget(member.member_id)
+        if self.members and not self.members.elect_leader():
+            # Only absent static members: wait on, until their sessions time out.
+            self._set_join_deadline(now_ms + self.members.rebalance_timeout_ms())
+            return
+        self.generation_id += 1
+        self.pending_syncs.clear()
+        if not self.members:
+            self.protocol_name = None
+            self._read_subscriptions()
+            self._enter(_EMPTY)
+            self._explain(now_ms)
+            self._persist(None, {})
+            return
+        self.protocol_name = self.members.vote()
+        self._read_subscriptions()
+        self._enter(_COMPLETING)
+        self._explain(now_ms)
+        for member in self.members:
+            shown = self._members_for_leader() if member.member_id == self.members.leader_id else ()
+            self._answer_join(member, self._joined(member.member_id, shown))
+            member.is_new = False
+            self._extend_session(member, now_ms)
+            self.pending_syncs.add(member.member_id)
+        self.sync_deadline_ms = now_ms + self.members.rebalance_timeout_ms()
+        self._arm(self.sync_deadline_ms)
+
+    def _settle(self, assignments: Mapping[str, bytes], now_ms: int) -> None:
+        self._enter(_STABLE)
+        for member in self.members:
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.sync_token is not None:
+                self._answer_sync(member, self._assigned(member))
+                self._extend_session(member, now_ms)
+
+    # ---- syncing ----
+
+    def _sync_error(self, event: Sync) -> ErrorCode:
+        if self.state is _DEAD:
+            return ErrorCode.coordinator_not_available
+        error = self.members.error_for(event.member_id, event.group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if event.generation_id != self.generation_id:
+            return ErrorCode.illegal_generation
+        if event.protocol_type not in (None, self.protocol_type) or event.protocol_name not in (
+            None,
+            self.protocol_name,
+        ):
+            return ErrorCode.inconsistent_group_protocol
+        return ErrorCode.rebalance_in_progress if self.state is _PREPARING else ErrorCode.none
+
+    def _synced(self, member_id: str) -> None:
+        self.pending_syncs.discard(member_id)
+        if not self.pending_syncs:
+            self.sync_deadline_ms = None
+
+    def _sync_time_is_up(self, now_ms: int) -> None:
+        self.sync_deadline_ms = None
+        absent = sorted(self.pending_syncs)
+        if not absent or self.state not in (_COMPLETING, _STABLE):
+            return
+        timeout_ms = self.members.rebalance_timeout_ms()
+        for member_id in absent:
+            self._forget(member_id)
+        self._prepare_rebalance(f"no SyncGroup within {timeout_ms} ms from {', '.join(absent)}", now_ms)
+
+    # ---- sessions ----
+
+    def _session_expired(self, member: Member, now_ms: int) -> None:
+        if member.is_waiting and not member.is_new:
+            member.deadline_ms = None  # it waits for us; the clock starts again with our answer
+            return
+        if member.is_new:
+            cause = f"new member {member.member_id} waited longer than {NEW_MEMBER_JOIN_TIMEOUT_MS} ms"
+        else:
+            cause = f"member {member.member_id} timed out: nothing heard for {member.session_timeout_ms} ms"
+        self._forget(member.member_id)
+        if self.state in (_STABLE, _COMPLETING):
+            self._prepare_rebalance(cause, now_ms)
+        else:
+            self._explanation.add(cause)
+            self._maybe_complete_join(now_ms)
+
+    def _extend_session(self, member: Member, now_ms: int) -> None:
+        member.deadline_ms = now_ms + member.session_timeout_ms
+        self._arm(member.deadline_ms)
+
+    def _forget(self, member_id: str) -> None:
+        """Remove a member; its waiting requests learn that they are unknown, so a living client joins anew."""
+        member = self.members.remove(member_id)
+        self._answer_join(member, JoinResult(UNKNOWN_MEMBER_ID, ErrorCode.unknown_member_id))
+        self._answer_sync(member, SyncResult(ErrorCode.unknown_member_id))
+        self.pending_syncs.discard(member_id)

@@ -1,0 +1,74 @@
+"""One member of a group."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from logtier.group.events import JoinedMember, MemberMetadata
+
+
+@dataclass(slots=True)
+class Member:
+    """A member of a classic group; only its `Group` changes it.
+
+    Attributes:
+        protocols: name -> opaque metadata, in order of preference.
+        assignment: What the leader gave it in this generation.
+        join_token: The JoinGroup request that waits for the rebalance, if any.
+        sync_token: The SyncGroup request that waits for the leader, if any.
+        deadline_ms: When it is taken for dead unless something is heard of it. None while it waits with a request and
+            has been in a generation before: a member that waits for us cannot be late.
+        is_new: It has not been in a generation yet; it does not know its id, so it cannot send heartbeats.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: dict[str, bytes]
+    assignment: bytes = b""
+    join_token: int | None = None
+    sync_token: int | None = None
+    deadline_ms: int | None = None
+    is_new: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether one of its requests waits for an answer of the group."""
+        return self.join_token is not None or self.sync_token is not None
+
+    def vote(self, candidates: Collection[str]) -> str:
+        """The protocol it likes best among those that all members know."""
+        return next(name for name in self.protocols if name in candidates)
+
+    def as_joined(self, protocol_name: str | None) -> JoinedMember:
+        """Show it to the leader."""
+        return JoinedMember(self.member_id, self.group_instance_id, self.protocols.get(protocol_name or "", b""))
+
+    def as_metadata(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:
+        """Write it to the log with this assignment."""
+        return MemberMetadata(
+            self.member_id,
+            self.group_instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            self.protocols.get(protocol_name or "", b""),
+            assignment,
+        )
+
+    @classmethod
+    def from_metadata(cls, metadata: MemberMetadata, protocol_name: str | None) -> "Member":
+        """Read it back from the log."""
+        return cls(
+            metadata.member_id,
+            metadata.group_instance_id,
+            metadata.client_id,
+            metadata.client_host,
+            metadata.session_timeout_ms,
+            metadata.rebalance_timeout_ms,
+            {protocol_name: metadata.subscription} if protocol_name is not None else {},
+            metadata.assignment,
+        )

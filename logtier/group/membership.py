@@ -1,0 +1,130 @@
+"""The members of a group: who they are, who leads, what they have in common."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from logtier.group.events import JoinedMember, MemberMetadata
+from logtier.group.member import Member
+from logtier.protocol.errors import ErrorCode
+
+
+class Membership:
+    """Members by id, in the order they came.
+
+    Invariants: the leader is a member, and there is one as soon as there are members; every instance id belongs to
+    exactly one member. Only the `Group` changes it.
+    """
+
+    __slots__ = ("_by_id", "_id_by_instance", "leader_id")
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Member] = {}
+        self._id_by_instance: dict[str, str] = {}
+        self.leader_id: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._by_id.values()))
+
+    def __contains__(self, member_id: object) -> bool:
+        return member_id in self._by_id
+
+    def __getitem__(self, member_id: str) -> Member:
+        return self._by_id[member_id]
+
+    def get(self, member_id: str) -> Member | None:
+        """The member of this id, if it is one."""
+        return self._by_id.get(member_id)
+
+    def owner_of(self, group_instance_id: str) -> str | None:
+        """The id of the static member of this instance id, if there is one."""
+        return self._id_by_instance.get(group_instance_id)
+
+    def add(self, member: Member) -> None:
+        """Take in a member; the first one leads."""
+        self._by_id[member.member_id] = member
+        if member.group_instance_id is not None:
+            self._id_by_instance[member.group_instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+
+    def remove(self, member_id: str) -> Member:
+        """Let a member go; if it led, the one longest in the group leads."""
+        member = self._by_id.pop(member_id)
+        if member.group_instance_id is not None:
+            del self._id_by_instance[member.group_instance_id]
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self._by_id), None)
+        return member
+
+    def swap(self, old: Member, new: Member) -> None:
+        """Put a static member's new id into the place of its old one."""
+        was_leader = self.leader_id == old.member_id
+        self.remove(old.member_id)
+        self.add(new)
+        if was_leader:
+            self.leader_id = new.member_id
+
+    def clear(self) -> None:
+        """Let everybody go."""
+        self._by_id.clear()
+        self._id_by_instance.clear()
+        self.leader_id = None
+
+    def error_for(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Whether a request may speak for this member: `unknown_member_id`, `fenced_instance_id` or `none`."""
+        if group_instance_id is not None:
+            owner = self._id_by_instance.get(group_instance_id)
+            if owner is None:
+                return ErrorCode.unknown_member_id
+            if owner != member_id:
+                return ErrorCode.fenced_instance_id
+        return ErrorCode.none if member_id in self._by_id else ErrorCode.unknown_member_id
+
+    def waiting_to_join(self) -> int:
+        """How many have joined the rebalance that is under way."""
+        return sum(1 for member in self._by_id.values() if member.join_token is not None)
+
+    def elect_leader(self) -> bool:
+        """Keep the leader if it joined, else take the first that did; False if nobody did."""
+        leader = self._by_id.get(self.leader_id or "")
+        if leader is None or leader.join_token is None:
+            joined = next((member for member in self._by_id.values() if member.join_token is not None), None)
+            if joined is None:
+                return False
+            self.leader_id = joined.member_id
+        return True
+
+    def common_protocols(self) -> set[str]:
+        """The protocols that every member knows."""
+        known = [set(member.protocols) for member in self._by_id.values()]
+        return set.intersection(*known) if known else set()
+
+    def vote(self) -> str:
+        """The protocol that most members like best, of those that all know; the earliest voted for wins a tie."""
+        candidates = self.common_protocols()
+        return Counter(member.vote(candidates) for member in self._by_id.values()).most_common(1)[0][0]
+
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member may take to rejoin."""
+        return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=0)
+
+    def deadlines_ms(self) -> Iterable[int]:
+        """When sessions end."""
+        return [member.deadline_ms for member in self._by_id.values() if member.deadline_ms is not None]
+
+    def assignments(self) -> dict[str, bytes]:
+        """What each member has been given."""
+        return {member_id: member.assignment for member_id, member in self._by_id.items()}
+
+    def as_joined(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
+        """Show the members to their leader."""
+        return tuple([member.as_joined(protocol_name) for member in self._by_id.values()])
+
+    def as_metadata(self, protocol_name: str | None, assignments: Mapping[str, bytes]) -> tuple[MemberMetadata, ...]:
+        """Write the members to the log with these assignments."""
+        return tuple(
+            [member.as_metadata(protocol_name, assignments.get(name, b"")) for name, member in self._by_id.items()]
+        )

@@ -1,0 +1,103 @@
+"""Committed offsets: one group's, and which of them have expired."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from logtier.group.core import GroupCore
+from logtier.group.events import GroupState
+from logtier.protocol.topic_partition import TopicPartition
+
+NO_LEADER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """What a group has committed for one partition.
+
+    Attributes:
+        metadata: Any text the client wants to keep with it.
+        leader_epoch: Of the last record consumed; lets a consumer find out that its position was truncated (KIP-320).
+        expire_timestamp_ms: Only if the client asked for a retention of its own (OffsetCommit versions 2 to 4).
+        topic_id: The topic it was committed for: one that was deleted and made again under the name is another.
+    """
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+    expire_timestamp_ms: int | None = None
+    topic_id: UUID | None = None
+
+
+class GroupOffsets:
+    """The committed offsets of one group.
+
+    Invariant: an offset is replaced only by one that stands later in the log, in whatever order the writes complete.
+    """
+
+    __slots__ = ("_offsets",)
+
+    def __init__(self) -> None:
+        #: topic-partition -> (committed offset, where it stands in `__consumer_offsets`)
+        self._offsets: dict[TopicPartition, tuple[CommittedOffset, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(list(self._offsets))
+
+    def __contains__(self, topic_partition: object) -> bool:
+        return topic_partition in self._offsets
+
+    def get(self, topic_partition: TopicPartition) -> CommittedOffset | None:
+        """What was committed for a partition."""
+        found = self._offsets.get(topic_partition)
+        return None if found is None else found[0]
+
+    def items(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
+        """All partitions with what was committed for them, by topic and partition."""
+        return ((key, self._offsets[key][0]) for key in sorted(self._offsets))
+
+    def put(self, topic_partition: TopicPartition, committed: CommittedOffset, log_offset: int) -> None:
+        """Take over a commit that is in the log at `log_offset`."""
+        found = self._offsets.get(topic_partition)
+        if found is None or found[1] < log_offset:
+            self._offsets[topic_partition] = (committed, log_offset)
+
+    def remove(self, topic_partitions: Iterable[TopicPartition], log_offset: int) -> None:
+        """Forget commits whose tombstones are in the log at `log_offset` or before; later commits stay."""
+        for key in topic_partitions:
+            found = self._offsets.get(key)
+            if found is not None and found[1] <= log_offset:
+                del self._offsets[key]
+
+
+def expired_offsets(group: GroupCore, offsets: GroupOffsets, now_ms: int, retention_ms: int) -> list[TopicPartition]:
+    """Which offsets of a group are past their retention (KIP-211).
+
+    A group without members loses its offsets `retention_ms` after it became empty. A group of consumers at work loses
+    those of topics that it no longer subscribes to; an offset committed without group management goes by its own age.
+    """
+    if group.protocol_type is None:
+        since_empty_ms = None
+    elif group.state is GroupState.EMPTY:
+        since_empty_ms = group.current_state_timestamp_ms if group.current_state_timestamp_ms >= 0 else None
+    elif group.state is GroupState.STABLE and group.subscribed_topics is not None:
+        since_empty_ms = None
+    else:
+        return []
+    in_use = group.subscribed_topics or frozenset() if group.state is GroupState.STABLE else frozenset()
+    expired = []
+    for key, committed in offsets.items():
+        if key.topic in in_use:
+            continue
+        if committed.expire_timestamp_ms is not None:
+            is_due = committed.expire_timestamp_ms <= now_ms
+        else:
+            base_ms = committed.commit_timestamp_ms if since_empty_ms is None else since_empty_ms
+            is_due = now_ms - base_ms >= retention_ms
+        if is_due:
+            expired.append(key)
+    return expired

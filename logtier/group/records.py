@@ -1,0 +1,293 @@
+"""The records of `__consumer_offsets`, in Kafka's own formats (its OffsetCommitKey/Value and GroupMetadataKey/Value).
+
+Every key begins with an int16 version that also tells what it is:
+
+- 0, 1: group, topic, partition -> a committed offset (values of versions 0 to 4 are read; 4 is written, and 1 for a
+  commit with a retention of its own);
+- 2: group -> the group's metadata (values of versions 0 to 4 are read, 3 is written).
+
+These are what Kafka 4.1 writes, so its tools read our log and we read its. A null value is a tombstone. Keys of other
+versions (newer protocols) are passed over. Strings have int16 lengths, -1 is null; version 4 values are flexible
+(KIP-482): unsigned varint lengths plus one, tagged fields at the end.
+"""
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from uuid import UUID
+
+from logtier.group.events import GroupMetadata, MemberMetadata
+from logtier.group.offsets import CommittedOffset
+from logtier.protocol.topic_partition import TopicPartition
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_OFFSET_V1_TAIL = struct.Struct(">qq")
+_OFFSET_V4_HEAD = struct.Struct(">hqi")
+
+_KEY_OFFSET = 1
+_KEY_GROUP = 2
+_OFFSET_VALUE = 4
+_OFFSET_VALUE_WITH_EXPIRY = 1
+_GROUP_VALUE = 3
+_TAG_TOPIC_ID = 0
+
+_VALUE_VERSION_MAX = 4
+
+
+class CorruptCoordinatorRecordError(Exception):
+    """A record of `__consumer_offsets` that is none of the known formats."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetKey:
+    """Key of a committed offset."""
+
+    group_id: str
+    topic_partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """Key of a group's metadata."""
+
+    group_id: str
+
+
+@lru_cache(maxsize=4096)
+def offset_key(group_id: str, topic_partition: TopicPartition) -> bytes:
+    """The key of a committed offset; cached, as a group commits the same few partitions again and again.
+
+    >>> offset_key("g", TopicPartition("t", 3)).hex(" ")
+    '00 01 00 01 67 00 01 74 00 00 00 03'
+    """
+    topic, partition = topic_partition
+    return _INT16.pack(_KEY_OFFSET) + _string(group_id) + _string(topic) + _INT32.pack(partition)
+
+
+def group_key(group_id: str) -> bytes:
+    """The key of a group's metadata."""
+    return _INT16.pack(_KEY_GROUP) + _string(group_id)
+
+
+def parse_key(data: bytes) -> OffsetKey | GroupKey | None:
+    """Read a key; None if it belongs to a protocol that this broker does not have.
+
+    Raises:
+        CorruptCoordinatorRecordError: if it is malformed.
+    """
+    reader = _Reader(data)
+    try:
+        version = reader.int16()
+        if version in (0, _KEY_OFFSET):
+            return OffsetKey(reader.string(), TopicPartition(reader.string(), reader.int32()))
+        return GroupKey(reader.string()) if version == _KEY_GROUP else None
+    except (struct.error, ValueError) as error:
+        raise CorruptCoordinatorRecordError(f"malformed key {data[:64].hex()}: {error}") from None
+
+
+def offset_value(committed: CommittedOffset) -> bytes:
+    """The value of a committed offset."""
+    metadata = committed.metadata.encode()
+    if committed.expire_timestamp_ms is not None:
+        head = _INT16.pack(_OFFSET_VALUE_WITH_EXPIRY) + _INT64.pack(committed.offset)
+        tail = _OFFSET_V1_TAIL.pack(committed.commit_timestamp_ms, committed.expire_timestamp_ms)
+        return head + _INT16.pack(len(metadata)) + metadata + tail
+    tags = b"\0" if committed.topic_id is None else b"\x01\0\x10" + committed.topic_id.bytes
+    return b"".join(
+        (
+            _OFFSET_V4_HEAD.pack(_OFFSET_VALUE, committed.offset, committed.leader_epoch),
+            _unsigned_varint(len(metadata) + 1),
+            metadata,
+            _INT64.pack(committed.commit_timestamp_ms),
+            tags,
+        )
+    )
+
+
+def parse_offset_value(data: bytes) -> CommittedOffset:
+    """Read the value of a committed offset.
+
+    Raises:
+        CorruptCoordinatorRecordError: if it is malformed.
+    """
+    reader = _Reader(data)
+    try:
+        version = reader.begin_value()
+        offset = reader.int64()
+        leader_epoch = reader.int32() if version >= 3 else -1
+        metadata = reader.string()
+        commit_timestamp_ms = reader.int64()
+        expire_timestamp_ms = reader.int64() if version == _OFFSET_VALUE_WITH_EXPIRY else -1
+        topic_id = reader.tags().get(_TAG_TOPIC_ID)
+        return CommittedOffset(
+            offset,
+            leader_epoch,
+            metadata,
+            commit_timestamp_ms,
+            None if expire_timestamp_ms < 0 else expire_timestamp_ms,
+            None if topic_id is None else UUID(bytes=topic_id),
+        )
+    except (struct.error, ValueError) as error:
+        raise CorruptCoordinatorRecordError(f"malformed offset {data[:64].hex()}: {error}") from None
+
+
+def group_value(metadata: GroupMetadata) -> bytes:
+    """The value of a group's metadata."""
+    parts = [
+        _INT16.pack(_GROUP_VALUE),
+        _string(metadata.protocol_type),
+        _INT32.pack(metadata.generation_id),
+        _nullable_string(metadata.protocol_name),
+        _nullable_string(metadata.leader),
+        _INT64.pack(metadata.current_state_timestamp_ms),
+        _INT32.pack(len(metadata.members)),
+    ]
+    for member in metadata.members:
+        parts += (
+            _string(member.member_id),
+            _nullable_string(member.group_instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            _INT32.pack(member.rebalance_timeout_ms),
+            _INT32.pack(member.session_timeout_ms),
+            _INT32.pack(len(member.subscription)),
+            member.subscription,
+            _INT32.pack(len(member.assignment)),
+            member.assignment,
+        )
+    return b"".join(parts)
+
+
+def parse_group_value(data: bytes) -> GroupMetadata:
+    """Read the value of a group's metadata.
+
+    Raises:
+        CorruptCoordinatorRecordError: if it is malformed.
+    """
+    reader = _Reader(data)
+    try:
+        version = reader.begin_value()
+        protocol_type = reader.string()
+        generation_id = reader.int32()
+        protocol_name = reader.nullable_string()
+        leader = reader.nullable_string()
+        timestamp_ms = reader.int64() if version >= 2 else -1
+        members = tuple([_parse_member(reader, version) for _ in range(reader.array_length())])
+        return GroupMetadata(protocol_type, generation_id, protocol_name, leader, members, timestamp_ms)
+    except (struct.error, ValueError) as error:
+        raise CorruptCoordinatorRecordError(f"malformed group {data[:64].hex()}: {error}") from None
+
+
+def _parse_member(reader: "_Reader", version: int) -> MemberMetadata:
+    member_id = reader.string()
+    group_instance_id = reader.nullable_string() if version >= 3 else None
+    client_id = reader.string()
+    client_host = reader.string()
+    rebalance_timeout_ms = reader.int32() if version >= 1 else -1
+    session_timeout_ms = reader.int32()
+    subscription = reader.sized_bytes()
+    assignment = reader.sized_bytes()
+    reader.tags()
+    return MemberMetadata(
+        member_id,
+        group_instance_id,
+        client_id,
+        client_host,
+        session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+        session_timeout_ms,
+        subscription,
+        assignment,
+    )
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return _INT16.pack(len(data)) + data
+
+
+def _nullable_string(text: str | None) -> bytes:
+    return b"\xff\xff" if text is None else _string(text)
+
+
+def _unsigned_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+class _Reader:
+    """Reads one key or value from its beginning; struct.error or ValueError if the bytes are not what they say."""
+
+    __slots__ = ("_data", "_is_flexible", "_position")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+        self._is_flexible = False
+
+    def begin_value(self) -> int:
+        version = self.int16()
+        if not 0 <= version <= _VALUE_VERSION_MAX:
+            raise ValueError(f"unknown version {version}")
+        self._is_flexible = version >= 4
+        return version
+
+    def int16(self) -> int:
+        return self._unpack(_INT16)
+
+    def int32(self) -> int:
+        return self._unpack(_INT32)
+
+    def int64(self) -> int:
+        return self._unpack(_INT64)
+
+    def string(self) -> str:
+        text = self.nullable_string()
+        if text is None:
+            raise ValueError("a string is null")
+        return text
+
+    def nullable_string(self) -> str | None:
+        length = self._varint() - 1 if self._is_flexible else self.int16()
+        return None if length < 0 else self._take(length).decode()
+
+    def sized_bytes(self) -> bytes:
+        return self._take(max(self.array_length(), 0))
+
+    def array_length(self) -> int:
+        length = self._varint() - 1 if self._is_flexible else self.int32()
+        if length > len(self._data) - self._position:
+            raise ValueError(f"a length of {length} is more than the bytes that remain")
+        return length
+
+    def tags(self) -> dict[int, bytes]:
+        if not self._is_flexible:
+            return {}
+        return {self._varint(): self._take(self._varint()) for _ in range(self._varint())}
+
+    def _varint(self) -> int:
+        value = 0
+        for shift in range(0, 35, 7):
+            (byte,) = self._take(1)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise ValueError("a varint has more than five bytes")
+
+    def _unpack(self, kind: struct.Struct) -> int:
+        value: int = kind.unpack_from(self._data, self._position)[0]
+        self._position += kind.size
+        return value
+
+    def _take(self, size: int) -> bytes:
+        end = self._position + size
+        if end > len(self._data):
+            raise ValueError(f"{size} bytes are wanted, {len(self._data) - self._position} remain")
+        data = self._data[self._position : end]
+        self._position = end
+        return data

@@ -1,0 +1,28 @@
+"""AlterConfigs: replace all configs of topics and brokers; what is not named goes back to its default.
+
+Superseded by IncrementalAlterConfigs; older tools still send it.
+"""
+
+from typing import Any
+
+from logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType
+from logtier.handlers.context import RequestContext
+from logtier.handlers.incremental_alter_configs import resource_response
+
+API_KEY = 33
+VERSIONS = (0, 2)
+
+
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Change each resource as a whole or not at all."""
+    changes = [
+        ConfigChange(
+            resource.resource_type,
+            resource.resource_name,
+            [ConfigOperation(config.name, ConfigOperationType.SET, config.value) for config in resource.configs],
+            replace_all=True,
+        )
+        for resource in request.resources
+    ]
+    results = await context.services.controller.alter_configs(changes, validate_only=request.validate_only)
+    return {"responses": [resource_response(result) for result in results]}

@@ -1,0 +1,40 @@
+"""ApiVersions: what this broker speaks (KIP-35, KIP-511); the first request of nearly every connection.
+
+The response header is version 0 in every version. A version we do not know is answered with UNSUPPORTED_VERSION in a
+body of version 0 that lists this API, so that the client can ask again.
+"""
+
+import re
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode
+
+API_KEY = 18
+VERSIONS = (0, 4)
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """List every API; the table is derived from the handlers, so it cannot lie."""
+    name = getattr(request, "client_software_name", None)
+    software = (name, getattr(request, "client_software_version", None))
+    if name is not None and not all(part and _SOFTWARE.fullmatch(part) for part in software):
+        return {"error_code": ErrorCode.invalid_request, "api_keys": []}
+    return {
+        "error_code": ErrorCode.none,
+        "api_keys": [
+            {"api_key": key, "min_version": first, "max_version": last}
+            for key, (first, last) in sorted(context.services.advertised_versions.items())
+        ],
+    }
+
+
+def unsupported_version() -> dict[str, Any]:
+    """The answer to a version of this API that we do not know, to be encoded in version 0."""
+    first, last = VERSIONS
+    return {
+        "error_code": ErrorCode.unsupported_version,
+        "api_keys": [{"api_key": API_KEY, "min_version": first, "max_version": last}],
+    }

@@ -1,0 +1,113 @@
+"""Configs as DescribeConfigs and CreateTopics tell them: value, where it comes from, and what it hides."""
+
+import enum
+from dataclasses import dataclass
+
+from logtier.config import BROKER_CONFIGS, ConfigDef, broker_default, render
+from logtier.metadata import paths
+from logtier.metadata.image import MetadataCache, TopicImage
+
+
+class ConfigSource(enum.IntEnum):
+    """Where a value comes from, as the protocol numbers it."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A config that gives a value, or would if the ones before it were not set."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One config of one resource. The first of `synonyms` is where `value` comes from."""
+
+    definition: ConfigDef
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    synonyms: tuple[Synonym, ...]
+
+    @property
+    def name(self) -> str:
+        """Kafka's name."""
+        return self.definition.name
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether the value is a secret; it is None then."""
+        return self.definition.sensitive
+
+
+def topic_config_entry(definition: ConfigDef, topic: TopicImage, metadata: MetadataCache) -> ConfigEntry:
+    """One config of a topic."""
+    synonyms: list[Synonym] = []
+    source: ConfigSource
+    if definition.name in topic.configs:
+        override = render(definition.parse(topic.configs[definition.name]))
+        synonyms.append(Synonym(definition.name, override, ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    for name in definition.broker_configs:
+        synonyms += _broker_synonyms(BROKER_CONFIGS[name], metadata)
+    if synonyms and synonyms[0].source is ConfigSource.DYNAMIC_TOPIC_CONFIG:
+        value, source = synonyms[0].value, synonyms[0].source
+    else:
+        inherited = broker_default(definition, metadata.config)
+        value = render(definition.default if inherited is None else inherited[1])
+        source = ConfigSource.DEFAULT_CONFIG if inherited is None else _source(inherited[0], metadata)
+    return _entry(definition, value, source, read_only=False, synonyms=synonyms)
+
+
+def broker_config_entry(definition: ConfigDef, metadata: MetadataCache) -> ConfigEntry:
+    """One config of this broker."""
+    synonyms = _broker_synonyms(definition, metadata)
+    value = render(metadata.config.value(definition.name))
+    source = _source(definition.name, metadata)
+    return _entry(definition, value, source, read_only=not definition.dynamic, synonyms=synonyms)
+
+
+def _entry(
+    definition: ConfigDef, value: str | None, source: ConfigSource, *, read_only: bool, synonyms: list[Synonym]
+) -> ConfigEntry:
+    if definition.sensitive:
+        value = None
+        synonyms = [Synonym(synonym.name, None, synonym.source) for synonym in synonyms]
+    return ConfigEntry(definition, value, source, read_only, tuple(synonyms))
+
+
+def _source(broker_config: str, metadata: MetadataCache) -> ConfigSource:
+    dynamic = metadata.image.broker_configs
+    if broker_config in dynamic.get(str(metadata.static_config.node_id), {}):
+        return ConfigSource.DYNAMIC_BROKER_CONFIG
+    if broker_config in dynamic.get(paths.CLUSTER_DEFAULT, {}):
+        return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    if broker_config in metadata.static_config.explicit:
+        return ConfigSource.STATIC_BROKER_CONFIG
+    return ConfigSource.DEFAULT_CONFIG
+
+
+def _broker_synonyms(definition: ConfigDef, metadata: MetadataCache) -> list[Synonym]:
+    """What a broker config was set to, strongest first, and its default."""
+    name = definition.name
+    synonyms = []
+    for resource, source in (
+        (str(metadata.static_config.node_id), ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (paths.CLUSTER_DEFAULT, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+    ):
+        configs = metadata.image.broker_configs.get(resource, {})
+        if name in configs:
+            synonyms.append(Synonym(name, render(definition.parse(configs[name])), source))
+    if name in metadata.static_config.explicit:
+        value = render(metadata.static_config.value(name))
+        synonyms.append(Synonym(name, value, ConfigSource.STATIC_BROKER_CONFIG))
+    if definition.default is not None:
+        synonyms.append(Synonym(name, render(definition.default), ConfigSource.DEFAULT_CONFIG))
+    return synonyms

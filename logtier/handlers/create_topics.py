@@ -1,0 +1,69 @@
+"""CreateTopics: make topics, each taken or refused by itself; from version 5 on the answer tells their configs."""
+
+from typing import Any
+
+from logtier.config import TOPIC_CONFIGS
+from logtier.controller.commands import NewTopic, TopicResult
+from logtier.handlers.config_entries import topic_config_entry
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode
+
+API_KEY = 19
+VERSIONS = (2, 7)
+
+
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Create the topics of the request; they are there, and led, when the answer leaves."""
+    topics = [
+        NewTopic(
+            topic.name,
+            topic.num_partitions,
+            topic.replication_factor,
+            {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments},
+            {config.name: config.value for config in topic.configs},
+        )
+        for topic in request.topics
+    ]
+    twice = {
+        topic.name
+        for topic in request.topics
+        if len({assignment.partition_index for assignment in topic.assignments}) != len(topic.assignments)
+        or len({config.name for config in topic.configs}) != len(topic.configs)
+    }
+    results = await context.services.controller.create_topics(
+        [topic for topic in topics if topic.name not in twice], validate_only=request.validate_only
+    )
+    refused = [_error(name, ErrorCode.invalid_request, "A partition or a config stands twice.") for name in twice]
+    return {"topics": [*(_result(result, context) for result in results), *refused]}
+
+
+def _result(result: TopicResult, context: RequestContext) -> dict[str, Any]:
+    if result.error is not None:
+        return _error(result.name, result.error.code, result.error.message)
+    topic = result.topic
+    assert topic is not None, "a result holds an error or a topic"
+    entries = [
+        topic_config_entry(definition, topic, context.services.metadata) for definition in TOPIC_CONFIGS.values()
+    ]
+    return {
+        "name": result.name,
+        "topic_id": topic.topic_id,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "num_partitions": len(topic.partitions),
+        "replication_factor": topic.replication_factor,
+        "configs": [
+            {
+                "name": entry.name,
+                "value": entry.value,
+                "read_only": False,
+                "config_source": entry.source,
+                "is_sensitive": entry.is_sensitive,
+            }
+            for entry in entries
+        ],
+    }
+
+
+def _error(name: str, code: ErrorCode, message: str) -> dict[str, Any]:
+    return {"name": name, "topic_id": None, "error_code": code, "error_message": message, "configs": []}

@@ -1,0 +1,26 @@
+"""DeleteGroups: delete groups without members, and what they have committed (KIP-229)."""
+
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode, KafkaError
+
+API_KEY = 42
+VERSIONS = (0, 2)
+
+
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Delete each group by itself."""
+    return {
+        "results": [
+            {"group_id": group_id, "error_code": await _delete(group_id, context)} for group_id in request.groups_names
+        ]
+    }
+
+
+async def _delete(group_id: str, context: RequestContext) -> ErrorCode:
+    try:
+        await context.services.groups.delete_group(group_id)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.none

@@ -1,0 +1,46 @@
+"""DeleteTopics: remove topics and all their records, by name or (version 6) by id."""
+
+from typing import Any
+from uuid import UUID
+
+from logtier.controller.commands import DeleteResult
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode
+
+API_KEY = 20
+VERSIONS = (1, 6)
+
+_BY_ID_FROM = 6
+
+
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Delete the topics of the request; their files go after `file.delete.delay.ms`."""
+    topics: list[str | UUID] = []
+    refused = []
+    if context.api_version < _BY_ID_FROM:
+        topics += request.topic_names
+    else:
+        for topic in request.topics:
+            if topic.name is not None and topic.topic_id:
+                refused.append(_result(topic.name, topic.topic_id, "Name a topic or its id, not both."))
+            elif topic.name is not None:
+                topics.append(topic.name)
+            elif topic.topic_id:
+                topics.append(topic.topic_id)
+            else:
+                refused.append(_result(None, None, "Neither a topic's name nor its id is given."))
+    results = await context.services.controller.delete_topics(topics)
+    return {"responses": [*refused, *(_answer(result, by_id=context.api_version >= _BY_ID_FROM) for result in results)]}
+
+
+def _answer(result: DeleteResult, *, by_id: bool) -> dict[str, Any]:
+    name = result.name if by_id or result.name is not None else ""
+    if result.error is None:
+        return _result(name, result.topic_id, None, ErrorCode.none)
+    return _result(name, result.topic_id, result.error.message, result.error.code)
+
+
+def _result(
+    name: str | None, topic_id: UUID | None, message: str | None, code: ErrorCode = ErrorCode.invalid_request
+) -> dict[str, Any]:
+    return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}

@@ -1,0 +1,98 @@
+"""DescribeConfigs: the configs of topics and of this broker, defaults included, with where each value comes from."""
+
+from collections.abc import Callable
+from typing import Any
+
+from logtier.config import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigDef
+from logtier.controller.commands import ConfigResourceType
+from logtier.controller.config_state import unsupported_resource
+from logtier.handlers.config_entries import ConfigEntry, broker_config_entry, topic_config_entry
+from logtier.handlers.context import RequestContext
+from logtier.metadata import paths
+from logtier.metadata.image import MetadataCache
+from logtier.metadata.topic_names import topic_name_problem
+from logtier.protocol.errors import ErrorCode, KafkaError
+
+API_KEY = 32
+VERSIONS = (1, 4)
+
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Describe each resource; one that cannot be described gets its own error."""
+    metadata = context.services.metadata
+    documented = getattr(request, "include_documentation", False)
+    results = []
+    for resource in request.resources:
+        result: dict[str, Any] = {
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "resource_type": resource.resource_type,
+            "resource_name": resource.resource_name,
+            "configs": [],
+        }
+        try:
+            entries = _entries(resource, metadata)
+        except KafkaError as error:
+            result |= {"error_code": error.code, "error_message": error.message}
+        else:
+            result["configs"] = [
+                _config(entry, synonyms=request.include_synonyms, documented=documented) for entry in entries
+            ]
+        results.append(result)
+    return {"results": results}
+
+
+def _entries(resource: Any, metadata: MetadataCache) -> list[ConfigEntry]:
+    name = resource.resource_name
+    definitions: dict[str, ConfigDef]
+    describe: Callable[[ConfigDef], ConfigEntry]
+    if resource.resource_type == ConfigResourceType.TOPIC:
+        problem = topic_name_problem(name)
+        if problem is not None:
+            raise KafkaError(ErrorCode.invalid_topic_exception, problem)
+        topic = metadata.image.topic(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{name}' does not exist.")
+        definitions = dict(TOPIC_CONFIGS)
+
+        def describe(definition: ConfigDef) -> ConfigEntry:
+            return topic_config_entry(definition, topic, metadata)
+
+    elif resource.resource_type == ConfigResourceType.BROKER:
+        node_id = metadata.static_config.node_id
+        if name == str(node_id):
+            definitions = dict(BROKER_CONFIGS)
+        elif name == "":
+            # All brokers: only what was set for all of them.
+            defaults = metadata.image.broker_configs.get(paths.CLUSTER_DEFAULT, {})
+            definitions = {config: BROKER_CONFIGS[config] for config in defaults if config in BROKER_CONFIGS}
+        else:
+            raise KafkaError(
+                ErrorCode.invalid_request, f"This is broker {node_id}; broker {name[:64]!r} must be asked itself."
+            )
+
+        def describe(definition: ConfigDef) -> ConfigEntry:
+            return broker_config_entry(definition, metadata)
+
+    else:
+        raise unsupported_resource(resource.resource_type)
+    # Null asks for all; so does an empty list, as in Kafka.
+    keys = set(resource.configuration_keys or definitions)
+    return [describe(definition) for key, definition in definitions.items() if key in keys]
+
+
+def _config(entry: ConfigEntry, *, synonyms: bool, documented: bool) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "config_source": entry.source,
+        "is_sensitive": entry.is_sensitive,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source} for synonym in entry.synonyms
+        ]
+        if synonyms
+        else [],
+        "config_type": entry.definition.type,
+        "documentation": entry.definition.doc if documented else None,
+    }

@@ -1,0 +1,76 @@
+"""DescribeGroups: state, protocol and members of groups."""
+
+from typing import Any
+
+from logtier.group.events import GroupState
+from logtier.group.group import Group
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode, KafkaError
+
+API_KEY = 15
+VERSIONS = (0, 6)
+
+#: From here on a missing group is an error and not a dead group (KIP-1043).
+_NOT_FOUND_FROM = 6
+
+#: Everybody may do everything as long as there is no authorizer: a bit for each operation on a group
+#: (READ 3, DELETE 6, DESCRIBE 8, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11).
+_ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+_NOT_ASKED = -(2**31)
+
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Describe each group by itself."""
+    asked = getattr(request, "include_authorized_operations", False)
+    operations = _ALL_OPERATIONS if asked else _NOT_ASKED
+    return {"groups": [{**_describe(name, context), "authorized_operations": operations} for name in request.groups]}
+
+
+def _describe(group_id: str, context: RequestContext) -> dict[str, Any]:
+    try:
+        group = context.services.groups.group(group_id)
+    except KafkaError as error:
+        return _without_members(group_id, "", error.code, error.message)
+    if group is not None:
+        return _with_members(group)
+    if context.api_version >= _NOT_FOUND_FROM:
+        message = f"Group {group_id} not found."
+        return _without_members(group_id, GroupState.DEAD.value, ErrorCode.group_id_not_found, message)
+    return _without_members(group_id, GroupState.DEAD.value, ErrorCode.none, None)
+
+
+def _without_members(group_id: str, state: str, error: ErrorCode, message: str | None) -> dict[str, Any]:
+    return {
+        "error_code": error,
+        "error_message": message,
+        "group_id": group_id,
+        "group_state": state,
+        "protocol_type": "",
+        "protocol_data": "",
+        "members": [],
+    }
+
+
+def _with_members(group: Group) -> dict[str, Any]:
+    # What members know and have been given is settled in a stable group only.
+    is_stable = group.state is GroupState.STABLE
+    protocol = (group.protocol_name or "") if is_stable else ""
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "group_id": group.group_id,
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": protocol,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.protocols.get(protocol, b"") if is_stable else b"",
+                "member_assignment": member.assignment if is_stable else b"",
+            }
+            for member in group.members
+        ],
+    }

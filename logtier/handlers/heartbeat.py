@@ -1,0 +1,16 @@
+"""Heartbeat: a group member lives, and learns whether it has to join again."""
+
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+
+API_KEY = 12
+VERSIONS = (0, 4)
+
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Extend the member's session."""
+    error = context.services.groups.heartbeat(
+        request.group_id, request.member_id, getattr(request, "group_instance_id", None), request.generation_id
+    )
+    return {"error_code": error}

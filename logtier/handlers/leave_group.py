@@ -1,0 +1,36 @@
+"""LeaveGroup: members go by themselves, or (version 3 on) an administrator removes several (KIP-345)."""
+
+from typing import Any
+
+from logtier.group.events import LeavingMember
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode, KafkaError
+
+API_KEY = 13
+VERSIONS = (0, 5)
+
+_SEVERAL_FROM = 3
+
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Remove the members; each has its own outcome."""
+    if context.api_version < _SEVERAL_FROM:
+        members = [LeavingMember(request.member_id)]
+    else:
+        members = [
+            LeavingMember(each.member_id, each.group_instance_id, getattr(each, "reason", None) or "")
+            for each in request.members
+        ]
+    try:
+        errors = context.services.groups.leave(request.group_id, members)
+    except KafkaError as error:
+        return {"error_code": error.code, "members": []}
+    if context.api_version < _SEVERAL_FROM:
+        return {"error_code": errors[0]}
+    return {
+        "error_code": ErrorCode.none,
+        "members": [
+            {"member_id": member.member_id, "group_instance_id": member.group_instance_id, "error_code": error}
+            for member, error in zip(members, errors, strict=True)
+        ],
+    }

@@ -1,0 +1,45 @@
+"""OffsetDelete: forget what a group has committed for topics that it no longer consumes (KIP-496)."""
+
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+
+API_KEY = 47
+VERSIONS = (0, 0)
+
+
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Delete the offsets of existing partitions; the rest is refused one by one."""
+    image = context.services.metadata.image
+    errors: dict[TopicPartition, ErrorCode] = {}
+    known = []
+    for requested in request.topics:
+        topic = image.topic(requested.name)
+        partition_count = 0 if topic is None else len(topic.partitions)
+        for partition in requested.partitions:
+            key = TopicPartition(requested.name, partition.partition_index)
+            errors[key] = ErrorCode.unknown_topic_or_partition
+            if 0 <= key.partition < partition_count:
+                known.append(key)
+    try:
+        errors.update(await context.services.groups.delete_offsets(request.group_id, known))
+    except KafkaError as error:
+        return {"error_code": error.code, "topics": []}
+    return {
+        "error_code": ErrorCode.none,
+        "topics": [
+            {
+                "name": requested.name,
+                "partitions": [
+                    {
+                        "partition_index": partition.partition_index,
+                        "error_code": errors[TopicPartition(requested.name, partition.partition_index)],
+                    }
+                    for partition in requested.partitions
+                ],
+            }
+            for requested in request.topics
+        ],
+    }

@@ -1,0 +1,123 @@
+"""What a broker checks of a batch before it appends it, from the header and the checksum alone. Pure.
+
+Records are never decoded here, compressed ones stay compressed: the fields of the header and the checksum of the whole
+are all that an append costs. Fields are passed as the tuple that `records.batch.HEADER` unpacks.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from crc32c import crc32c
+
+from logtier.config import TopicConfig
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.records.batch import (
+    ATTRIBUTES,
+    CONTROL,
+    CRC,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_LOG_APPEND,
+)
+
+Fields: TypeAlias = tuple[Any, ...]
+
+
+def split_batches(view: memoryview) -> Iterator[tuple[memoryview, Fields]]:
+    """Yield every batch of a produce request with its header's fields; raise KafkaError(corrupt_message) for a rest."""
+    position = 0
+    while position < len(view):
+        left = len(view) - position
+        if left < HEADER_BYTES:
+            raise KafkaError(ErrorCode.corrupt_message, f"{left} bytes are no record batch")
+        fields = HEADER.unpack_from(view, position)
+        size = fields[1] + LOG_OVERHEAD
+        if not HEADER_BYTES <= size <= left:
+            _check_magic(fields[3])
+            raise KafkaError(ErrorCode.corrupt_message, f"a batch claims {size} bytes, {left} are there")
+        yield view[position : position + size], fields
+        position += size
+
+
+def check_produced_batch(view: memoryview, fields: Fields, config: TopicConfig, now_ms: int) -> None:
+    """Check a batch as a producer sent it; raise KafkaError for one that must not be appended."""
+    (base_offset, _, _, magic, crc, attributes, last_delta, base_ms, max_ms, producer_id, epoch, sequence, count) = (
+        fields
+    )
+    if magic != MAGIC_V2:
+        _check_magic(magic)
+    check_checksum(view, crc)
+    if len(view) > config.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.message_too_large,
+            f"a batch of {len(view)} bytes is above max.message.bytes, {config.max_message_bytes}",
+        )
+    if count < 1 or last_delta != count - 1:
+        raise _invalid(f"a batch has {count} records and a last offset delta of {last_delta}")
+    if base_offset != 0:
+        raise _invalid(f"a batch from a producer begins with offset {base_offset} instead of 0")
+    if attributes & (CONTROL | TIMESTAMP_TYPE_LOG_APPEND):
+        if attributes & CONTROL:
+            raise _invalid("clients may not write control records")
+        raise KafkaError(ErrorCode.invalid_timestamp, "only the broker may stamp records with LogAppendTime")
+    if producer_id >= 0 and (epoch < 0 or sequence < 0):
+        raise _invalid(f"producer {producer_id} sent epoch {epoch} and sequence {sequence}")
+    if (
+        max_ms - now_ms > config.message_timestamp_after_max_ms
+        or (base_ms != NO_TIMESTAMP and now_ms - base_ms > config.message_timestamp_before_max_ms)
+    ) and config.message_timestamp_type == "CreateTime":
+        raise KafkaError(
+            ErrorCode.invalid_timestamp,
+            f"timestamps from {base_ms} to {max_ms} are too far from the broker's time, {now_ms} "
+            "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+        )
+
+
+def check_checksum(view: memoryview, crc: int) -> None:
+    """Compare a batch with the checksum in its header."""
+    if crc32c(view[ATTRIBUTES:]) != crc:
+        raise KafkaError(ErrorCode.corrupt_message, "a batch does not match its checksum")
+
+
+def stamp_append_time(view: memoryview, fields: Fields, first_offset: int, leader_epoch: int, now_ms: int) -> bytearray:
+    """Return the batch's header with its offset and the broker's time; only this needs a new checksum."""
+    (_, length, _, magic, _, attributes, last_delta, base_ms, _, producer_id, epoch, sequence, count) = fields
+    attributes |= TIMESTAMP_TYPE_LOG_APPEND
+    head = bytearray(HEADER_BYTES)
+    HEADER.pack_into(
+        head,
+        0,
+        first_offset,
+        length,
+        leader_epoch,
+        magic,
+        0,
+        attributes,
+        last_delta,
+        base_ms,
+        now_ms,
+        producer_id,
+        epoch,
+        sequence,
+        count,
+    )
+    crc = crc32c(view[HEADER_BYTES:], crc32c(memoryview(head)[ATTRIBUTES:]))
+    head[CRC:ATTRIBUTES] = crc.to_bytes(4, "big")
+    return head
+
+
+def _check_magic(magic: int) -> None:
+    if magic in (0, 1):
+        raise KafkaError(
+            ErrorCode.unsupported_for_message_format,
+            f"message format v{magic} is not supported; use a client that writes v2 (Kafka 0.11 and later)",
+        )
+    if magic != MAGIC_V2:
+        raise KafkaError(ErrorCode.corrupt_message, f"unknown message format {magic}")
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_record, message)

@@ -1,0 +1,108 @@
+"""Which leader epoch began at which offset of a partition (KIP-101, KIP-279)."""
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from logtier.runtime.disk import Disk
+
+FILE_NAME: Final = "leader-epoch-checkpoint"
+_VERSION: Final = 0
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
+
+
+class EpochEnd(NamedTuple):
+    """A leader epoch and the offset after its last record."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+class LeaderEpochs:
+    """The history of leader epochs in one log: (epoch, its first offset), as replicas need it to find where they part.
+
+    Invariant: epochs and offsets strictly increase. On disk: `leader-epoch-checkpoint`, text: version, count, one pair
+    a line. Written at every change, without waiting for the device: after a power loss recovery restores it from the
+    batches, which carry their epoch.
+    """
+
+    __slots__ = ("_disk", "_epochs", "_path", "_start_offsets", "latest")
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._path = f"{directory}/{FILE_NAME}"
+        self._epochs: list[int] = []
+        self._start_offsets: list[int] = []
+        self.latest = UNDEFINED_EPOCH
+
+    def load(self) -> None:
+        """Read the file; one that is missing or damaged counts as empty."""
+        try:
+            self._parse(self._disk.read(self._path).decode())
+        except (FileNotFoundError, ValueError):
+            self._set([], [])
+
+    def entries(self) -> list[tuple[int, int]]:
+        """Return (epoch, start offset) of every epoch."""
+        return list(zip(self._epochs, self._start_offsets, strict=True))
+
+    def assign(self, leader_epoch: int, start_offset: int) -> None:
+        """Note that `leader_epoch` begins at `start_offset`; an epoch that is not newer changes nothing."""
+        if leader_epoch <= self.latest:
+            return
+        # Epochs that began here or later wrote nothing.
+        while self._start_offsets and self._start_offsets[-1] >= start_offset:
+            self._start_offsets.pop()
+            self._epochs.pop()
+        self._set([*self._epochs, leader_epoch], [*self._start_offsets, start_offset])
+        self._write()
+
+    def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEnd:
+        """Return the greatest epoch at or below the given one and where it ends (OffsetForLeaderEpoch).
+
+        Undefined for an epoch that is newer than all, or older than the log.
+        """
+        if leader_epoch == UNDEFINED_EPOCH or leader_epoch > self.latest or not self._epochs:
+            return EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+        if leader_epoch == self.latest:
+            return EpochEnd(leader_epoch, log_end_offset)
+        following = bisect_right(self._epochs, leader_epoch)
+        if following == 0:
+            return EpochEnd(leader_epoch, self._start_offsets[0])
+        return EpochEnd(self._epochs[following - 1], self._start_offsets[following])
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the epoch that wrote `offset`, UNDEFINED_EPOCH if it is not known."""
+        i = bisect_right(self._start_offsets, offset)
+        return self._epochs[i - 1] if i else UNDEFINED_EPOCH
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget the epochs that began at or after `end_offset`."""
+        keep = bisect_right(self._start_offsets, end_offset - 1)
+        if keep < len(self._epochs):
+            self._set(self._epochs[:keep], self._start_offsets[:keep])
+            self._write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget the epochs that ended before `start_offset`; the one that wrote it now begins with it."""
+        first = bisect_right(self._start_offsets, start_offset) - 1
+        if first < 0 or self._start_offsets[first] == start_offset == self._start_offsets[0]:
+            return
+        self._set(self._epochs[first:], [start_offset, *self._start_offsets[first + 1 :]])
+        self._write()
+
+    def _set(self, epochs: list[int], start_offsets: list[int]) -> None:
+        self._epochs = epochs
+        self._start_offsets = start_offsets
+        self.latest = epochs[-1] if epochs else UNDEFINED_EPOCH
+
+    def _parse(self, text: str) -> None:
+        version, count, *lines = text.splitlines()
+        pairs = [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines)]
+        if int(version) != _VERSION or int(count) != len(pairs) or pairs != sorted(set(pairs)):
+            raise ValueError(f"{self._path} is damaged")
+        self._set([epoch for epoch, _ in pairs], [offset for _, offset in pairs])
+
+    def _write(self) -> None:
+        lines = [str(_VERSION), str(len(self._epochs)), *(f"{epoch} {offset}" for epoch, offset in self.entries())]
+        self._disk.write_atomic(self._path, ("\n".join(lines) + "\n").encode(), sync=False)

@@ -1,0 +1,133 @@
+"""One folder of `log.dirs`: whose it is, that nobody else uses it, and how it was left."""
+
+import os
+import random
+from typing import Final
+
+from logtier.protocol.uuids import random_uuid, to_text
+from logtier.runtime.disk import Disk, Lock
+
+META_PROPERTIES: Final = "meta.properties"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+LOCK: Final = ".lock"
+_META_VERSION: Final = "1"
+
+
+class LogDirError(OSError):
+    """A log folder cannot be used; one line for the user that says which, why, and what to do."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class LogDirectory:
+    """A locked log folder.
+
+    Files: `.lock` (held while the broker runs), `meta.properties` (version, cluster.id, node.id, directory.id, as
+    Kafka's), `.kafka_cleanshutdown` (there only between a clean stop and the next start). Only the log manager uses it.
+    """
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self.cluster_id = ""
+        self.directory_id = ""
+        self.was_stopped_cleanly = False
+        self._lock: Lock | None = None
+
+    def open(self, *, node_id: int, cluster_id: str | None, prng: random.Random) -> None:
+        """Create the folder if need be, lock it, check or write `meta.properties`, and take the clean-stop marker away.
+
+        Raises LogDirError.
+        """
+        try:
+            self._disk.makedirs(self.path)
+            self._lock = self._disk.lock(f"{self.path}/{LOCK}")
+            self._open_meta(node_id, cluster_id, prng)
+            marker = f"{self.path}/{CLEAN_SHUTDOWN}"
+            self.was_stopped_cleanly = self._disk.exists(marker)
+            if self.was_stopped_cleanly:
+                # Gone for sure before anything is written: else a crash would later look like a clean stop.
+                self._disk.remove(marker)
+                self._disk.fsync_directory(self.path)
+        except LogDirError:
+            self.release()
+            raise
+        except (FileExistsError, NotADirectoryError):
+            raise LogDirError(
+                f"log folder {self.path}: it, or a folder above it, is a file; name a folder in log.dirs"
+            ) from None
+        except BlockingIOError:
+            raise LogDirError(
+                f"log folder {self.path}: another broker is using it; stop that one, or name another folder in log.dirs"
+            ) from None
+        except OSError as error:
+            self.release()
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise LogDirError(
+                f"log folder {self.path}: cannot be used: {reason}; make it writable, or name another folder in "
+                "log.dirs"
+            ) from None
+
+    def mark_stopped_cleanly(self) -> None:
+        """Leave the marker that spares the next start the recovery."""
+        self._disk.write_atomic(f"{self.path}/{CLEAN_SHUTDOWN}", b'{"version":0,"brokerEpoch":-1}')
+
+    def release(self) -> None:
+        """Let the next broker have the folder."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _open_meta(self, node_id: int, cluster_id: str | None, prng: random.Random) -> None:
+        path = f"{self.path}/{META_PROPERTIES}"
+        try:
+            meta = _parse_properties(self._disk.read(path))
+        except FileNotFoundError:
+            self.cluster_id = cluster_id or to_text(random_uuid(prng))
+            self.directory_id = to_text(random_uuid(prng))
+            lines = [
+                f"version={_META_VERSION}",
+                f"cluster.id={self.cluster_id}",
+                f"node.id={node_id}",
+                f"directory.id={self.directory_id}",
+            ]
+            self._disk.write_atomic(path, ("\n".join(lines) + "\n").encode())
+            return
+        for name in ("version", "cluster.id", "node.id", "directory.id"):
+            if not meta.get(name):
+                raise LogDirError(
+                    f"log folder {self.path}: {META_PROPERTIES} is damaged, it has no {name}; restore it from a "
+                    "copy of it"
+                )
+        if meta["version"] != _META_VERSION:
+            raise LogDirError(
+                f"log folder {self.path}: {META_PROPERTIES} has version {meta['version']}, only {_META_VERSION} is "
+                "known; use the release that wrote it"
+            )
+        if meta["node.id"] != str(node_id):
+            raise LogDirError(
+                f"log folder {self.path}: it belongs to node {meta['node.id']}, this one is {node_id}; set node.id to "
+                f"{meta['node.id']}, or name another folder in log.dirs"
+            )
+        if cluster_id is not None and meta["cluster.id"] != cluster_id:
+            raise LogDirError(
+                f"log folder {self.path}: it belongs to cluster {meta['cluster.id']}, this one is {cluster_id}; name "
+                "another folder in log.dirs"
+            )
+        self.cluster_id = meta["cluster.id"]
+        self.directory_id = meta["directory.id"]
+
+
+def _parse_properties(data: bytes) -> dict[str, str]:
+    """Parse `name=value` lines; what is none is left out, and missed by the caller.
+
+    >>> _parse_properties(b"# written by a broker\\nversion=1\\nnode.id = 7\\n")
+    {'version': '1', 'node.id': '7'}
+    """
+    found: dict[str, str] = {}
+    for line in data.decode(errors="replace").splitlines():
+        name, separator, value = line.partition("=")
+        if separator and not line.startswith("#"):
+            found[name.strip()] = value.strip()
+    return found

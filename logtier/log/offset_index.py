@@ -1,0 +1,95 @@
+"""The sparse offset index of one segment."""
+
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+from typing import Final
+
+ENTRY: Final = struct.Struct(">ii")
+
+# array("i") holds the file's int32; every platform we run on agrees, and the assertion says so if one does not.
+assert array("i").itemsize == 4
+
+
+class OffsetIndex:
+    """Maps offsets to positions in the segment's file: where to begin to look for the batch that holds an offset.
+
+    An entry is (last offset of a batch relative to the segment's base, position where that batch starts), one for about
+    every `index.interval.bytes` of log, as Kafka writes it. Invariant: both strictly increase, and a position is always
+    the start of a batch. On disk: `<base offset>.index`, pairs of big-endian int32. Kept in memory; the segment
+    decides when it is written. Only the segment uses it.
+
+    >>> index = OffsetIndex()
+    >>> index.append(9, 0)
+    >>> index.append(29, 5000)
+    >>> index.position_before(15), index.position_before(29), index.boundary_at_most(4999), index.boundary_at_most(9999)
+    (0, 5000, 0, 5000)
+    """
+
+    __slots__ = ("_positions", "_relative_offsets")
+
+    def __init__(self) -> None:
+        self._relative_offsets = array("i")
+        self._positions = array("i")
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def append(self, relative_last_offset: int, position: int) -> None:
+        """Add the entry of a batch that starts at `position`."""
+        self._relative_offsets.append(relative_last_offset)
+        self._positions.append(position)
+
+    def position_before(self, relative_offset: int) -> int:
+        """Return the start of a batch at or before the one that holds the offset: the latest that is known."""
+        i = bisect_right(self._relative_offsets, relative_offset)
+        return self._positions[i - 1] if i else 0
+
+    def boundary_at_most(self, position: int) -> int:
+        """Return the last known start of a batch at or before `position`."""
+        i = bisect_right(self._positions, position)
+        return self._positions[i - 1] if i else 0
+
+    @property
+    def last_position(self) -> int:
+        """Position of the last entry, 0 if there is none."""
+        return self._positions[-1] if self._positions else 0
+
+    def truncate_to_position(self, size: int) -> None:
+        """Forget the entries of batches that start at or after `size`."""
+        keep = bisect_right(self._positions, size - 1)
+        del self._positions[keep:]
+        del self._relative_offsets[keep:]
+
+    def entries(self) -> list[tuple[int, int]]:
+        """Return all entries."""
+        return list(zip(self._relative_offsets, self._positions, strict=True))
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the file."""
+        interleaved = array("i", bytes(8 * len(self)))
+        interleaved[::2] = self._relative_offsets
+        interleaved[1::2] = self._positions
+        if sys.byteorder == "little":
+            interleaved.byteswap()
+        return interleaved.tobytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, log_size: int) -> "OffsetIndex | None":
+        """Parse a file; None when it cannot be the index of a segment of `log_size` bytes (it is then rebuilt)."""
+        if len(data) % ENTRY.size:
+            return None
+        interleaved = array("i", data)
+        if sys.byteorder == "little":
+            interleaved.byteswap()
+        index = cls()
+        index._relative_offsets = interleaved[::2]
+        index._positions = interleaved[1::2]
+        for column in (index._relative_offsets, index._positions):
+            values = column.tolist()
+            if values != sorted(set(values)) or (values and values[0] < 0):
+                return None
+        if index.last_position and index.last_position >= log_size:
+            return None
+        return index

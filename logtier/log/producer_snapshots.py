@@ -1,0 +1,90 @@
+"""The snapshot files of a partition's producers."""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from logtier.log.producer_state import ProducerStates, SnapshotError
+from logtier.log.segment import SNAPSHOT_SUFFIX, LogSegment, segment_name
+from logtier.runtime.disk import Disk
+
+_logger = logging.getLogger(__name__)
+
+NO_SNAPSHOT: Final = -1
+
+
+class ProducerSnapshots:
+    """The files `<offset>.snapshot` of one partition: the producers' state after all records before that offset.
+
+    One is taken when a segment begins and when the log is closed. Invariant: losing any or all of them loses nothing
+    but time, for the state is then replayed from an older one, or from the log's beginning.
+    """
+
+    __slots__ = ("_directory", "_disk", "_offsets")
+
+    def __init__(self, disk: Disk, directory: str, offsets: Sequence[int]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._offsets = sorted(offsets)
+
+    @property
+    def latest(self) -> int:
+        """Offset of the newest snapshot, NO_SNAPSHOT without one."""
+        return self._offsets[-1] if self._offsets else NO_SNAPSHOT
+
+    def take(self, producers: ProducerStates, offset: int, *, keep: Sequence[int], sync: bool = False) -> None:
+        """Write the snapshot at `offset`; of the older ones those at the offsets `keep` (segments' beginnings) stay."""
+        self._disk.write_atomic(self._path(offset), producers.snapshot(), sync=sync)
+        kept = set(keep)
+        for stray in [known for known in self._offsets if known != offset and known not in kept]:
+            self._remove(stray)
+        if offset not in self._offsets:
+            self._offsets.append(offset)
+            self._offsets.sort()
+
+    def remove_before(self, offset: int) -> None:
+        """Remove the snapshots before `offset`, but never the newest."""
+        for old in self._offsets[:-1]:
+            if old < offset:
+                self._remove(old)
+
+    def remove_after(self, offset: int) -> None:
+        """Remove the snapshots after `offset`: of records that are no longer there."""
+        for later in [known for known in self._offsets if known > offset]:
+            self._remove(later)
+
+    def load(self, offset: int) -> tuple[ProducerStates, int]:
+        """Return the newest sound snapshot at or before `offset`, and its offset; removes damaged ones."""
+        while True:
+            at_or_before = [known for known in self._offsets if known <= offset]
+            if not at_or_before:
+                return ProducerStates(), NO_SNAPSHOT
+            try:
+                return ProducerStates.from_snapshot(self._disk.read(self._path(at_or_before[-1]))), at_or_before[-1]
+            except (SnapshotError, FileNotFoundError) as error:
+                _logger.warning("%s is not used: %s", self._path(at_or_before[-1]), error)
+                self._remove(at_or_before[-1])
+
+    def restore(self, segments: Sequence[LogSegment], end_offset: int) -> ProducerStates:
+        """Return the producers' state before `end_offset`: a snapshot and a replay of the batches after it."""
+        self.remove_after(end_offset)
+        producers, offset = self.load(end_offset)
+        for i, segment in enumerate(segments):
+            segment_end = segments[i + 1].base_offset if i + 1 < len(segments) else end_offset
+            if segment_end <= offset or segment.size == 0:
+                continue
+            start = segment.position_of(max(offset, segment.base_offset))
+            if start is None:
+                continue
+            for found in segment.headers(start[0]):
+                if found.header.base_offset >= end_offset:
+                    break
+                producers.replay(found.header)
+        return producers
+
+    def _path(self, offset: int) -> str:
+        return f"{self._directory}/{segment_name(offset)}{SNAPSHOT_SUFFIX}"
+
+    def _remove(self, offset: int) -> None:
+        self._disk.remove(self._path(offset))
+        self._offsets.remove(offset)

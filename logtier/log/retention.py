@@ -1,0 +1,57 @@
+"""Which segments of a log are too old or too many. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from logtier.config import TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAge:
+    """What retention needs to know of one segment; `end_offset` is the next segment's base offset."""
+
+    end_offset: int
+    size_bytes: int
+    newest_ms: int
+    is_active: bool = False
+
+
+def segments_to_delete(
+    segments: Iterable[SegmentAge],
+    *,
+    total_bytes: int,
+    config: TopicConfig,
+    now_ms: int,
+    log_start_offset: int,
+    high_watermark: int,
+) -> int:
+    """Return how many of the oldest segments go: by time, by size, or because the log begins after them.
+
+    Time and size count only when `cleanup.policy` includes delete, and only for records below the high watermark. Only
+    a prefix ever goes, so that the log has no gap; `segments` is consumed no further. An empty active segment stays.
+
+    >>> segments = [SegmentAge(10, 100, 1_000), SegmentAge(20, 100, 5_000), SegmentAge(20, 0, 5_000, is_active=True)]
+    >>> segments_to_delete(
+    ...     segments,
+    ...     total_bytes=200,
+    ...     config=TopicConfig(retention_ms=3_000),
+    ...     now_ms=5_000,
+    ...     log_start_offset=0,
+    ...     high_watermark=20,
+    ... )
+    1
+    """
+    deletes = "delete" in config.cleanup_policy
+    excess_bytes = total_bytes - config.retention_bytes
+    count = 0
+    for segment in segments:
+        if segment.is_active and segment.size_bytes == 0:
+            break
+        before_start = segment.end_offset <= log_start_offset and not segment.is_active
+        expired = deletes and config.retention_ms >= 0 and now_ms - segment.newest_ms > config.retention_ms
+        too_much = deletes and config.retention_bytes >= 0 and excess_bytes >= segment.size_bytes
+        if not (before_start or ((expired or too_much) and segment.end_offset <= high_watermark)):
+            break
+        excess_bytes -= segment.size_bytes
+        count += 1
+    return count

@@ -1,0 +1,417 @@
+"""One segment of a log: a file of record batches with its two sparse indexes."""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from logtier.log.offset_index import OffsetIndex
+from logtier.log.time_index import TimeIndex
+from logtier.records.batch import (
+    ATTRIBUTES,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    NO_TIMESTAMP,
+    CorruptRecordsError,
+    RecordBatchHeader,
+    decode_records,
+)
+from logtier.runtime.disk import Buffer, Disk, File
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+DELETED_SUFFIX: Final = ".deleted"
+
+# Offsets in the indexes and positions in the file are int32.
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+
+# How much is read at a time when headers are followed, and when whole batches are checked: a few system calls per
+# megabyte, and memory that stays small beside a broker's.
+_HEADER_CHUNK_BYTES: Final = 64 * 1024
+_BATCH_CHUNK_BYTES: Final = 1024 * 1024
+
+# Base offset, length and last offset delta of a batch.
+_SPAN: Final = struct.Struct(">qi11xi")
+
+# Ends of reads that are remembered: consumers at the end of the log come back for exactly the next batch.
+_READ_ENDS_MAX: Final = 64
+
+
+def segment_name(base_offset: int) -> str:
+    """Name of a segment's files, without the suffix.
+
+    >>> segment_name(368769)
+    '00000000000000368769'
+    """
+    return f"{base_offset:020d}"
+
+
+class BatchLocation(NamedTuple):
+    """A batch in a segment: where it is and what its header says."""
+
+    position: int
+    size_bytes: int
+    header: RecordBatchHeader
+
+
+class LogSegment:
+    """A file of batches in offset order, from `base_offset` on, with an offset index and a time index.
+
+    Invariant: the file holds whole, checked batches only (what a crash left at the end is cut off by `recover`), and
+    the first `size` bytes of it never change. Files: `<base offset, 20 digits>.log`, `.index`, `.timeindex`. The
+    indexes live in memory; they are written when the segment is rolled or the log is closed, and are built anew from
+    the batches when their files are missing or damaged. Only `Log` and `recovery` use it.
+    """
+
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_indexes",
+        "_max_timestamp",
+        "_prefix",
+        "_read_ends",
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "first_timestamp_ms",
+        "index_interval_bytes",
+        "modified_ms",
+        "size",
+    )
+
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, *, size: int, modified_ms: int, index_interval_bytes: int
+    ) -> None:
+        self._disk = disk
+        self._prefix = f"{directory}/{segment_name(base_offset)}"
+        self._file: File | None = None
+        # Loaded at the first need, so that a broker with many segments starts at once.
+        self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
+        self._max_timestamp: tuple[int, int] = (NO_TIMESTAMP, base_offset)
+        self._read_ends: dict[int, int] = {}
+        self.base_offset = base_offset
+        self.size = size
+        self.modified_ms = modified_ms
+        self.created_ms = modified_ms
+        self.first_timestamp_ms: int | None = None
+        self.index_interval_bytes = index_interval_bytes
+        self.bytes_since_index = 0
+
+    @classmethod
+    def create(
+        cls, disk: Disk, directory: str, base_offset: int, *, now_ms: int, index_interval_bytes: int
+    ) -> "LogSegment":
+        """Create the segment's file, empty."""
+        segment = cls(
+            disk, directory, base_offset, size=0, modified_ms=now_ms, index_interval_bytes=index_interval_bytes
+        )
+        # Whatever indexes lie there belong to a segment that is gone.
+        disk.remove(segment._prefix + INDEX_SUFFIX)
+        disk.remove(segment._prefix + TIME_INDEX_SUFFIX)
+        segment._file = disk.open(segment.log_path, create=True)
+        segment._file.truncate(0)
+        segment._indexes = (OffsetIndex(), TimeIndex())
+        return segment
+
+    def __repr__(self) -> str:
+        return f"LogSegment({self._prefix}, {self.size} bytes)"
+
+    @property
+    def log_path(self) -> str:
+        """Path of the file of batches."""
+        return self._prefix + LOG_SUFFIX
+
+    @property
+    def file(self) -> File:
+        """The file of batches, opened at the first need."""
+        if self._file is None:
+            self._file = self._disk.open(self.log_path)
+        return self._file
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """The offset index, loaded at the first need."""
+        return (self._indexes or self._load_indexes())[0]
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """The time index, loaded at the first need."""
+        return (self._indexes or self._load_indexes())[1]
+
+    def is_index_full(self, entries_max: int) -> bool:
+        """Whether the offset index has no room for one more entry."""
+        return len((self._indexes or self._load_indexes())[0]) >= entries_max
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """Greatest timestamp of its records, NO_TIMESTAMP if they have none."""
+        if self._indexes is None:
+            self._load_indexes()
+        return self._max_timestamp[0]
+
+    # -- writing
+
+    def append(self, buffers: Sequence[Buffer], size: int, last_offset: int, max_timestamp_ms: int) -> None:
+        """Write one batch of `size` bytes, given in parts; OSError leaves the segment as it was."""
+        position = self.file.append(buffers)
+        self.size = position + size
+        self._note_batch(last_offset, position, size, max_timestamp_ms)
+
+    def _note_batch(self, last_offset: int, position: int, size: int, max_timestamp_ms: int) -> None:
+        """Take a batch that is in the file into the indexes: one rule for appending and for rebuilding."""
+        if self.first_timestamp_ms is None:
+            self.first_timestamp_ms = max_timestamp_ms
+        if max_timestamp_ms > self._max_timestamp[0]:
+            self._max_timestamp = (max_timestamp_ms, last_offset)
+        if self.bytes_since_index > self.index_interval_bytes:
+            offset_index, time_index = self._indexes or self._load_indexes()
+            offset_index.append(last_offset - self.base_offset, position)
+            timestamp, offset = self._max_timestamp
+            time_index.maybe_append(timestamp, offset - self.base_offset)
+            self.bytes_since_index = 0
+        self.bytes_since_index += size
+
+    def write_indexes(self) -> list[File]:
+        """Write both index files, to the page cache; return them, open, to be synced."""
+        if self._indexes is None:
+            return []  # never loaded, hence not changed
+        offset_index, time_index = self._indexes
+        timestamp, offset = self._max_timestamp
+        time_index.maybe_append(timestamp, offset - self.base_offset)
+        files: list[File] = []
+        for suffix, data in ((INDEX_SUFFIX, offset_index.to_bytes()), (TIME_INDEX_SUFFIX, time_index.to_bytes())):
+            file = self._disk.open(self._prefix + suffix, create=True)
+            file.truncate(0)
+            file.append([data])
+            files.append(file)
+        return files
+
+    def flush(self) -> None:
+        """Write the indexes and sync all three files."""
+        for file in self.write_indexes():
+            file.fsync()
+            file.close()
+        self.file.fsync()
+
+    def release(self) -> None:
+        """Let go of the file: it closes with the last slice that refers to it, and opens again if it is needed."""
+        self._file = None
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop the batches from the one that holds `offset` on; return where the log now ends."""
+        found = self.locate(offset)
+        if found is None:
+            return offset
+        offset_index, time_index = self._indexes or self._load_indexes()
+        self.file.truncate(found.position)
+        self.size = found.position
+        self._read_ends.clear()
+        offset_index.truncate_to_position(self.size)
+        time_index.truncate_to_offset(found.header.base_offset - self.base_offset)
+        self._restore_after_indexes()
+        return min(offset, found.header.base_offset)
+
+    def mark_deleted(self) -> None:
+        """Give the files the names of deleted ones: a restart then removes them, reads under way go on."""
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            path = self._prefix + suffix
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED_SUFFIX)
+
+    def remove_deleted(self) -> None:
+        """Remove the files that `mark_deleted` renamed. The open file closes with the last slice that refers to it."""
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self._disk.remove(self._prefix + suffix + DELETED_SUFFIX)
+
+    # -- reading
+
+    def locate(self, offset: int) -> BatchLocation | None:
+        """Find the first batch whose last offset is at or after `offset`; None if there is none in this segment."""
+        start = self.offset_index.position_before(offset - self.base_offset)
+        for found in self.headers(start):
+            if found.header.last_offset >= offset:
+                return found
+        return None
+
+    def position_of(self, offset: int) -> tuple[int, int] | None:
+        """Return where to read from for `offset`: (position of its batch, that batch's first offset), or None.
+
+        As `locate`, without the cost of whole headers: every fetch comes through here.
+        """
+        position = self._read_ends.get(offset)
+        size = self.size
+        if position is not None and position < size:
+            return position, offset
+        position = (self._indexes or self._load_indexes())[0].position_before(offset - self.base_offset)
+        chunk = b""
+        chunk_start = position
+        while position < size:
+            at = position - chunk_start
+            if at + _SPAN.size > len(chunk):
+                chunk = self.file.pread(self.index_interval_bytes + _SPAN.size, position)
+                chunk_start, at = position, 0
+            base_offset, length, last_offset_delta = _SPAN.unpack_from(chunk, at)
+            if base_offset + last_offset_delta >= offset:
+                return position, base_offset
+            if length <= 0:
+                raise CorruptRecordsError(f"{self.log_path} is damaged at byte {position}")
+            position += length + LOG_OVERHEAD
+        return None
+
+    def remember_read_end(self, next_offset: int, position: int) -> None:
+        """Note that the batch at `position` (or the end of the file, for now) begins with `next_offset`."""
+        read_ends = self._read_ends
+        if next_offset not in read_ends:
+            if len(read_ends) >= _READ_ENDS_MAX:
+                del read_ends[next(iter(read_ends))]
+            read_ends[next_offset] = position
+
+    def batch_size_at(self, position: int) -> int:
+        """Size of the batch at a position."""
+        head = self.file.pread(HEADER_BYTES, position)
+        return int.from_bytes(head[8:12], "big") + LOG_OVERHEAD
+
+    def headers(self, position: int = 0) -> Iterator[BatchLocation]:
+        """Follow the batches from the one at `position` on, headers only."""
+        size = self.size
+        chunk = b""
+        chunk_start = position
+        while position + HEADER_BYTES <= size:
+            at = position - chunk_start
+            if at + HEADER_BYTES > len(chunk):
+                # The first look is short: most look-ups end within an index interval.
+                wanted = _HEADER_CHUNK_BYTES if chunk else 2 * self.index_interval_bytes
+                chunk = self.file.pread(max(HEADER_BYTES, min(wanted, size - position)), position)
+                chunk_start, at = position, 0
+            header = RecordBatchHeader.parse(chunk, at)
+            yield BatchLocation(position, header.size_bytes, header)
+            position += header.size_bytes
+
+    def checked_batches(self, position: int = 0) -> Iterator[tuple[BatchLocation, memoryview]]:
+        """Follow the whole batches from `position` on; end before the first that is torn, damaged or out of order."""
+        chunk = b""
+        chunk_start = position
+        next_offset = self.base_offset
+        while position + HEADER_BYTES <= self.size:
+            at = position - chunk_start
+            available = len(chunk) - at
+            batch_size = (
+                int.from_bytes(chunk[at + 8 : at + 12], "big") + LOG_OVERHEAD if available >= LOG_OVERHEAD else 0
+            )
+            if available < HEADER_BYTES or batch_size > available:
+                if position + batch_size > self.size:
+                    return
+                chunk = self.file.pread(min(max(batch_size, _BATCH_CHUNK_BYTES), self.size - position), position)
+                chunk_start, at = position, 0
+                batch_size = int.from_bytes(chunk[8:12], "big") + LOG_OVERHEAD
+                if len(chunk) < batch_size <= self.size - position:
+                    chunk = self.file.pread(batch_size, position)
+            if batch_size < HEADER_BYTES or at + batch_size > len(chunk):
+                return
+            batch = memoryview(chunk)[at : at + batch_size]
+            header = RecordBatchHeader(*HEADER.unpack_from(batch))
+            if (
+                header.magic != MAGIC_V2
+                or header.base_offset < next_offset
+                or header.last_offset_delta < 0
+                or crc32c(batch[ATTRIBUTES:]) != header.crc
+            ):
+                return
+            yield BatchLocation(position, batch_size, header), batch
+            next_offset = header.last_offset + 1
+            position += batch_size
+
+    def first_record_not_before(self, timestamp_ms: int, start_offset: int) -> tuple[int, int, int] | None:
+        """Find the first record at or after `start_offset` whose timestamp is at least the given one.
+
+        Returns (timestamp, offset, leader epoch). The one batch that holds it is decoded.
+        """
+        relative = self.time_index.offset_before(timestamp_ms)
+        start = self.offset_index.position_before(max(relative or 0, start_offset - self.base_offset))
+        for found in self.headers(start):
+            if found.header.max_timestamp_ms >= timestamp_ms and found.header.last_offset >= start_offset:
+                for record in decode_records(self.file.pread(found.size_bytes, found.position)):
+                    if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+                        return record.timestamp_ms, record.offset, found.header.partition_leader_epoch
+        return None
+
+    # -- restoring
+
+    def recover(self) -> Iterator[BatchLocation]:
+        """Check every batch, cut off the file where the first is not whole and sound, and build both indexes anew.
+
+        Yields each good batch, so that the caller can rebuild its state in the same pass; must be run to its end.
+        """
+        self._indexes = (OffsetIndex(), TimeIndex())
+        self._max_timestamp = (NO_TIMESTAMP, self.base_offset)
+        self._read_ends.clear()
+        self.first_timestamp_ms = None
+        self.bytes_since_index = 0
+        end = 0
+        for found, _ in self.checked_batches():
+            header = found.header
+            if header.last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
+                break
+            self._note_batch(header.last_offset, found.position, found.size_bytes, header.max_timestamp_ms)
+            yield found
+            end = found.position + found.size_bytes
+        if end != self.size:
+            self.file.truncate(end)
+            self.size = end
+
+    def next_offset_after_clean_stop(self) -> int:
+        """Return the offset after the last batch, found from the last index entry on (a few kilobytes are read)."""
+        if self.size == 0:
+            return self.base_offset
+        last: BatchLocation | None = None
+        for found in self.headers(self.offset_index.last_position):
+            last = found
+        if last is None or last.position + last.size_bytes != self.size:
+            raise ValueError(f"{self.log_path} does not end with a whole batch")
+        return last.header.last_offset + 1
+
+    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        offset_index = self._read_index(INDEX_SUFFIX)
+        time_index = self._read_index(TIME_INDEX_SUFFIX)
+        parsed_offsets = None if offset_index is None else OffsetIndex.from_bytes(offset_index, self.size)
+        parsed_times = None if time_index is None else TimeIndex.from_bytes(time_index)
+        if parsed_offsets is None or parsed_times is None:
+            return self._rebuild_indexes()
+        self._indexes = (parsed_offsets, parsed_times)
+        self._restore_after_indexes()
+        return self._indexes
+
+    def _read_index(self, suffix: str) -> bytes | None:
+        try:
+            return self._disk.read(self._prefix + suffix)
+        except FileNotFoundError:
+            return None
+
+    def _rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Build both indexes from the headers."""
+        self._indexes = (OffsetIndex(), TimeIndex())
+        self._max_timestamp = (NO_TIMESTAMP, self.base_offset)
+        self.first_timestamp_ms = None
+        self.bytes_since_index = 0
+        for found in self.headers():
+            self._note_batch(found.header.last_offset, found.position, found.size_bytes, found.header.max_timestamp_ms)
+        return self._indexes
+
+    def _restore_after_indexes(self) -> None:
+        """Bring what is not in the index files (greatest timestamp, bytes since the last entry) up to date."""
+        assert self._indexes is not None
+        offset_index, time_index = self._indexes
+        last = time_index.last()
+        self._max_timestamp = (
+            (NO_TIMESTAMP, self.base_offset) if last is None else (last[0], last[1] + self.base_offset)
+        )
+        self.bytes_since_index = self.size - offset_index.last_position
+        for found in self.headers(offset_index.last_position):
+            if found.header.max_timestamp_ms > self._max_timestamp[0]:
+                self._max_timestamp = (found.header.max_timestamp_ms, found.header.last_offset)
+        self.first_timestamp_ms = next((first.header.max_timestamp_ms for first in self.headers()), None)

@@ -1,0 +1,1 @@
+"""Record batches: the v2 format, its checksum and its codecs."""

@@ -1,0 +1,337 @@
+"""Record batches to Arrow: what a fetch returns becomes the columns of Spark's `format("kafka")`.
+
+For Spark tasks and tools only; never imported by a broker (numba and Arrow cost 91 MiB and most of a second). Bad bytes
+raise CorruptRecordsError with the partition and the batch's offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from logtier.records import columns_kernels as kernels
+from logtier.records.batch import ATTRIBUTES, COMPRESSION_MASK, CONTROL, DECOMPRESSED_BYTES_MAX
+from logtier.records.batch import CRC as CRC_POSITION
+from logtier.records.batch import RECORDS as HEADER_BYTES
+from logtier.records.compression import Buffer, CorruptRecordsError, decompress
+
+__all__ = ["CorruptRecordsError", "column_schema", "decode_columns", "warm_numba_cache"]
+
+# Rows of one Arrow batch: large enough that per-batch costs vanish, small enough for Spark's off-heap memory.
+ROWS_MAX = 20_000
+# Records decoded in one go; far below the 2 GiB that Arrow's 32-bit offsets reach, even with one batch of the largest
+# decompressed size on top.
+GROUP_BYTES = 16 << 20
+
+_KEY_VALUE_HEADERS = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_Ints = npt.NDArray[np.int64]
+
+
+def column_schema(*, include_headers: bool = False) -> pa.Schema:
+    """The columns of `format("kafka")`, in its order and with its names and types."""
+    fields: list[pa.Field[Any]] = [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+    if include_headers:
+        # Spark names the elements of an array "element".
+        fields.append(pa.field("headers", pa.list_(pa.field("element", _KEY_VALUE_HEADERS))))
+    return pa.schema(fields)
+
+
+def read_only(buffer: Any, dtype: Any = np.uint8) -> npt.NDArray[Any]:
+    """A read-only array over a buffer, so that a kernel is compiled once for bytes, bytearrays and Arrow's memory."""
+    array = np.frombuffer(buffer, dtype=dtype) if buffer is not None else np.zeros(0, dtype=dtype)
+    array.flags.writeable = False
+    return array
+
+
+def decode_columns(
+    records: Buffer,
+    topic: str,
+    partition: int,
+    *,
+    start_offset: int = 0,
+    end_offset: int = 2**63 - 1,
+    include_headers: bool = False,
+    rows_max: int = ROWS_MAX,
+) -> Iterator[pa.RecordBatch]:
+    """Decodes whole record batches to Arrow, only the records with offsets in [start_offset, end_offset).
+
+    Batches outside of the range are passed over; a part of a batch at the end (as fetches have) is ignored; control
+    batches are skipped. CRCs of all decoded batches are checked.
+    """
+    if len(records) < HEADER_BYTES:
+        return
+    data = read_only(records)
+    where = f"{topic}-{partition}"
+    count = kernels.count_batches(data)
+    if count < 0:
+        raise CorruptRecordsError(f"{where}: {kernels.ERRORS[count]} in the fetched batches")
+    table = np.empty((count, kernels.FIELDS), np.int64)
+    code, row = kernels.scan_batches(data, table)
+    if code:
+        raise _corrupt(where, table, row, code)
+    last = table[:, kernels.BASE_OFFSET] + table[:, kernels.LAST_OFFSET_DELTA]
+    overlapping = np.flatnonzero(table[1:, kernels.BASE_OFFSET] <= last[:-1])
+    if len(overlapping):
+        raise _corrupt(where, table, int(overlapping[0]) + 1, kernels.BAD_OFFSET)
+    wanted = (last >= start_offset) & (table[:, kernels.BASE_OFFSET] < end_offset) & (table[:, kernels.COUNT] > 0)
+    wanted &= (table[:, kernels.CODEC_AND_FLAGS] & CONTROL) == 0
+    table = table[wanted]
+    _check_crcs(memoryview(records), table, where)
+    constants = _Constants(topic, partition)
+    for group, sources in _groups(memoryview(records), data, table, where):
+        decoded = _decode_group(group, sources, where, include_headers)
+        low, high = np.searchsorted(decoded.offsets, [start_offset, end_offset])
+        for begin in range(int(low), int(high), rows_max):
+            yield constants.record_batch(decoded, begin, min(rows_max, int(high) - begin))
+
+
+def _corrupt(where: str, table: _Ints, row: int, code: int) -> CorruptRecordsError:
+    offset = int(table[row, kernels.BASE_OFFSET])
+    return CorruptRecordsError(f"{where}: the record batch at offset {offset} is corrupt: {kernels.ERRORS[code]}")
+
+
+def _check_crcs(records: memoryview, table: _Ints, where: str) -> None:
+    starts = (table[:, kernels.BATCH_START] + ATTRIBUTES).tolist()
+    ends = table[:, kernels.BATCH_END].tolist()
+    expected = table[:, kernels.CRC].tolist()
+    for row, (start, end, crc) in enumerate(zip(starts, ends, expected, strict=True)):
+        if crc32c(records[start:end]) != crc:
+            offset = int(table[row, kernels.BASE_OFFSET])
+            raise CorruptRecordsError(f"{where}: the record batch at offset {offset} is corrupt: its CRC is wrong")
+
+
+@dataclass(slots=True)
+class _Source:
+    """Consecutive batches whose (decompressed) records lie in one buffer."""
+
+    data: npt.NDArray[np.uint8]
+    table: _Ints
+
+
+def _groups(
+    records: memoryview, data: npt.NDArray[np.uint8], table: _Ints, where: str
+) -> Iterator[tuple[int, list[_Source]]]:
+    """Cuts the batches into groups of about GROUP_BYTES of decompressed records: (bytes, sources)."""
+    sources: list[_Source] = []
+    group_bytes = 0
+    codecs = table[:, kernels.CODEC_AND_FLAGS] & COMPRESSION_MASK
+    sizes = table[:, kernels.RECORDS_END] - table[:, kernels.RECORDS_START]
+    row = 0
+    while row < len(table):
+        if codecs[row]:
+            plain = _decompress(records, table, row, int(codecs[row]), where)
+            source = _Source(read_only(plain), table[row : row + 1].copy())
+            source.table[0, kernels.RECORDS_START] = 0
+            source.table[0, kernels.RECORDS_END] = len(plain)
+            group_bytes += len(plain)
+            row += 1
+        else:
+            first = row
+            while row < len(table) and not codecs[row] and (row == first or group_bytes < GROUP_BYTES):
+                group_bytes += int(sizes[row])
+                row += 1
+            source = _Source(data, table[first:row])
+        sources.append(source)
+        if group_bytes >= GROUP_BYTES or row == len(table):
+            yield group_bytes, sources
+            sources, group_bytes = [], 0
+
+
+def _decompress(records: memoryview, table: _Ints, row: int, codec: int, where: str) -> bytes:
+    payload = records[int(table[row, kernels.RECORDS_START]) : int(table[row, kernels.RECORDS_END])]
+    try:
+        return decompress(codec, payload, limit_bytes=DECOMPRESSED_BYTES_MAX)
+    except CorruptRecordsError as error:
+        offset = int(table[row, kernels.BASE_OFFSET])
+        raise CorruptRecordsError(f"{where}: the record batch at offset {offset} is corrupt: {error}") from error
+
+
+@dataclass(slots=True)
+class _Decoded:
+    """The columns of one group, before they are cut into Arrow batches."""
+
+    offsets: _Ints
+    key: Any
+    value: Any
+    timestamps: Any
+    timestamp_types: npt.NDArray[np.int32]
+    headers: Any
+
+
+def _buffer(array: Any) -> pa.Buffer:
+    """Arrow's view of an array's memory, without a copy."""
+    return pa.py_buffer(array)
+
+
+def _binary(type_: Any, offsets: Any, data: Any, valid: npt.NDArray[np.bool_] | None) -> Any:
+    bitmap = None
+    if valid is not None and not valid.all():
+        bitmap = _buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(type_, len(offsets) - 1, [bitmap, _buffer(offsets), _buffer(data)])
+
+
+def _decode_group(group_bytes: int, sources: list[_Source], where: str, include_headers: bool) -> _Decoded:
+    for source in sources:
+        # Before anything is allocated: a hostile count must not take memory that its bytes do not justify.
+        sizes = source.table[:, kernels.RECORDS_END] - source.table[:, kernels.RECORDS_START]
+        impossible = np.flatnonzero(source.table[:, kernels.COUNT] > sizes)
+        if len(impossible):
+            raise _corrupt(where, source.table, int(impossible[0]), kernels.BAD_COUNT)
+    counts = [int(source.table[:, kernels.COUNT].sum()) for source in sources]
+    rows = sum(counts)
+    offsets = np.empty(rows, np.int64)
+    timestamps = np.empty(rows, np.int64)
+    timestamp_types = np.empty(rows, np.int32)
+    key_offsets = np.zeros(rows + 1, np.int32)
+    value_offsets = np.zeros(rows + 1, np.int32)
+    key_data = np.empty(group_bytes, np.uint8)
+    value_data = np.empty(group_bytes, np.uint8)
+    key_valid = np.empty(rows, np.bool_)
+    value_valid = np.empty(rows, np.bool_)
+    header_ranges = np.empty((rows, 2), np.int64)
+    row = 0
+    for source, count in zip(sources, counts, strict=True):
+        code, bad = kernels.decode_batches(
+            source.data,
+            source.table,
+            row,
+            offsets,
+            timestamps,
+            timestamp_types,
+            key_offsets,
+            key_data,
+            key_valid,
+            value_offsets,
+            value_data,
+            value_valid,
+            header_ranges,
+        )
+        if code:
+            raise _corrupt(where, source.table, bad, code)
+        row += count
+    headers = None
+    if include_headers:
+        headers = _decode_headers(group_bytes, sources, counts, header_ranges, where)
+    return _Decoded(
+        offsets,
+        _binary(pa.binary(), key_offsets, key_data, key_valid),
+        _binary(pa.binary(), value_offsets, value_data, value_valid),
+        pa.Array.from_buffers(pa.timestamp("us", "UTC"), rows, [None, _buffer(timestamps)]),
+        timestamp_types,
+        headers,
+    )
+
+
+def _decode_headers(
+    group_bytes: int, sources: list[_Source], counts: list[int], header_ranges: _Ints, where: str
+) -> Any:
+    """The headers column; null where a record has none, as in `format("kafka")`."""
+    rows = sum(counts)
+    list_offsets = np.zeros(rows + 1, np.int32)
+    start = 0
+    for source, count in zip(sources, counts, strict=True):
+        code = kernels.count_headers(source.data, header_ranges, start, start + count, list_offsets)
+        if code:
+            raise _corrupt(where, source.table, 0, code)
+        start += count
+    total = int(list_offsets[rows])
+    key_offsets = np.zeros(total + 1, np.int32)
+    value_offsets = np.zeros(total + 1, np.int32)
+    key_data = np.empty(group_bytes, np.uint8)
+    value_data = np.empty(group_bytes, np.uint8)
+    value_valid = np.empty(total, np.bool_)
+    start = 0
+    for source, count in zip(sources, counts, strict=True):
+        code = kernels.decode_headers(
+            source.data,
+            header_ranges,
+            start,
+            start + count,
+            list_offsets,
+            key_offsets,
+            key_data,
+            value_offsets,
+            value_data,
+            value_valid,
+        )
+        if code:
+            raise _corrupt(where, source.table, 0, code)
+        start += count
+    keys = _binary(pa.string(), key_offsets, key_data, None)
+    try:
+        keys.validate(full=True)  # a header's key is UTF-8 by the protocol, but nobody has checked it before
+    except pa.ArrowInvalid as error:
+        offset = int(sources[0].table[0, kernels.BASE_OFFSET])
+        raise CorruptRecordsError(f"{where}: a header's key at or after offset {offset} is not UTF-8") from error
+    values: Any = _binary(pa.binary(), value_offsets, value_data, value_valid)
+    elements = pa.StructArray.from_arrays([keys, values], fields=list(_KEY_VALUE_HEADERS))
+    bitmap = _buffer(np.packbits(np.diff(list_offsets) > 0, bitorder="little"))
+    return pa.Array.from_buffers(
+        column_schema(include_headers=True).field("headers").type,
+        rows,
+        [bitmap, _buffer(list_offsets)],
+        children=[elements],
+    )
+
+
+class _Constants:
+    """The columns that are the same in every row, made once and sliced."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._topics: Any = pa.nulls(0, pa.string())
+        self._partitions: Any = pa.nulls(0, pa.int32())
+
+    def record_batch(self, decoded: _Decoded, start: int, rows: int) -> pa.RecordBatch:
+        """One Arrow batch of the decoded rows [start, start + rows)."""
+        if len(self._topics) < rows:
+            self._topics = pa.repeat(pa.scalar(self._topic, pa.string()), rows)
+            self._partitions = pa.array(np.full(rows, self._partition, np.int32))
+        columns: list[Any] = [
+            decoded.key.slice(start, rows),
+            decoded.value.slice(start, rows),
+            self._topics.slice(0, rows),
+            self._partitions.slice(0, rows),
+            pa.array(decoded.offsets[start : start + rows]),
+            decoded.timestamps.slice(start, rows),
+            pa.array(decoded.timestamp_types[start : start + rows]),
+        ]
+        if decoded.headers is not None:
+            columns.append(decoded.headers.slice(start, rows))
+        return pa.RecordBatch.from_arrays(columns, schema=column_schema(include_headers=decoded.headers is not None))
+
+
+def warm_numba_cache() -> None:
+    """Compiles every kernel, or loads it from numba's cache on disk.
+
+    Called once in the driver, so that the tasks that follow find the cache filled instead of compiling side by side.
+    """
+    from logtier.records.columns_encode import BatchEncoder
+
+    encoder = BatchEncoder(1)
+    rows = pa.record_batch(
+        {
+            "key": pa.array([b"key", None], pa.binary()),
+            "value": pa.array([b"value", None], pa.binary()),
+            "headers": pa.array([[{"key": "h", "value": b"v"}], None], pa.list_(_KEY_VALUE_HEADERS)),
+        }
+    )
+    for encoded in encoder.encode(rows, now_ms=0):
+        encoded.data[CRC_POSITION:ATTRIBUTES] = crc32c(memoryview(encoded.data)[ATTRIBUTES:]).to_bytes(4, "big")
+        for _ in decode_columns(encoded.data, "warm", 0, include_headers=True):
+            pass

@@ -1,0 +1,535 @@
+"""The APIs of topics, configs and producer ids, in every version, over a real local metadata store.
+
+Each request goes through kio's writer and the broker's own reader, each answer through the broker's encoder and kio's
+reader: what a client would send and see.
+"""
+
+import asyncio
+import dataclasses
+import inspect
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from io import BytesIO
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from logtier.config import BrokerConfig
+from logtier.controller.commands import NewPartitions
+from logtier.controller.controller import Controller
+from logtier.handlers import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    incremental_alter_configs,
+    init_producer_id,
+    metadata,
+)
+from logtier.handlers.context import RequestContext, Services
+from logtier.metadata.image import MetadataCache
+from logtier.metadata.local import LocalMetadataStore
+from logtier.protocol import messages
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.runtime.clock import SystemClock
+from logtier.runtime.disk import RealDisk
+
+CORRELATION_ID = 77
+SECOND_MS = 1000
+
+
+class Client:
+    """Sends requests to handlers as a connection would."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+
+    async def send(self, handler: ModuleType, version: int, **fields: Any) -> Any:
+        request = self._through_the_wire(handler.API_KEY, version, fields)
+        context = RequestContext(
+            self.services, handler.API_KEY, version, CORRELATION_ID, "tester", "127.0.0.1", "User:ANONYMOUS"
+        )
+        answer = handler.handle(request, context)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if isinstance(answer, dict):
+            body = messages.encode_response(handler.API_KEY, version, answer)
+        else:
+            prefix, body = answer
+            assert prefix == messages.response_prefix(handler.API_KEY, version, CORRELATION_ID, len(body))
+        response, size = entity_reader(load_response_schema(handler.API_KEY, version))(body, 0)
+        assert size == len(body)
+        return response
+
+    @staticmethod
+    def _through_the_wire(api_key: int, version: int, fields: Mapping[str, Any]) -> Any:
+        schema = load_request_schema(api_key, version)
+        buffer = BytesIO()
+        entity_writer(schema)(buffer, build(schema, fields))
+        header = messages.RequestHeader(api_key, version, CORRELATION_ID, "tester", 0)
+        head = b"\0" if messages.is_flexible(api_key, version) else b""
+        return messages.read_request(header, head + buffer.getvalue())
+
+    async def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
+        response = await self.send(create_topics, 7, **create_request(name, partitions, configs))
+        return response.topics[0]
+
+
+def build(schema: Any, fields: Mapping[str, Any]) -> Any:
+    """An entity of one version; what that version does not have is left out."""
+    given: dict[str, Any] = {}
+    for field in dataclasses.fields(schema):
+        if field.name not in fields:
+            if field.default is dataclasses.MISSING and field.metadata.get("kafka_type") == "bool":
+                given[field.name] = False
+            continue
+        value = fields[field.name]
+        if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+            inner = field.type.__args__[0]  # type: ignore[union-attr]
+            inner = inner.__args__[0] if not isinstance(inner, type) or hasattr(inner, "__args__") else inner
+            value = tuple(build(inner, item) for item in value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        given[field.name] = value
+    return schema(**given)
+
+
+def create_request(name: str, partitions: int, configs: Mapping[str, str | None]) -> dict[str, Any]:
+    topic = {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "assignments": (),
+        "configs": [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()],
+    }
+    return {"topics": [topic], "timeout": messages._to_timedelta(SECOND_MS), "validate_only": False}
+
+
+def run(directory: Path, scenario: Callable[[Client], Awaitable[None]], **properties: object) -> None:
+    async def main() -> None:
+        config = BrokerConfig.from_properties({name.replace("_", "."): value for name, value in properties.items()})
+        store = LocalMetadataStore(str(directory), RealDisk())
+        await store.start()
+        cache = MetadataCache(config)
+        prng = random.Random(5)
+        controller = Controller(config, SystemClock(), prng, store, cache)
+        await controller.start()
+        await controller.register_broker(1, "broker.example", 19092, "rack-a")
+        nothing = cast("Any", None)
+        services = Services(config, SystemClock(), prng, cache, controller, nothing, nothing)
+        try:
+            await scenario(Client(services))
+        finally:
+            await controller.stop()
+            await store.close()
+
+    asyncio.run(main())
+
+
+def versions(handler: ModuleType) -> Any:
+    first, last = handler.VERSIONS
+    return pytest.mark.parametrize("version", range(first, last + 1))
+
+
+def test_the_version_ranges_are_kafka_4_1s() -> None:
+    assert {module.API_KEY: module.VERSIONS for module in (
+        metadata, create_topics, delete_topics, init_producer_id, describe_configs, alter_configs, create_partitions,
+        incremental_alter_configs, describe_cluster,
+    )} == {
+        3: (0, 13), 19: (2, 7), 20: (1, 6), 22: (0, 5), 32: (1, 4), 33: (0, 2), 37: (0, 3), 44: (0, 1), 60: (0, 2),
+    }  # fmt: skip
+
+
+@versions(metadata)
+def test_metadata_tells_brokers_and_topics(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        topic_id = (await client.create("flights", 3)).topic_id
+        response = await client.send(metadata, version, topics=[{"name": "flights", "topic_id": None}])
+        broker = response.brokers[0]
+        assert (broker.node_id, broker.host, broker.port) == (1, "broker.example", 19092)
+        (topic,) = response.topics
+        assert (topic.name, topic.error_code) == ("flights", ErrorCode.none)
+        assert [partition.partition_index for partition in topic.partitions] == [0, 1, 2]
+        assert all(p.leader_id == 1 and p.replica_nodes == p.isr_nodes == (1,) for p in topic.partitions)
+        if version >= 1:
+            assert (broker.rack, response.controller_id, topic.is_internal) == ("rack-a", 1, False)
+        if version >= 2:
+            assert response.cluster_id == client.services.metadata.image.cluster_id
+        if version >= 7:
+            assert topic.partitions[0].leader_epoch == 0
+        if version >= 10:
+            assert topic.topic_id == topic_id
+
+    run(tmp_path, scenario)
+
+
+@versions(metadata)
+def test_metadata_of_all_topics(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        for name in ("b", "a", "__consumer_offsets"):
+            await client.create(name)
+        response = await client.send(metadata, version, topics=None if version else ())
+        assert [topic.name for topic in response.topics] == ["__consumer_offsets", "a", "b"]
+        if version >= 1:
+            assert [topic.is_internal for topic in response.topics] == [True, False, False]
+            assert (await client.send(metadata, version, topics=())).topics == ()
+
+    run(tmp_path, scenario)
+
+
+@versions(metadata)
+def test_metadata_creates_a_missing_topic_where_that_is_wanted(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        asked = [{"name": "new", "topic_id": None}, {"name": "a b", "topic_id": None}]
+        if version >= 4:
+            response = await client.send(metadata, version, topics=asked, allow_auto_topic_creation=False)
+            assert [topic.error_code for topic in response.topics] == [
+                ErrorCode.unknown_topic_or_partition,
+                ErrorCode.invalid_topic_exception,
+            ]
+            assert client.services.metadata.image.topics == {}
+        for _ in range(2):
+            response = await client.send(metadata, version, topics=asked, allow_auto_topic_creation=True)
+            assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in response.topics] == [
+                ("new", ErrorCode.none, 4),
+                ("a b", ErrorCode.invalid_topic_exception, 0),
+            ]
+
+    run(tmp_path, scenario, num_partitions=4)
+
+
+def test_metadata_creates_nothing_where_the_broker_forbids_it(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        response = await client.send(metadata, 12, topics=[{"name": "new", "topic_id": None}])
+        assert response.topics[0].error_code is ErrorCode.unknown_topic_or_partition
+        assert client.services.metadata.image.topics == {}
+
+    run(tmp_path, scenario, auto_create_topics_enable=False)
+
+
+def test_metadata_does_not_make_internal_topics(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        response = await client.send(metadata, 12, topics=[{"name": "__consumer_offsets", "topic_id": None}])
+        assert response.topics[0].error_code is ErrorCode.unknown_topic_or_partition
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [10, 11, 12, 13])
+def test_metadata_by_topic_id(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        topic_id = (await client.create("flights", 2)).topic_id
+        unknown = uuid.uuid4()
+        name = None if version > 10 else ""
+        asked = [{"topic_id": topic_id, "name": name}, {"topic_id": unknown, "name": name}]
+        found, missing = (await client.send(metadata, version, topics=asked)).topics
+        assert (found.name, found.topic_id, len(found.partitions)) == ("flights", topic_id, 2)
+        assert (missing.error_code, missing.topic_id) == (ErrorCode.unknown_topic_id, unknown)
+        assert missing.name == (None if version >= 12 else "")
+        assert len(client.services.metadata.image.topics) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_metadata_of_nothing_at_all_is_refused(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        with pytest.raises(KafkaError, match="without a name and without an id"):
+            await client.send(metadata, 12, topics=[{"topic_id": None, "name": None}])
+
+    run(tmp_path, scenario)
+
+
+def test_kept_metadata_is_dropped_when_the_image_changes(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        await client.create("t", 1)
+        asked = [{"name": "t", "topic_id": None}]
+        for expected in (1, 1, 5, 5):
+            if expected == 5:
+                await client.services.controller.create_partitions([NewPartitions("t", 5)])
+            assert len((await client.send(metadata, 12, topics=asked)).topics[0].partitions) == expected
+            assert len((await client.send(metadata, 12, topics=None)).topics[0].partitions) == expected
+        await client.services.controller.delete_topics(["t"])
+        assert (await client.send(metadata, 12, topics=None)).topics == ()
+
+    run(tmp_path, scenario)
+
+
+@versions(create_topics)
+def test_topics_are_created_each_by_itself(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        request = create_request("t", 3, {"retention.ms": "5"})
+        request["topics"] += create_request("bad name", 1, {})["topics"] + create_request("u", 1, {"x": "1"})["topics"]
+        good, bad_name, bad_config = (await client.send(create_topics, version, **request)).topics
+        assert (good.name, good.error_code) == ("t", ErrorCode.none)
+        assert bad_name.error_code is ErrorCode.invalid_topic_exception
+        assert bad_config.error_code is ErrorCode.invalid_config
+        assert "topic config 'x' is not known" in bad_config.error_message
+        if version >= 5:
+            assert (good.num_partitions, good.replication_factor) == (3, 1)
+            configs = {config.name: (config.value, config.config_source) for config in good.configs}
+            assert configs["retention.ms"] == ("5", 1)
+            assert configs["segment.bytes"] == ("1000000", 4)
+            assert configs["segment.ms"] == ("604800000", 5)
+        if version >= 7:
+            assert good.topic_id == client.services.metadata.image.topics["t"].topic_id
+            assert good.topic_id.int
+        again = await client.send(create_topics, version, **create_request("t", 3, {}))
+        assert again.topics[0].error_code is ErrorCode.topic_already_exists
+        validated = create_request("v", 1, {}) | {"validate_only": True}
+        assert (await client.send(create_topics, version, **validated)).topics[0].error_code is ErrorCode.none
+        assert sorted(client.services.metadata.image.topics) == ["t"]
+
+    run(tmp_path, scenario, log_segment_bytes=1_000_000)
+
+
+def test_a_config_or_partition_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        request = create_request("t", 1, {})
+        request["topics"][0]["configs"] = [{"name": "retention.ms", "value": value} for value in "12"]
+        assert (await client.send(create_topics, 7, **request)).topics[0].error_code is ErrorCode.invalid_request
+        request = create_request("t", -1, {})
+        request["topics"][0] |= {
+            "replication_factor": -1,
+            "assignments": [{"partition_index": 0, "broker_ids": (1,)}] * 2,
+        }
+        assert (await client.send(create_topics, 7, **request)).topics[0].error_code is ErrorCode.invalid_request
+
+    run(tmp_path, scenario)
+
+
+@versions(delete_topics)
+def test_topics_are_deleted(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        await client.create("t", 1, retention_ms="5")
+        u = (await client.create("u")).topic_id
+        fields: dict[str, Any] = {"timeout": messages._to_timedelta(SECOND_MS)}
+        if version < 6:
+            fields["topic_names"] = ["t", "missing"]
+        else:
+            fields["topics"] = [
+                {"name": "t", "topic_id": None},
+                {"name": "missing", "topic_id": None},
+                {"name": None, "topic_id": u},
+                {"name": None, "topic_id": uuid.UUID(int=5)},
+                {"name": None, "topic_id": None},
+                {"name": "t", "topic_id": u},
+            ]
+        response = await client.send(delete_topics, version, **fields)
+        codes = {(result.name, getattr(result, "topic_id", None)): result.error_code for result in response.responses}
+        if version < 6:
+            assert codes == {
+                ("t", None): ErrorCode.none,
+                ("missing", None): ErrorCode.unknown_topic_or_partition,
+            }
+            assert sorted(client.services.metadata.image.topics) == ["u"]
+        else:
+            assert sorted(codes.values()) == sorted(
+                [
+                    ErrorCode.none,
+                    ErrorCode.none,
+                    ErrorCode.unknown_topic_or_partition,
+                    ErrorCode.unknown_topic_id,
+                    ErrorCode.invalid_request,
+                    ErrorCode.invalid_request,
+                ]
+            )
+            assert codes["u", u] is ErrorCode.none
+            assert client.services.metadata.image.topics == {}
+
+    run(tmp_path, scenario)
+
+
+@versions(create_partitions)
+def test_every_topic_of_create_partitions_gets_its_result(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        await client.create("t", 2)
+        topics = [
+            {"name": "t", "count": 5, "assignments": None},
+            {"name": "missing", "count": 5, "assignments": None},
+        ]
+        fields = {"timeout": messages._to_timedelta(SECOND_MS), "validate_only": False}
+        response = await client.send(create_partitions, version, topics=topics, **fields)
+        assert [(result.name, result.error_code) for result in response.results] == [
+            ("t", ErrorCode.none),
+            ("missing", ErrorCode.unknown_topic_or_partition),
+        ]
+        assert len(client.services.metadata.image.topics["t"].partitions) == 5
+        fewer = [{"name": "t", "count": 6, "assignments": [{"broker_ids": (9,)}]}]
+        response = await client.send(create_partitions, version, topics=fewer, **fields)
+        assert response.results[0].error_code is ErrorCode.invalid_replica_assignment
+        assert "broker 9" in response.results[0].error_message
+
+    run(tmp_path, scenario)
+
+
+@versions(describe_configs)
+def test_configs_of_topics_and_brokers_are_described(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        await client.create("t", 1, retention_ms="5")
+        resources = [
+            {"resource_type": 2, "resource_name": "t", "configuration_keys": None},
+            {"resource_type": 2, "resource_name": "missing", "configuration_keys": None},
+            {"resource_type": 4, "resource_name": "1", "configuration_keys": ("num.partitions", "log.retention.ms")},
+            {"resource_type": 4, "resource_name": "2", "configuration_keys": None},
+            {"resource_type": 4, "resource_name": "", "configuration_keys": None},
+            {"resource_type": 32, "resource_name": "g", "configuration_keys": None},
+        ]
+        response = await client.send(
+            describe_configs, version, resources=resources, include_synonyms=True, include_documentation=True
+        )
+        topic, missing, broker, other, all_brokers, group = response.results
+        configs = {config.name: config for config in topic.configs}
+        assert len(configs) == 33
+        retention = configs["retention.ms"]
+        assert (retention.value, retention.config_source, retention.read_only) == ("5", 1, False)
+        assert [(synonym.name, synonym.value, synonym.source) for synonym in retention.synonyms] == [
+            ("retention.ms", "5", 1),
+            ("log.retention.hours", "168", 5),
+        ]
+        segment = configs["segment.bytes"]
+        assert (segment.value, segment.config_source) == ("1000000", 4)
+        assert [(synonym.name, synonym.value, synonym.source) for synonym in segment.synonyms] == [
+            ("log.segment.bytes", "1000000", 4),
+            ("log.segment.bytes", "1073741824", 5),
+        ]
+        if version >= 3:
+            assert retention.config_type == 5
+            assert "Age above which" in retention.documentation
+        assert missing.error_code is ErrorCode.unknown_topic_or_partition
+        assert {config.name: (config.value, config.read_only) for config in broker.configs} == {
+            "num.partitions": ("1", True),
+            "log.retention.ms": (None, False),
+        }
+        assert other.error_code is ErrorCode.invalid_request
+        assert (all_brokers.error_code, all_brokers.configs) == (ErrorCode.none, ())
+        assert group.error_code is ErrorCode.invalid_request
+        plain = await client.send(
+            describe_configs, version, resources=resources[:1], include_synonyms=False, include_documentation=False
+        )
+        assert all(config.synonyms == () for config in plain.results[0].configs)
+
+    run(tmp_path, scenario, log_segment_bytes=1_000_000)
+
+
+@versions(incremental_alter_configs)
+def test_configs_are_altered_one_by_one(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        await client.create("t", 1, retention_ms="5")
+
+        async def alter(*configs: tuple[str, int, str | None], validate_only: bool = False) -> ErrorCode:
+            resource = {
+                "resource_type": 2,
+                "resource_name": "t",
+                "configs": [
+                    {"name": name, "config_operation": operation, "value": value} for name, operation, value in configs
+                ],
+            }
+            response = await client.send(
+                incremental_alter_configs, version, resources=[resource], validate_only=validate_only
+            )
+            (result,) = response.responses
+            assert (result.resource_type, result.resource_name) == (2, "t")
+            code: ErrorCode = result.error_code
+            return code
+
+        def configs() -> dict[str, str]:
+            return dict(client.services.metadata.image.topics["t"].configs)
+
+        assert await alter(("segment.bytes", 0, "100"), ("retention.ms", 1, None)) is ErrorCode.none
+        assert configs() == {"segment.bytes": "100"}
+        assert await alter(("segment.bytes", 0, "200"), validate_only=True) is ErrorCode.none
+        assert await alter(("segment.bytes", 0, "x"), ("retention.ms", 0, "5")) is ErrorCode.invalid_config
+        assert await alter(("cleanup.policy", 2, "compact")) is ErrorCode.invalid_config
+        assert configs() == {"segment.bytes": "100"}
+
+    run(tmp_path, scenario)
+
+
+@versions(alter_configs)
+def test_configs_are_replaced_as_a_whole(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        await client.create("t", 1, retention_ms="5")
+        resources = [
+            {"resource_type": 2, "resource_name": "t", "configs": [{"name": "segment.bytes", "value": "100"}]},
+            {"resource_type": 2, "resource_name": "missing", "configs": ()},
+        ]
+        response = await client.send(alter_configs, version, resources=resources, validate_only=False)
+        assert [result.error_code for result in response.responses] == [
+            ErrorCode.none,
+            ErrorCode.unknown_topic_or_partition,
+        ]
+        assert client.services.metadata.image.topics["t"].configs == {"segment.bytes": "100"}
+
+    run(tmp_path, scenario)
+
+
+def test_a_dynamic_broker_config_is_described_with_its_source(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        await client.create("t")
+        for name, value in (("", "7"), ("1", "8")):
+            configs = [{"name": "log.retention.ms", "config_operation": 0, "value": value}]
+            resource = {"resource_type": 4, "resource_name": name, "configs": configs}
+            response = await client.send(incremental_alter_configs, 1, resources=[resource], validate_only=False)
+            assert response.responses[0].error_code is ErrorCode.none
+        keys = ("log.retention.ms", "retention.ms")
+        resources = [
+            {"resource_type": 4, "resource_name": "1", "configuration_keys": keys},
+            {"resource_type": 2, "resource_name": "t", "configuration_keys": keys},
+            {"resource_type": 4, "resource_name": "", "configuration_keys": None},
+        ]
+        described = await client.send(describe_configs, 4, resources=resources, include_synonyms=True)
+        broker, topic = (result.configs[0] for result in described.results[:2])
+        assert (broker.value, broker.config_source) == ("8", 2)
+        assert [(synonym.value, synonym.source) for synonym in broker.synonyms] == [("8", 2), ("7", 3)]
+        assert (topic.value, topic.config_source) == ("8", 2)
+        assert [config.name for config in described.results[2].configs] == ["log.retention.ms"]
+
+    run(tmp_path, scenario)
+
+
+@versions(init_producer_id)
+def test_idempotent_producers_get_ids_and_transactional_ones_a_refusal(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        timeout = messages._to_timedelta(SECOND_MS)
+        ids = []
+        for _ in range(3):
+            response = await client.send(init_producer_id, version, transactional_id=None, transaction_timeout=timeout)
+            assert (response.error_code, response.producer_epoch) == (ErrorCode.none, 0)
+            ids.append(response.producer_id)
+        assert ids == [0, 1, 2]
+        response = await client.send(init_producer_id, version, transactional_id="tx", transaction_timeout=timeout)
+        assert (response.error_code, response.producer_id) == (ErrorCode.invalid_request, -1)
+        if version >= 3:
+            response = await client.send(
+                init_producer_id,
+                version,
+                transactional_id=None,
+                transaction_timeout=timeout,
+                producer_id=0,
+                producer_epoch=-1,
+            )
+            assert response.error_code is ErrorCode.invalid_request
+
+    run(tmp_path, scenario)
+
+
+@versions(describe_cluster)
+def test_the_cluster_is_described(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        fields = {"include_cluster_authorized_operations": False, "include_fenced_brokers": False}
+        response = await client.send(describe_cluster, version, **fields)
+        assert response.error_code is ErrorCode.none
+        assert (response.cluster_id, response.controller_id) == (client.services.metadata.image.cluster_id, 1)
+        assert [(broker.broker_id, broker.port) for broker in response.brokers] == [(1, 19092)]
+        if version >= 1:
+            response = await client.send(describe_cluster, version, endpoint_type=2, **fields)
+            assert response.error_code is ErrorCode.unsupported_endpoint_type
+
+    run(tmp_path, scenario)

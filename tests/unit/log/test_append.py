@@ -1,0 +1,264 @@
+"""Appending: offsets, validation, duplicates, rolling."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.records.batch import CONTROL, TIMESTAMP_TYPE_LOG_APPEND, check_batch, decode_records
+from logtier.runtime.disk import Buffer, RealFile
+
+if TYPE_CHECKING:
+    from tests.unit.log.conftest import LogFolder, MakeBatch
+
+
+def refused(folder: LogFolder, batch: bytes, code: ErrorCode) -> str:
+    end = folder.log.log_end_offset
+    size = folder.log.size_bytes
+    with pytest.raises(KafkaError) as caught:
+        folder.append(batch)
+    assert caught.value.code == code
+    assert (folder.log.log_end_offset, folder.log.size_bytes) == (end, size)
+    return caught.value.message
+
+
+def test_batches_get_consecutive_offsets_and_the_leader_epoch(folder: LogFolder, make_batch: MakeBatch) -> None:
+    first = folder.append(make_batch(3), leader_epoch=4)
+    second = folder.append(make_batch(2), leader_epoch=5)
+    assert (first.first_offset, first.last_offset, first.record_count, first.duplicate) == (0, 2, 3, False)
+    assert (second.first_offset, second.last_offset) == (3, 4)
+    assert second.log_append_time_ms == -1
+    assert [check_batch(batch).partition_leader_epoch for batch in folder.log.batches()] == [4, 5]
+    assert folder.log.leader_epochs.entries() == [(4, 0), (5, 3)]
+
+
+def test_the_receive_buffer_may_be_reused_after_the_append(folder: LogFolder, make_batch: MakeBatch) -> None:
+    buffer = bytearray(make_batch(2, value=b"kept"))
+    folder.log.append_as_leader(memoryview(buffer), leader_epoch=0, now_ms=1_000_000)
+    buffer[:] = bytes(len(buffer))
+    buffer.clear()  # raises if anything still refers to it
+    assert [value for _, value in folder.read_all()] == [b"kept", b"kept"]
+
+
+def test_several_batches_of_one_request_are_appended_in_order(folder: LogFolder, make_batch: MakeBatch) -> None:
+    info = folder.append(make_batch(2, value=b"a") + make_batch(3, value=b"b"))
+    assert (info.first_offset, info.last_offset, info.record_count) == (0, 4, 5)
+    assert [value for _, value in folder.read_all()] == [b"a", b"a", b"b", b"b", b"b"]
+
+
+def test_of_several_batches_none_is_appended_if_one_is_bad(folder: LogFolder, make_batch: MakeBatch) -> None:
+    bad = bytearray(make_batch(1))
+    bad[-1] ^= 1
+    refused(folder, make_batch(2) + bad, ErrorCode.corrupt_message)
+    refused(folder, make_batch(2) + make_batch(1)[:-1], ErrorCode.corrupt_message)
+    refused(folder, make_batch(2) + b"x", ErrorCode.corrupt_message)
+    idempotent = make_batch(1, producer_id=1, producer_epoch=0, base_sequence=0)
+    refused(folder, make_batch(2) + idempotent, ErrorCode.invalid_record)
+
+
+@pytest.mark.parametrize("size", [1, 11, 60])
+def test_bytes_that_are_too_few_for_a_header_are_refused(folder: LogFolder, make_batch: MakeBatch, size: int) -> None:
+    refused(folder, make_batch(1)[:size], ErrorCode.corrupt_message)
+
+
+def test_no_bytes_are_no_records(folder: LogFolder) -> None:
+    refused(folder, b"", ErrorCode.invalid_record)
+
+
+@pytest.mark.parametrize("length", [-(2**31), -12, -1, 0, 48, 2**31 - 1])
+def test_a_hostile_batch_length_is_refused(folder: LogFolder, make_batch: MakeBatch, length: int) -> None:
+    batch = bytearray(make_batch(1))
+    struct.pack_into(">i", batch, 8, length)
+    refused(folder, bytes(batch), ErrorCode.corrupt_message)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_message_formats_are_refused_with_the_remedy(folder: LogFolder, make_batch: MakeBatch, magic: int) -> None:
+    batch = bytearray(make_batch(1))
+    batch[16] = magic
+    assert "client" in refused(folder, bytes(batch), ErrorCode.unsupported_for_message_format)
+
+
+def test_an_unknown_magic_is_corruption(folder: LogFolder, make_batch: MakeBatch) -> None:
+    batch = bytearray(make_batch(1))
+    batch[16] = 3
+    refused(folder, bytes(batch), ErrorCode.corrupt_message)
+
+
+def test_control_records_of_clients_are_refused(folder: LogFolder, make_batch: MakeBatch) -> None:
+    refused(folder, make_batch(1, attributes=CONTROL), ErrorCode.invalid_record)
+
+
+def test_only_the_broker_stamps_with_append_time(folder: LogFolder, make_batch: MakeBatch) -> None:
+    refused(folder, make_batch(1, attributes=TIMESTAMP_TYPE_LOG_APPEND), ErrorCode.invalid_timestamp)
+
+
+def test_a_batch_that_claims_an_offset_is_refused(folder: LogFolder, make_batch: MakeBatch) -> None:
+    refused(folder, make_batch(1, base_offset=5), ErrorCode.invalid_record)
+
+
+def test_a_producer_id_without_sequence_is_refused(folder: LogFolder, make_batch: MakeBatch) -> None:
+    refused(folder, make_batch(1, producer_id=4), ErrorCode.invalid_record)
+
+
+def test_a_batch_above_the_limit_is_refused(folder: LogFolder, make_batch: MakeBatch) -> None:
+    batch = make_batch(1, value=bytes(500))
+    folder.configure(max_message_bytes=len(batch) - 1)
+    assert "max.message.bytes" in refused(folder, batch, ErrorCode.message_too_large)
+    folder.configure(max_message_bytes=len(batch))
+    folder.append(batch)
+
+
+def test_a_batch_above_the_segment_size_is_refused(folder: LogFolder, make_batch: MakeBatch) -> None:
+    folder.configure(segment_bytes=100)
+    refused(folder, make_batch(1, value=bytes(500)), ErrorCode.record_list_too_large)
+
+
+def test_timestamps_too_far_from_the_clock_are_refused(folder: LogFolder, make_batch: MakeBatch) -> None:
+    folder.configure(message_timestamp_after_max_ms=10, message_timestamp_before_max_ms=20)
+    refused(folder, make_batch(1, timestamp_ms=1_000_011), ErrorCode.invalid_timestamp)
+    refused(folder, make_batch(1, timestamp_ms=999_979), ErrorCode.invalid_timestamp)
+    folder.append(make_batch(1, timestamp_ms=1_000_010))
+    folder.append(make_batch(1, timestamp_ms=999_980))
+    folder.append(make_batch(1, timestamp_ms=-1))
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_log_append_time_is_stamped_with_a_new_checksum(folder: LogFolder, make_batch: MakeBatch, codec: int) -> None:
+    folder.configure(message_timestamp_type="LogAppendTime", message_timestamp_after_max_ms=0)
+    info = folder.append(make_batch(3, codec=codec, timestamp_ms=5_000_000), now_ms=2_000_000)
+    assert info.log_append_time_ms == 2_000_000
+    [batch] = folder.log.batches()
+    assert check_batch(batch).is_log_append_time
+    assert {record.timestamp_ms for record in decode_records(batch)} == {2_000_000}
+
+
+def test_a_retry_returns_the_first_offsets_and_appends_nothing(folder: LogFolder, make_batch: MakeBatch) -> None:
+    batches = [make_batch(2, producer_id=1, producer_epoch=0, base_sequence=2 * i) for i in range(6)]
+    infos = [folder.append(batch) for batch in batches]
+    for batch, info in zip(batches[1:], infos[1:], strict=True):
+        retry = folder.append(batch)
+        assert (retry.first_offset, retry.last_offset, retry.duplicate) == (info.first_offset, info.last_offset, True)
+    assert folder.log.log_end_offset == 12
+    # The sixth last is outside of the window that five requests in flight need.
+    refused(folder, batches[0], ErrorCode.out_of_order_sequence_number)
+
+
+def test_a_full_disk_is_a_storage_error_and_leaves_no_trace(
+    folder: LogFolder, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.append(make_batch(1, value=b"before", producer_id=1, producer_epoch=0, base_sequence=0))
+    batch = make_batch(1, value=b"after", producer_id=1, producer_epoch=0, base_sequence=1)
+    with monkeypatch.context() as patch:
+
+        def full(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+            os.pwrite(descriptor, bytes(buffers[0])[:7], position)
+            return 7
+
+        def no_space(descriptor: int, data: Buffer, position: int) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(os, "pwritev", full)
+        patch.setattr("logtier.runtime.disk.os.pwrite", no_space)
+        patch.setattr(os, "pwrite", no_space)
+        with pytest.raises((KafkaError, OSError)):
+            folder.append(batch)
+    assert folder.append(batch).first_offset == 1
+    assert [value for _, value in folder.read_all()] == [b"before", b"after"]
+
+
+def test_a_short_write_is_continued(folder: LogFolder, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda descriptor, buffers, position: whole(descriptor, buffers[:1], position))
+    folder.append(make_batch(3, value=b"long" * 100))
+    assert len(folder.read_all()) == 3
+
+
+def test_more_buffers_than_one_call_takes_are_written(folder: LogFolder) -> None:
+    path = folder.path / "many"
+    file = RealFile(str(path), os.O_RDWR | os.O_CREAT)
+    assert file.append([b"a"] * 5_000) == 0
+    assert file.append([b"b"]) == 5_000
+    assert path.read_bytes() == b"a" * 5_000 + b"b"
+
+
+def test_a_full_segment_is_rolled(small_segments: LogFolder, make_batch: MakeBatch) -> None:
+    for _ in range(30):
+        small_segments.append(make_batch(1))
+    sizes = [path.stat().st_size for path in sorted(small_segments.path.glob("*.log"))]
+    assert len(sizes) >= 3
+    assert max(sizes) <= 1_000
+    assert len(small_segments.read_all()) == 30
+    bases = [int(name[:20]) for name in small_segments.names(".log")]
+    assert small_segments.names(".snapshot") == [f"{base:020d}.snapshot" for base in bases[1:]]
+
+
+def test_a_segment_is_rolled_when_its_first_batch_is_too_old(folder: LogFolder, make_batch: MakeBatch) -> None:
+    folder.configure(segment_ms=100)
+    for timestamp_ms in (1_000, 1_100, 1_101, 1_150):
+        folder.append(make_batch(1, timestamp_ms=timestamp_ms))
+    assert [int(name[:20]) for name in folder.names(".log")] == [0, 2]
+    assert not folder.log.maybe_roll(1_201)
+    assert folder.log.maybe_roll(1_202)
+    assert not folder.log.maybe_roll(9_999)  # empty now
+
+
+def test_a_segment_is_rolled_when_its_index_is_full(folder: LogFolder, make_batch: MakeBatch) -> None:
+    folder.configure(segment_index_bytes=16, index_interval_bytes=0)
+    for _ in range(9):
+        folder.append(make_batch(1))
+    assert folder.log.segment_count > 2
+    assert all((folder.path / name).stat().st_size <= 16 for name in folder.names(".index"))
+
+
+def test_a_segment_is_rolled_before_its_offsets_overflow(folder: LogFolder, make_batch: MakeBatch) -> None:
+    leader = bytearray(make_batch(1))
+    for offset in (0, 2**31 - 1, 2**31, 2**31 + 1):
+        struct.pack_into(">q", leader, 0, offset)
+        folder.log.append_as_follower(bytes(leader))
+    assert [int(name[:20]) for name in folder.names(".log")] == [0, 2**31]
+
+
+def test_a_follower_keeps_offsets_and_leaves_a_cut_batch_out(folder: LogFolder, make_batch: MakeBatch) -> None:
+    fetched = make_batch(2, base_offset=5, partition_leader_epoch=3) + make_batch(
+        3, base_offset=7, partition_leader_epoch=4, producer_id=1, producer_epoch=0, base_sequence=0
+    )
+    info = folder.log.append_as_follower(fetched + make_batch(1, base_offset=10)[:-1])
+    assert (info.first_offset, info.last_offset, info.record_count, info.size_bytes) == (5, 9, 5, len(fetched))
+    assert folder.log.leader_epochs.entries() == [(3, 5), (4, 7)]
+    assert folder.log.producers.get(1) is not None
+    with pytest.raises(KafkaError, match="ends at 10"):
+        folder.log.append_as_follower(make_batch(1, base_offset=9))
+
+
+def test_a_damaged_batch_of_the_leader_is_refused(folder: LogFolder, make_batch: MakeBatch) -> None:
+    batch = bytearray(make_batch(2))
+    batch[-1] ^= 1
+    with pytest.raises(KafkaError) as caught:
+        folder.log.append_as_follower(bytes(batch))
+    assert caught.value.code == ErrorCode.corrupt_message
+    assert folder.log.log_end_offset == 0
+
+
+def test_flush_messages_forces_the_log_to_disk(folder: LogFolder, make_batch: MakeBatch) -> None:
+    folder.configure(flush_messages=5)
+    folder.append(make_batch(4))
+    assert folder.log.recovery_point == 0
+    folder.append(make_batch(1))
+    assert folder.log.recovery_point == 5
+
+
+def test_flush_ms_forces_the_log_to_disk(folder: LogFolder, make_batch: MakeBatch) -> None:
+    folder.configure(flush_ms=50)
+    folder.log.flush_if_due(1_000_000)
+    folder.append(make_batch(4))
+    folder.log.flush_if_due(1_000_049)
+    assert folder.log.recovery_point == 0
+    folder.log.flush_if_due(1_000_050)
+    assert folder.log.recovery_point == 4
