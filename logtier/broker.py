@@ -142,6 +142,7 @@ class Broker:
             connections_max=config.max_connections,
             connections_per_host_max=config.max_connections_per_ip,
             idle_ms_max=config.connections_max_idle_ms,
+            queued_bytes_max=config.queued_max_request_bytes,
             buffer_bytes=(config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes),
             backlog=config.socket_listen_backlog_size,
         )

@@ -10,7 +10,7 @@ from logtier.protocol.errors import ProtocolViolationError
 _LENGTH = struct.Struct(">i")
 #: What an idle connection costs; most requests that are not Produce fit.
 INITIAL_BUFFER_BYTES = 16 << 10
-#: A buffer that grew past this is given back as soon as it is empty.
+#: A buffer that grew past this is given back as soon as it is empty; a smaller one when the connection rests.
 KEPT_BUFFER_BYTES = 1 << 20
 #: Received beyond the frame that is being filled, so that a burst of small requests takes one system call.
 READ_AHEAD_BYTES = 64 << 10
@@ -73,6 +73,24 @@ class RequestFramer:
         self._start += size
         # kio reads from immutable bytes only.
         return bytes(self._view[begin : self._start])
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Size of a frame that has begun and outgrows the initial buffer, else 0.
+
+        Raises:
+            ProtocolViolationError: as `next_frame`.
+        """
+        received = self._end - self._start
+        if received < 4:
+            return 0
+        size = self._size_at_start()
+        return size if size > max(received, INITIAL_BUFFER_BYTES) else 0
+
+    def shrink(self) -> None:
+        """Give a grown buffer back, if nothing is in it."""
+        if self._end == self._start and len(self._buffer) > INITIAL_BUFFER_BYTES:
+            self._replace(INITIAL_BUFFER_BYTES)
 
     @property
     def has_frame(self) -> bool:

@@ -10,11 +10,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from logtier.network.connection import RequestFramer
+from logtier.network.request_memory import RequestMemory
 from logtier.protocol.errors import ProtocolViolationError
 from logtier.runtime.clock import Clock
 from logtier.runtime.network import Listener, Network, Part, Stream
 
 logger = logging.getLogger(__name__)
+
+#: A connection that was silent for so long gives its large buffer back.
+REST_MS = 10_000
 
 #: The response of one request: its parts in order, or None where the request asked for none (acks=0).
 Response = Sequence[Part] | None
@@ -31,6 +35,7 @@ class ServerLimits:
         connections_max: Connections at one time (`max.connections`).
         connections_per_host_max: Connections of one host at one time (`max.connections.per.ip`).
         idle_ms_max: A connection silent for longer is closed (`connections.max.idle.ms`).
+        queued_bytes_max: Requests that are being received, in all (`queued.max.request.bytes`), -1 for no limit.
         buffer_bytes: The kernel's send and receive buffers (`socket.send.buffer.bytes`, ...), -1 for its own choice.
         backlog: Connections that wait to be accepted (`socket.listen.backlog.size`).
     """
@@ -39,6 +44,7 @@ class ServerLimits:
     connections_max: int
     connections_per_host_max: int
     idle_ms_max: int
+    queued_bytes_max: int = -1
     buffer_bytes: tuple[int, int] = (-1, -1)
     backlog: int = 50
 
@@ -51,6 +57,7 @@ class Server:
         self._clock = clock
         self._dispatch = dispatch
         self._limits = limits
+        self._memory = RequestMemory(limits.queued_bytes_max)
         self._connections: set[ClientConnection] = set()
         self._count_by_host: dict[str, int] = {}
         self._listener: Listener | None = None
@@ -65,7 +72,7 @@ class Server:
         self._listener = self._network.listen(
             host,
             port,
-            lambda: ClientConnection(self, self._clock, self._dispatch, self._limits),
+            lambda: ClientConnection(self, self._clock, self._dispatch, self._limits, self._memory),
             backlog=self._limits.backlog,
             buffer_bytes=self._limits.buffer_bytes,
         )
@@ -113,25 +120,35 @@ class Server:
                 del self._count_by_host[host]
 
     def _schedule_idle_check(self) -> None:
-        interval_s = max(1.0, self._limits.idle_ms_max / 4000)
-        self._idle_check = asyncio.get_running_loop().call_later(interval_s, self._close_idle)
+        interval_s = min(REST_MS, max(1000, self._limits.idle_ms_max // 4)) / 1000
+        self._idle_check = asyncio.get_running_loop().call_later(interval_s, self._check_idle)
 
-    def _close_idle(self) -> None:
-        deadline_ms = self._clock.monotonic_ms() - self._limits.idle_ms_max
-        for connection in [c for c in self._connections if c.is_idle_since(deadline_ms)]:
-            connection.close()
+    def _check_idle(self) -> None:
+        """Close connections that are silent for too long; take large buffers from those that rest."""
+        now_ms = self._clock.monotonic_ms()
+        for connection in list(self._connections):
+            if connection.is_idle_since(now_ms - self._limits.idle_ms_max):
+                connection.close()
+            elif connection.is_idle_since(now_ms - REST_MS):
+                connection.shrink()
         self._schedule_idle_check()
 
 
 class ClientConnection:
     """One client: receives frames, has them answered one by one, sends the responses in that order."""
 
-    def __init__(self, server: Server, clock: Clock, dispatch: Dispatch, limits: ServerLimits) -> None:
+    def __init__(
+        self, server: Server, clock: Clock, dispatch: Dispatch, limits: ServerLimits, memory: RequestMemory
+    ) -> None:
         self.peer_host = ""
         self._server = server
         self._clock = clock
         self._dispatch = dispatch
         self._framer = RequestFramer(limits.request_bytes_max)
+        self._memory = memory
+        #: What this connection holds of the shared budget: its unfinished request.
+        self._admitted_bytes = 0
+        self._is_queued = False
         self._stream: Stream | None = None
         self._answering: asyncio.Future[Response] | None = None
         self._serving = False
@@ -161,6 +178,9 @@ class ClientConnection:
     def connection_lost(self, error: OSError | None) -> None:
         """The client is gone; what was being answered is given up."""
         self._stream = None
+        if self._is_queued:
+            self._memory.withdraw(self._admitted)
+        self._release()
         if error is not None:
             logger.info("connection of %s lost: %s", self.peer_host, error)
         if self._answering is not None:
@@ -176,6 +196,10 @@ class ClientConnection:
         """Whether nothing was received since then and nothing is being answered."""
         return self._last_received_ms < deadline_ms and self._answering is None
 
+    def shrink(self) -> None:
+        """Give back the buffer of a connection that rests."""
+        self._framer.shrink()
+
     def _serve(self) -> None:
         if self._serving:
             return
@@ -185,6 +209,7 @@ class ClientConnection:
                 frame = self._framer.next_frame()
                 if frame is None:
                     break
+                self._release()
                 response = self._dispatch(frame, self)
                 if isinstance(response, Awaitable):
                     self._await(response)
@@ -197,10 +222,35 @@ class ClientConnection:
             self._serving = False
         if self._stream is not None:
             # A whole frame that waits is enough read-ahead; without one we must hear of more bytes or of the end.
-            if self._framer.has_frame:
+            if self._framer.has_frame or not self._has_memory():
                 self._stream.pause_reading()
             else:
                 self._stream.resume_reading()
+
+    def _has_memory(self) -> bool:
+        """Whether the request that is being received, if there is one, is admitted to the shared budget."""
+        if self._is_queued:
+            return False
+        wanted = self._framer.unfinished_bytes
+        if wanted <= self._admitted_bytes:
+            return True
+        self._is_queued = not self._memory.admit(wanted, self._admitted)
+        if not self._is_queued:
+            self._admitted_bytes = wanted
+        return not self._is_queued
+
+    def _admitted(self) -> None:
+        """The budget has room for the request at last: receive the rest of it."""
+        self._is_queued = False
+        self._admitted_bytes = self._framer.unfinished_bytes
+        if self._stream is not None:
+            self._stream.resume_reading()
+
+    def _release(self) -> None:
+        if self._admitted_bytes:
+            # First to zero: whoever is admitted by the release may be this connection again.
+            released, self._admitted_bytes = self._admitted_bytes, 0
+            self._memory.release(released)
 
     def _await(self, response: Awaitable[Response]) -> None:
         answering = asyncio.ensure_future(response)

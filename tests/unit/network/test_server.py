@@ -215,3 +215,36 @@ def test_a_port_in_use_is_an_error_of_bind() -> None:
                 Server(SocketNetwork(), SystemClock(), echo, LIMITS).bind("127.0.0.1", taken.getsockname()[1])
 
     run(main())
+
+
+def test_large_requests_beyond_the_memory_for_requests_wait_for_each_other_and_all_are_answered() -> None:
+    limits = ServerLimits(
+        request_bytes_max=1 << 20,
+        connections_max=100,
+        connections_per_host_max=100,
+        idle_ms_max=60_000,
+        queued_bytes_max=1 << 20,
+    )
+    large = request(7, 900_000)
+
+    async def main() -> None:
+        async with Running(echo, limits) as running:
+            clients = [await running.connect() for _ in range(5)]
+            for _, writer in clients:
+                writer.write(large[:30_000])
+            await asyncio.sleep(0.05)
+            assert running.server._memory.used_bytes == len(large)
+            small_reader, small_writer = await running.connect()
+            small_writer.write(request(1))
+            assert await small_reader.readexactly(len(request(1))) == request(1)
+            await close(clients[1][1])
+            rest = [clients[index] for index in (0, 2, 3, 4)]
+            for _, writer in rest:
+                writer.write(large[30_000:])
+            for reader, writer in rest:
+                assert await reader.readexactly(len(large)) == large
+                await close(writer)
+            await close(small_writer)
+            assert running.server._memory.used_bytes == 0
+
+    run(main())
