@@ -75,7 +75,7 @@ class BrokerConfig:
     queued_max_request_bytes: int = config(
         ConfigType.LONG,
         268_435_456,  # Kafka's default (-1) is no limit
-        "Bytes of requests that are read and not yet answered, in all; above it no connection is read. -1 is no limit.",
+        "Bytes of requests that are being received, in all; more wait for their turn. -1 is no limit.",
         at_least(-1),
     )
     socket_listen_backlog_size: int = config(

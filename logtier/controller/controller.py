@@ -209,6 +209,10 @@ class Controller:
         except StoreUnavailableError as error:
             log.error("a change of metadata failed: %s", error)
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        except OSError as error:
+            # The change is durable, but a log could not be made or changed; the next start takes it over.
+            log.error("a change of metadata could not be followed on disk: %s", error)
+            raise KafkaError(ErrorCode.kafka_storage_error, error.strerror or str(error)) from error
         finally:
             self._waiting -= 1
 

@@ -444,7 +444,7 @@ class GroupCoordinator:
             if group_id not in self._groups:  # committed without group management
                 self._groups[group_id] = Group(group_id, self._limits)
         if replay.groups or replay.offsets:
-            logger.info("%s-%d: %d groups loaded", OFFSETS_TOPIC, partition, len(replay.groups | replay.offsets))
+            logger.info("%s-%d: groups loaded: %d", OFFSETS_TOPIC, partition, len(replay.groups | replay.offsets))
 
     async def _forget_missing_topics(self) -> None:
         """Offsets of a topic that is gone must not become those of a new topic of its name."""

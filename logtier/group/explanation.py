@@ -2,6 +2,8 @@
 
 #: How many causes the line names; a group of a thousand members must not fill the log.
 CHANGES_MAX = 20
+#: Ids and reasons are whatever clients make them.
+CAUSE_CHARS_MAX = 400
 
 
 class Explanation:
@@ -25,7 +27,8 @@ class Explanation:
     def add(self, cause: str, client_reason: str = "") -> None:
         """Name one more cause, with what the client says about it (KIP-800)."""
         if len(self._causes) < CHANGES_MAX:
-            self._causes.append(f"{cause} ({client_reason})" if client_reason else cause)
+            text = f"{cause} ({client_reason})" if client_reason else cause
+            self._causes.append(text if len(text) <= CAUSE_CHARS_MAX else f"{text[:CAUSE_CHARS_MAX]}...")
         else:
             self._left_out += 1
 
@@ -42,4 +45,5 @@ class Explanation:
             self._causes.append(f"and {self._left_out} more changes")
         line = f"{outcome}, after {self.elapsed_ms(now_ms)} ms: {'; '.join(self._causes)}"
         self._causes, self._left_out = [], 0
-        return line
+        # One line, whatever clients call themselves.
+        return line if line.isprintable() else line.encode("unicode_escape").decode()

@@ -10,10 +10,11 @@ VERSIONS = (0, 2)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Delete each group by itself."""
+    """Delete each group by itself, once."""
     return {
         "results": [
-            {"group_id": group_id, "error_code": await _delete(group_id, context)} for group_id in request.groups_names
+            {"group_id": group_id, "error_code": await _delete(group_id, context)}
+            for group_id in dict.fromkeys(request.groups_names)
         ]
     }
 

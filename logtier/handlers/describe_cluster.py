@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from logtier.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode
 
@@ -28,4 +29,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             {"broker_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack, "is_fenced": False}
             for broker in image.brokers.values()
         ],
+        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else NOT_ASKED,
     }

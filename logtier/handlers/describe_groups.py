@@ -52,7 +52,7 @@ def _without_members(group_id: str, state: str, error: ErrorCode, message: str |
 
 
 def _with_members(group: Group) -> dict[str, Any]:
-    # What members know and have been given is settled in a stable group only.
+    # Which protocol counts is settled in a stable group only.
     is_stable = group.state is GroupState.STABLE
     protocol = (group.protocol_name or "") if is_stable else ""
     return {
@@ -69,7 +69,7 @@ def _with_members(group: Group) -> dict[str, Any]:
                 "client_id": member.client_id,
                 "client_host": member.client_host,
                 "member_metadata": member.protocols.get(protocol, b"") if is_stable else b"",
-                "member_assignment": member.assignment if is_stable else b"",
+                "member_assignment": member.assignment,
             }
             for member in group.members
         ],

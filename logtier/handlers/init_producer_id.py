@@ -1,8 +1,9 @@
 """InitProducerId: an id for an idempotent producer, never given to another one.
 
-A transactional id is refused: transactions are not implemented (INVALID_REQUEST, which clients report as fatal and do
-not retry). A producer that names its present id (version 3 on, KIP-360) gets a new one as well, as in Kafka: only
-transactional producers keep theirs.
+A transactional id is refused: transactions are not implemented. The code is UNSUPPORTED_VERSION: Java's client and
+kafka-python fail at once with it, librdkafka logs it and tries until `init_transactions` runs out of time. A producer
+that names its present id (version 3 on, KIP-360) gets a new one as well, as in Kafka: only transactional producers keep
+theirs.
 """
 
 import logging
@@ -29,7 +30,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             context.client_host,
             request.transactional_id[:249],
         )
-        return _refused(ErrorCode.invalid_request)
+        return _refused(ErrorCode.unsupported_version)
     producer_id = getattr(request, "producer_id", NO_PRODUCER_ID)
     producer_epoch = getattr(request, "producer_epoch", NO_PRODUCER_EPOCH)
     if (producer_id == NO_PRODUCER_ID) != (producer_epoch == NO_PRODUCER_EPOCH):

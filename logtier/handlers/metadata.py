@@ -10,10 +10,12 @@ the image changes: encoding 1,000 partitions takes milliseconds.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from logtier.controller.commands import NewTopic
+from logtier.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from logtier.handlers.context import RequestContext
 from logtier.metadata.image import MetadataImage, PartitionImage, TopicImage
 from logtier.metadata.topic_names import INTERNAL_TOPICS, topic_name_problem
@@ -24,7 +26,6 @@ from logtier.runtime.network import Part
 API_KEY = 3
 VERSIONS = (0, 13)
 
-_TOPIC_IDS_FROM = 10
 _NULL_IS_ALL_FROM = 1
 _NULL_NAMES_FROM = 12
 
@@ -32,48 +33,63 @@ _NULL_NAMES_FROM = 12
 _KEPT_TOPICS_MAX = 32
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What an answer depends on beside the image. `topics` are names and ids, each once; None is all."""
+
+    version: int
+    topics: tuple[str | UUID, ...] | None
+    topic_operations: bool
+    cluster_operations: bool
+
+
 async def handle(request: Any, context: RequestContext) -> list[Part]:
     """Answer from the image, after creating what is missing and wanted."""
-    wanted = _wanted(request, context.api_version)
-    if wanted is not None:
-        missing = [topic for topic in wanted if isinstance(topic, str) and topic not in _image(context).topics]
-        refused = await _create(missing, request, context) if missing else {}
-    else:
-        refused = {}
-    image = _image(context)
-    if wanted is None:
-        kept: tuple[str | UUID, ...] | None = ()
-    elif wanted and len(wanted) <= _KEPT_TOPICS_MAX and all(_find(image, topic) is not None for topic in wanted):
-        kept = wanted
-    else:
-        kept = None
+    metadata = context.services.metadata
+    question = _question(request, context.api_version)
+    refused: dict[str, KafkaError] = {}
+    if question.topics is not None:
+        missing = [name for name in question.topics if isinstance(name, str) and name not in metadata.image.topics]
+        if missing:
+            refused = await _create(missing, request, context)
+    image = metadata.image
 
     def encode() -> bytes:
-        return messages.encode_response(
-            API_KEY, context.api_version, _tree(image, wanted, refused, context.api_version)
-        )
+        return messages.encode_response(API_KEY, question.version, _tree(image, question, refused))
 
-    body = encode() if kept is None else context.services.metadata.derived((API_KEY, context.api_version, kept), encode)
-    return [messages.response_prefix(API_KEY, context.api_version, context.correlation_id, len(body)), body]
+    body = metadata.derived((API_KEY, question), encode) if _is_kept(image, question) else encode()
+    return [messages.response_prefix(API_KEY, question.version, context.correlation_id, len(body)), body]
 
 
-def _image(context: RequestContext) -> MetadataImage:
-    return context.services.metadata.image
-
-
-def _wanted(request: Any, version: int) -> tuple[str | UUID, ...] | None:
-    """The topics asked for, by id or by name and each once; None for all."""
+def _question(request: Any, version: int) -> _Question:
     topics = request.topics
-    if topics is None or (version < _NULL_IS_ALL_FROM and not topics):
-        return None
-    wanted: dict[str | UUID, None] = {}
-    for topic in topics:
-        topic_id = getattr(topic, "topic_id", None)
-        key = topic_id if topic_id and version >= _TOPIC_IDS_FROM else topic.name
-        if key is None:
-            raise KafkaError(ErrorCode.invalid_request, "a topic is asked for without a name and without an id")
-        wanted[key] = None
-    return tuple(wanted)
+    wanted: tuple[str | UUID, ...] | None = None
+    if topics or (topics is not None and version >= _NULL_IS_ALL_FROM):
+        wanted = tuple(dict.fromkeys(_name_or_id(topic) for topic in topics))
+    return _Question(
+        version,
+        wanted,
+        getattr(request, "include_topic_authorized_operations", False),
+        getattr(request, "include_cluster_authorized_operations", False),
+    )
+
+
+def _name_or_id(topic: Any) -> str | UUID:
+    topic_id: UUID | None = getattr(topic, "topic_id", None)
+    if topic_id:
+        return topic_id
+    name: str | None = topic.name
+    if name is None:
+        raise KafkaError(ErrorCode.invalid_request, "a topic is asked for without a name and without an id")
+    return name
+
+
+def _is_kept(image: MetadataImage, question: _Question) -> bool:
+    """Whether the answer is worth keeping: everything, or a few topics that all exist (others are without number)."""
+    topics = question.topics
+    if topics is None:
+        return True
+    return 0 < len(topics) <= _KEPT_TOPICS_MAX and all(_find(image, topic) is not None for topic in topics)
 
 
 async def _create(names: Sequence[str], request: Any, context: RequestContext) -> dict[str, KafkaError]:
@@ -103,16 +119,14 @@ def _find(image: MetadataImage, topic: str | UUID) -> TopicImage | None:
     return image.topic(topic) if isinstance(topic, str) else image.topic_by_id(topic)
 
 
-def _tree(
-    image: MetadataImage, wanted: Sequence[str | UUID] | None, refused: dict[str, KafkaError], version: int
-) -> dict[str, Any]:
-    if wanted is None:
-        topics = [_topic(image.topics[name]) for name in sorted(image.topics)]
-    else:
-        topics = []
-        for asked in wanted:
-            topic = _find(image, asked)
-            topics.append(_missing(asked, refused, version) if topic is None else _topic(topic))
+def _tree(image: MetadataImage, question: _Question, refused: dict[str, KafkaError]) -> dict[str, Any]:
+    asked_topics = sorted(image.topics) if question.topics is None else question.topics
+    topics = []
+    for asked in asked_topics:
+        topic = _find(image, asked)
+        topics.append(
+            _missing(asked, refused, question.version) if topic is None else _topic(topic, question.topic_operations)
+        )
     return {
         "brokers": [
             {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
@@ -121,6 +135,7 @@ def _tree(
         "cluster_id": image.cluster_id,
         "controller_id": image.controller_id,
         "topics": topics,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if question.cluster_operations else NOT_ASKED,
     }
 
 
@@ -133,13 +148,14 @@ def _missing(asked: str | UUID, refused: dict[str, KafkaError], version: int) ->
     return {"error_code": code, "name": asked, "topic_id": None, "partitions": []}
 
 
-def _topic(topic: TopicImage) -> dict[str, Any]:
+def _topic(topic: TopicImage, operations: bool) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": [_partition(index, partition) for index, partition in enumerate(topic.partitions)],
+        "topic_authorized_operations": TOPIC_OPERATIONS if operations else NOT_ASKED,
     }
 
 

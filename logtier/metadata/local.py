@@ -25,9 +25,6 @@ from logtier.runtime.disk import Disk, Lock
 
 log = logging.getLogger(__name__)
 
-DIRECTORY_NAME: Final = "__cluster_metadata"
-"""Its folder inside a log folder: no partition's folder can have this name, for those end in a number."""
-
 _NODES_PER_ENTRY: Final = 1000
 _COMPACT_FACTOR: Final = 2
 _COMPACT_BYTES_MIN: Final = 1 << 20

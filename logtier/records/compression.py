@@ -107,7 +107,7 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
     """Framed snappy (Java) and raw snappy (librdkafka, Sarama), told apart by the frame's magic."""
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _decompress_snappy_block(view, limit_bytes)
+        return _decompress_snappy_block(view, limit_bytes, limit_bytes)
     parts: list[bytes] = []
     left_bytes = limit_bytes
     position = len(_XERIAL_HEADER)
@@ -116,17 +116,17 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
         position += 4
         if position + size > len(view) or size == 0:
             raise CorruptRecordsError(f"a snappy block of {size} bytes does not fit into the {len(view)} bytes of data")
-        part = _decompress_snappy_block(view[position : position + size], left_bytes)
+        part = _decompress_snappy_block(view[position : position + size], left_bytes, limit_bytes)
         left_bytes -= len(part)
         parts.append(part)
         position += size
     return b"".join(parts)
 
 
-def _decompress_snappy_block(block: memoryview, limit_bytes: int) -> bytes:
+def _decompress_snappy_block(block: memoryview, left_bytes: int, limit_bytes: int) -> bytes:
     try:
         # The size stands at the block's start: checked before anything is allocated.
-        if cramjam.snappy.decompress_raw_len(block) > limit_bytes:
+        if cramjam.snappy.decompress_raw_len(block) > left_bytes:
             raise _too_large(SNAPPY, limit_bytes)
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:

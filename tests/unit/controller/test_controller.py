@@ -195,6 +195,19 @@ def test_a_store_that_fails_becomes_the_error_of_each_topic(tmp_path: Path) -> N
     run(tmp_path, step)
 
 
+def test_a_disk_that_cannot_follow_a_change_becomes_the_error_of_each_topic(tmp_path: Path) -> None:
+    async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        def fail(delta: MetadataDelta) -> None:
+            raise OSError(28, "No space left on device")
+
+        cache.subscribe(fail)
+        error = (await controller.create_topics([NewTopic("t")]))[0].error
+        assert error is not None
+        assert (error.code, error.message) == (ErrorCode.kafka_storage_error, "No space left on device")
+
+    run(tmp_path, step)
+
+
 def test_a_cancelled_caller_does_not_leave_image_and_store_apart(tmp_path: Path) -> None:
     async def step(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
         task = asyncio.ensure_future(controller.create_topics([NewTopic("t")]))

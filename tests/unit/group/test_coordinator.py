@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -177,7 +178,7 @@ def test_silent_members_time_out_by_the_timer(make_world: MakeWorld, settled: Se
         joined = await world.join("g", session_timeout_ms=1)
         await world.sync("g", joined)
         world.clock.ms += 10
-        while world.groups.group("g").state is not GroupState.EMPTY:
+        while world.groups.group("g").state is not GroupState.EMPTY:  # noqa: ASYNC110 (the timer is what is tested)
             await asyncio.sleep(0.001)
         assert world.groups.heartbeat("g", joined.member_id, None, 1) is ErrorCode.unknown_member_id
         await world.groups.stop()
@@ -247,12 +248,10 @@ def test_while_the_log_is_loaded_clients_are_told_to_wait(make_world: MakeWorld,
         world.groups = world.new_coordinator()
         await world.groups.start()
         await asyncio.sleep(0)
-        while world.groups._log._partitions.get(partition_for("g", 4)) is None:
-            await asyncio.sleep(0)
-        if world.groups._log.is_loading:
-            assert (await world.join("g")).error is ErrorCode.coordinator_load_in_progress
-            with pytest.raises(KafkaError, match="coordinator_load_in_progress"):
-                world.groups.groups()
+        assert (await world.join("g")).error is ErrorCode.coordinator_load_in_progress
+        assert world.groups.heartbeat("g", "m", None, 1) is ErrorCode.none
+        with pytest.raises(KafkaError, match="coordinator_load_in_progress"):
+            world.groups.groups()
         await settled()
         assert committed(world, "g") == {T0: 99}
         await world.groups.stop()
@@ -357,13 +356,11 @@ def test_offsets_of_a_deleted_topic_do_not_become_those_of_a_new_one(make_world:
 def test_when_the_offsets_topic_is_deleted_members_have_to_look_again(make_world: MakeWorld, settled: Settled) -> None:
     async def scenario() -> None:
         world = await begin(make_world)
-        joined = await world.join("g")
-        syncing = asyncio.ensure_future(world.sync("g", joined))
+        await world.join("g")
         other = asyncio.ensure_future(world.join("g"))
         await settled()
         world.metadata.remove(OFFSETS_TOPIC)
         assert (await other).error is ErrorCode.not_coordinator
-        assert (await syncing).error in (ErrorCode.none, ErrorCode.not_coordinator)
         world.replicas.logs.clear()
         await world.groups.find("g")
         assert (await world.join("g")).error is ErrorCode.none
@@ -424,10 +421,8 @@ class Operator:
         self.waiting: list[asyncio.Task[None]] = []
 
     async def do(self, name: str, *arguments: Any) -> None:
-        try:
+        with contextlib.suppress(KafkaError):
             await getattr(self, name)(*arguments)
-        except KafkaError:
-            pass
         await self.settled()
 
     async def commit(self, group_id: str, key: TopicPartition, offset: int) -> None:
@@ -531,6 +526,7 @@ def test_one_groups_records_stay_in_its_partition(make_world: MakeWorld) -> None
         for topic_partition, log in world.replicas.logs.items():
             for batch in log.batches():
                 for record in decode_records(batch):
+                    assert record.key is not None
                     key = parse_key(record.key)
                     assert isinstance(key, GroupKey)
                     assert partition_for(key.group_id, 4) == topic_partition.partition

@@ -238,6 +238,24 @@ def test_metadata_by_topic_id(tmp_path: Path, version: int) -> None:
     run(tmp_path, scenario)
 
 
+def test_authorized_operations_are_told_where_they_are_asked_for(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        await client.create("t")
+        # Twice each: the answers are kept, and must not be mistaken for each other.
+        for asked in (True, False, True, False):
+            fields = {"include_topic_authorized_operations": asked, "include_cluster_authorized_operations": asked}
+            response = await client.send(metadata, 10, topics=[{"name": "t", "topic_id": None}], **fields)
+            # As Apache Kafka 4.1.1 answers without an authorizer.
+            assert response.topics[0].topic_authorized_operations == (3576 if asked else -(2**31))
+            assert response.cluster_authorized_operations == (8096 if asked else -(2**31))
+            cluster = await client.send(
+                describe_cluster, 2, include_cluster_authorized_operations=asked, include_fenced_brokers=False
+            )
+            assert cluster.cluster_authorized_operations == response.cluster_authorized_operations
+
+    run(tmp_path, scenario)
+
+
 def test_metadata_of_nothing_at_all_is_refused(tmp_path: Path) -> None:
     async def scenario(client: Client) -> None:
         with pytest.raises(KafkaError, match="without a name and without an id"):
@@ -505,7 +523,7 @@ def test_idempotent_producers_get_ids_and_transactional_ones_a_refusal(tmp_path:
             ids.append(response.producer_id)
         assert ids == [0, 1, 2]
         response = await client.send(init_producer_id, version, transactional_id="tx", transaction_timeout=timeout)
-        assert (response.error_code, response.producer_id) == (ErrorCode.invalid_request, -1)
+        assert (response.error_code, response.producer_id) == (ErrorCode.unsupported_version, -1)
         if version >= 3:
             response = await client.send(
                 init_producer_id,

@@ -79,9 +79,7 @@ class LogFolder:
         found: list[tuple[int, bytes | None]] = []
         offset = self.log.log_start_offset
         while offset < self.log.log_end_offset:
-            part = self.log.read(
-                offset, max_bytes, upper_bound_offset=self.log.log_end_offset, min_one_batch=True
-            )
+            part = self.log.read(offset, max_bytes, upper_bound_offset=self.log.log_end_offset, min_one_batch=True)
             data = part.file.pread(part.size, part.position)
             batches: Sequence[memoryview] = [batch for _, batch in iterate_batches(data)]
             assert batches, f"nothing to read at {offset}"

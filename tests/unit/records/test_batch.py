@@ -60,7 +60,9 @@ def test_a_cut_last_batch_ends_the_iteration() -> None:
     assert list(iterate_batches(b"")) == []
 
 
-@pytest.mark.parametrize(("position", "value", "reason"), [(8, -13, "length"), (8, 0, "length"), (16 - 3, 0x01, "magic")])
+@pytest.mark.parametrize(
+    ("position", "value", "reason"), [(8, -13, "length"), (8, 0, "length"), (16 - 3, 0x01, "magic")]
+)
 def test_a_header_that_lies_is_refused(position: int, value: int, reason: str) -> None:
     batch = bytearray(build_batch(RECORDS_IN))
     struct.pack_into(">i", batch, position, value)

@@ -1,0 +1,375 @@
+"""The group APIs from a decoded request to an encoded response, in every version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import MISSING, fields
+from datetime import timedelta
+from importlib import import_module
+from inspect import isawaitable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.index import load_request_schema
+
+from logtier.group.offsets import CommittedOffset
+from logtier.handlers.context import RequestContext
+from logtier.protocol import messages
+from logtier.protocol.errors import ErrorCode
+from logtier.protocol.topic_partition import TopicPartition
+
+NAMES = [
+    "find_coordinator",
+    "join_group",
+    "sync_group",
+    "heartbeat",
+    "leave_group",
+    "offset_commit",
+    "offset_fetch",
+    "describe_groups",
+    "list_groups",
+    "delete_groups",
+    "offset_delete",
+]
+#: Kafka 4.1.1's answer to ApiVersions.
+KAFKA_VERSIONS = {
+    8: (2, 9),
+    9: (1, 9),
+    10: (0, 6),
+    11: (0, 9),
+    12: (0, 4),
+    13: (0, 5),
+    14: (0, 5),
+    15: (0, 6),
+    16: (0, 5),
+    42: (0, 2),
+    47: (0, 0),
+}
+HANDLERS = {name: import_module(f"logtier.handlers.{name}") for name in NAMES}
+EVERY_VERSION = [
+    pytest.param(name, version, id=f"{name}-v{version}")
+    for name, handler in HANDLERS.items()
+    for version in range(handler.VERSIONS[0], handler.VERSIONS[1] + 1)
+]
+
+MakeWorld = Callable[..., Any]
+SUBSCRIPTION = bytes.fromhex("0000 00000001 0001 74 ffffffff")
+
+
+def some(**values: Any) -> Any:
+    return SimpleNamespace(**values)
+
+
+async def call(world: Any, name: str, version: int, request: Any) -> dict[str, Any]:
+    """One request through its handler; its answer must be encodable in that version."""
+    services = some(groups=world.groups, metadata=world.metadata, config=world.config, clock=world.clock)
+    handler = HANDLERS[name]
+    context = RequestContext(services, handler.API_KEY, version, 1, "client", "10.0.0.1", "User:ANONYMOUS")
+    result = handler.handle(request, context)
+    answer: dict[str, Any] = await result if isawaitable(result) else result
+    assert messages.encode_response(handler.API_KEY, version, answer)
+    return answer
+
+
+def in_world(make_world: MakeWorld, scenario: Callable[[Any], Awaitable[None]]) -> None:
+    async def run() -> None:
+        world = make_world()
+        await world.groups.start()
+        world.metadata.add("t")
+        await world.groups.find("g")
+        await scenario(world)
+        await world.groups.stop()
+
+    asyncio.run(run())
+
+
+def empty_request(name: str, version: int) -> Any:
+    """A request as a client might send it that leaves everything open."""
+    handler = HANDLERS[name]
+    kind: Any = load_request_schema(handler.API_KEY, version)
+    values: dict[str, Any] = {}
+    for each in fields(kind):
+        if each.default is MISSING:
+            text = str(each.type)
+            if "tuple" in text:
+                values[each.name] = ()
+            elif "timedelta" in each.metadata["kafka_type"]:
+                values[each.name] = timedelta(milliseconds=10_000)
+            elif "bool" in text:
+                values[each.name] = False
+            else:
+                values[each.name] = 0 if "int" in each.metadata["kafka_type"] else "g"
+    return kind(**values)
+
+
+def test_versions_are_kafkas() -> None:
+    assert {handler.API_KEY: handler.VERSIONS for handler in HANDLERS.values()} == KAFKA_VERSIONS
+
+
+@pytest.mark.parametrize(("name", "version"), EVERY_VERSION)
+def test_every_version_is_answered(make_world: MakeWorld, name: str, version: int) -> None:
+    async def scenario(world: Any) -> None:
+        await call(world, name, version, empty_request(name, version))
+
+    in_world(make_world, scenario)
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_find_coordinator_names_the_broker(make_world: MakeWorld, version: int) -> None:
+    async def scenario(world: Any) -> None:
+        answer = await call(
+            world, "find_coordinator", version, some(key="g", key_type=0, coordinator_keys=("g", "other"))
+        )
+        for found in answer.get("coordinators", [answer]):
+            assert (found["node_id"], found["host"], found["port"]) == (1, "here", 9092)
+            assert found["error_code"] is ErrorCode.none
+
+    in_world(make_world, scenario)
+
+
+@pytest.mark.parametrize(
+    ("key_type", "error"),
+    [
+        (1, ErrorCode.unsupported_version),
+        (2, ErrorCode.unsupported_version),
+        (9, ErrorCode.invalid_request),
+    ],
+)
+def test_other_coordinators_are_refused_with_a_reason(make_world: MakeWorld, key_type: int, error: ErrorCode) -> None:
+    async def scenario(world: Any) -> None:
+        answer = await call(world, "find_coordinator", 6, some(key_type=key_type, coordinator_keys=("x",)))
+        [found] = answer["coordinators"]
+        assert found["error_code"] is error
+        assert found["error_message"]
+
+    in_world(make_world, scenario)
+
+
+async def join(world: Any, version: int, member_id: str = "", **named: Any) -> dict[str, Any]:
+    request = some(
+        group_id="g",
+        session_timeout=timedelta(seconds=10),
+        rebalance_timeout=timedelta(seconds=60),
+        member_id=member_id,
+        group_instance_id=None,
+        protocol_type="consumer",
+        protocols=(some(name="range", metadata=SUBSCRIPTION),),
+        reason="test",
+    )
+    for key, value in named.items():
+        setattr(request, key, value)
+    return await call(world, "join_group", version, request)
+
+
+async def joined_and_synced(world: Any) -> dict[str, Any]:
+    """One member of the group `g`, stable."""
+    joined = await join(world, 3)
+    answer = await call(
+        world,
+        "sync_group",
+        5,
+        some(
+            group_id="g",
+            generation_id=1,
+            member_id=joined["member_id"],
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=(some(member_id=joined["member_id"], assignment=b"all"),),
+        ),
+    )
+    assert answer["error_code"] is ErrorCode.none
+    assert answer["assignment"] == b"all"
+    return joined
+
+
+def test_a_new_member_is_given_its_id_first_from_version_4_on(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        refused = await join(world, 9)
+        assert refused["error_code"] is ErrorCode.member_id_required
+        answer = await join(world, 9, refused["member_id"])
+        assert answer["error_code"] is ErrorCode.none
+        assert answer["leader"] == answer["member_id"] == refused["member_id"]
+        assert [member["metadata"] for member in answer["members"]] == [SUBSCRIPTION]
+
+    in_world(make_world, scenario)
+
+
+def test_a_sync_without_its_protocol_is_refused_from_version_5_on(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        request = some(group_id="g", protocol_type=None, protocol_name=None)
+        answer = await call(world, "sync_group", 5, request)
+        assert answer["error_code"] is ErrorCode.inconsistent_group_protocol
+
+    in_world(make_world, scenario)
+
+
+def test_heartbeat_and_leave(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        member_id = (await joined_and_synced(world))["member_id"]
+        alive = some(group_id="g", member_id=member_id, generation_id=1, group_instance_id=None)
+        assert await call(world, "heartbeat", 4, alive) == {"error_code": ErrorCode.none}
+        leaving = some(
+            group_id="g",
+            members=(
+                some(member_id=member_id, group_instance_id=None, reason="done"),
+                some(member_id="", group_instance_id="nobody", reason=None),
+            ),
+        )
+        answer = await call(world, "leave_group", 5, leaving)
+        assert [each["error_code"] for each in answer["members"]] == [ErrorCode.none, ErrorCode.unknown_member_id]
+        assert await call(world, "leave_group", 0, some(group_id="g", member_id=member_id)) == {
+            "error_code": ErrorCode.unknown_member_id
+        }
+
+    in_world(make_world, scenario)
+
+
+def commit_request(*partitions: Any, **named: Any) -> Any:
+    request = some(
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=(some(name="t", partitions=partitions),),
+    )
+    for key, value in named.items():
+        setattr(request, key, value)
+    return request
+
+
+def partition(index: int, offset: int = 5, metadata: str | None = "as agreed") -> Any:
+    return some(partition_index=index, committed_offset=offset, committed_leader_epoch=2, committed_metadata=metadata)
+
+
+def codes(answer: dict[str, Any]) -> list[ErrorCode]:
+    return [each["error_code"] for topic in answer["topics"] for each in topic["partitions"]]
+
+
+def test_a_commit_is_fetched_back_with_metadata_and_epoch(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        assert codes(await call(world, "offset_commit", 9, commit_request(partition(0), partition(1, 6, None)))) == [
+            ErrorCode.none,
+            ErrorCode.none,
+        ]
+        named = some(group_id="g", topics=(some(name="t", partition_indexes=(0, 1, 2)),))
+        answer = await call(world, "offset_fetch", 5, named)
+        assert [
+            (each["committed_offset"], each["committed_leader_epoch"], each["metadata"])
+            for each in answer["topics"][0]["partitions"]
+        ] == [(5, 2, "as agreed"), (6, 2, ""), (-1, -1, "")]
+        answer = await call(
+            world, "offset_fetch", 9, some(groups=(some(group_id="g", topics=None), some(group_id="x", topics=None)))
+        )
+        first, second = answer["groups"]
+        assert [each["partition_index"] for each in first["topics"][0]["partitions"]] == [0, 1]
+        assert second == {"group_id": "x", "topics": [], "error_code": ErrorCode.none}
+
+    in_world(make_world, scenario)
+
+
+def test_bad_partitions_of_a_commit_are_refused_one_by_one(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        request = commit_request(partition(0), partition(99), partition(-1), partition(1, metadata="x" * 4097))
+        request.topics += (some(name="unknown", partitions=(partition(0),)),)
+        assert codes(await call(world, "offset_commit", 9, request)) == [
+            ErrorCode.none,
+            ErrorCode.unknown_topic_or_partition,
+            ErrorCode.unknown_topic_or_partition,
+            ErrorCode.offset_metadata_too_large,
+            ErrorCode.unknown_topic_or_partition,
+        ]
+
+    in_world(make_world, scenario)
+
+
+def test_a_commit_of_another_generation_is_refused(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        request = commit_request(partition(0), generation_id_or_member_epoch=3)
+        assert codes(await call(world, "offset_commit", 9, request)) == [ErrorCode.illegal_generation]
+        assert (await call(world, "list_groups", 5, some(states_filter=(), types_filter=())))["groups"] == []
+
+    in_world(make_world, scenario)
+
+
+def test_old_clients_may_ask_for_a_retention(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        await call(world, "offset_commit", 2, commit_request(partition(0), retention_time=timedelta(milliseconds=7)))
+        assert world.groups.committed("g").get(TopicPartition("t", 0)) == CommittedOffset(
+            5,
+            metadata="as agreed",
+            commit_timestamp_ms=world.clock.ms,
+            expire_timestamp_ms=world.clock.ms + 7,
+            topic_id=world.metadata.image.topic("t").topic_id,
+        )
+
+    in_world(make_world, scenario)
+
+
+@pytest.mark.parametrize(("version", "group_error"), [(1, False), (2, True), (8, True)])
+def test_a_group_that_is_elsewhere_is_told_where_the_version_has_room(
+    make_world: MakeWorld, version: int, group_error: bool
+) -> None:
+    async def scenario(world: Any) -> None:
+        world.metadata.remove("__consumer_offsets")
+        topics = (some(name="t", partition_indexes=(0,)),)
+        request = some(group_id="g", topics=topics, groups=(some(group_id="g", topics=topics),))
+        answer = await call(world, "offset_fetch", version, request)
+        if group_error:
+            assert answer.get("groups", [answer])[0]["error_code"] is ErrorCode.not_coordinator
+        else:
+            assert codes(answer) == [ErrorCode.not_coordinator]
+
+    in_world(make_world, scenario)
+
+
+def test_groups_are_described_and_listed(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        joined = await joined_and_synced(world)
+        request = some(groups=("g", "missing"), include_authorized_operations=True)
+        found, missing = (await call(world, "describe_groups", 6, request))["groups"]
+        assert (found["group_state"], found["protocol_type"], found["protocol_data"]) == ("Stable", "consumer", "range")
+        assert found["members"] == [
+            {
+                "member_id": joined["member_id"],
+                "group_instance_id": None,
+                "client_id": "client",
+                "client_host": "/10.0.0.1",
+                "member_metadata": SUBSCRIPTION,
+                "member_assignment": b"all",
+            }
+        ]
+        assert missing["error_code"] is ErrorCode.group_id_not_found
+        _, missing = (await call(world, "describe_groups", 5, request))["groups"]
+        assert (missing["error_code"], missing["group_state"]) == (ErrorCode.none, "Dead")
+        for states, types, count in [
+            ((), (), 1),
+            (("STABLE",), ("Classic",), 1),
+            (("Empty",), (), 0),
+            ((), ("consumer",), 0),
+        ]:
+            answer = await call(world, "list_groups", 5, some(states_filter=states, types_filter=types))
+            assert len(answer["groups"]) == count
+
+    in_world(make_world, scenario)
+
+
+def test_groups_and_offsets_are_deleted(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        await call(world, "offset_commit", 9, commit_request(partition(0), partition(1)))
+        request = some(
+            group_id="g",
+            topics=(some(name="t", partitions=(some(partition_index=0), some(partition_index=9))),),
+        )
+        assert codes(await call(world, "offset_delete", 0, request)) == [
+            ErrorCode.none,
+            ErrorCode.unknown_topic_or_partition,
+        ]
+        assert len(world.groups.committed("g")) == 1
+        answer = await call(world, "delete_groups", 2, some(groups_names=("g", "g", "missing")))
+        assert [each["error_code"] for each in answer["results"]] == [ErrorCode.none, ErrorCode.group_id_not_found]
+        answer = await call(world, "offset_delete", 0, request)
+        assert answer["error_code"] is ErrorCode.group_id_not_found
+
+    in_world(make_world, scenario)

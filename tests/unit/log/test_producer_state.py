@@ -1,0 +1,137 @@
+"""Idempotent producers: duplicates, gaps, fencing, wrap, expiry, snapshots."""
+
+from __future__ import annotations
+
+import pytest
+
+from logtier.log.producer_state import ProducerStates, SnapshotError
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.records.batch import Record, RecordBatchHeader, build_batch, end_transaction_marker
+
+PRODUCER = 5
+
+
+def take(states: ProducerStates, epoch: int, sequence: int, count: int, offset: int) -> None:
+    assert states.check(PRODUCER, epoch, sequence, count - 1) is None
+    states.update(PRODUCER, epoch, sequence, count - 1, offset + count - 1, 1_000)
+
+
+def error(states: ProducerStates, epoch: int, sequence: int, count: int) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        states.check(PRODUCER, epoch, sequence, count - 1)
+    return caught.value.code
+
+
+def test_an_unknown_producer_begins_anywhere() -> None:
+    take(ProducerStates(), 3, 812, 2, 0)
+
+
+def test_sequences_must_be_contiguous() -> None:
+    states = ProducerStates()
+    take(states, 0, 0, 3, 0)
+    take(states, 0, 3, 1, 3)
+    assert error(states, 0, 5, 1) == ErrorCode.out_of_order_sequence_number
+    assert error(states, 0, 2, 1) == ErrorCode.out_of_order_sequence_number
+    take(states, 0, 4, 1, 4)
+
+
+def test_a_part_of_an_appended_batch_is_no_duplicate() -> None:
+    states = ProducerStates()
+    take(states, 0, 0, 4, 0)
+    duplicate = states.check(PRODUCER, 0, 0, 3)
+    assert duplicate is not None
+    assert (duplicate.first_offset, duplicate.last_offset) == (0, 3)
+    assert error(states, 0, 0, 2) == ErrorCode.out_of_order_sequence_number
+    assert error(states, 0, 1, 3) == ErrorCode.out_of_order_sequence_number
+
+
+def test_five_batches_are_recognised_and_the_sixth_last_is_not() -> None:
+    states = ProducerStates()
+    for i in range(6):
+        take(states, 0, i, 1, i)
+    for i in range(1, 6):
+        found = states.check(PRODUCER, 0, i, 0)
+        assert found is not None
+        assert found.first_offset == i
+    assert error(states, 0, 0, 1) == ErrorCode.out_of_order_sequence_number
+
+
+def test_sequences_wrap_after_the_largest_int32() -> None:
+    states = ProducerStates()
+    take(states, 0, 2**31 - 3, 2, 0)
+    take(states, 0, 2**31 - 1, 3, 2)
+    take(states, 0, 2, 1, 5)
+    found = states.check(PRODUCER, 0, 2**31 - 1, 2)
+    assert found is not None
+    assert found.first_offset == 2
+
+
+def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_zero() -> None:
+    states = ProducerStates()
+    take(states, 1, 0, 1, 0)
+    assert error(states, 0, 1, 1) == ErrorCode.invalid_producer_epoch
+    assert error(states, 2, 1, 1) == ErrorCode.out_of_order_sequence_number
+    take(states, 2, 0, 1, 1)
+    assert error(states, 1, 0, 1) == ErrorCode.invalid_producer_epoch
+    # The same sequence of another epoch is no duplicate.
+    take(states, 3, 0, 1, 2)
+
+
+def test_a_transaction_marker_with_a_newer_epoch_fences_the_older_one() -> None:
+    states = ProducerStates()
+    take(states, 1, 0, 1, 0)
+    marker = end_transaction_marker(
+        committed=False, producer_id=PRODUCER, producer_epoch=2, coordinator_epoch=0, timestamp_ms=1
+    )
+    states.replay(RecordBatchHeader.parse(marker))
+    assert error(states, 1, 1, 1) == ErrorCode.invalid_producer_epoch
+    take(states, 2, 7, 1, 2)
+
+
+def test_silent_producers_are_forgotten() -> None:
+    states = ProducerStates()
+    take(states, 0, 0, 1, 0)
+    assert states.remove_expired(1_999, 1_000) == 0
+    assert states.remove_expired(2_000, 1_000) == 1
+    take(states, 0, 99, 1, 1)
+
+
+def test_a_snapshot_brings_everything_back() -> None:
+    states = ProducerStates()
+    for producer_id in range(4):
+        for i in range(producer_id * 2):
+            states.update(producer_id, 1, (2**31 - 4 + i * 2) & 0x7FFFFFFF, 1, i * 2 + 1, 500 + i)
+    states.replay(
+        RecordBatchHeader.parse(
+            end_transaction_marker(
+                committed=True, producer_id=9, producer_epoch=3, coordinator_epoch=1, timestamp_ms=77
+            )
+        )
+    )
+    again = ProducerStates.from_snapshot(states.snapshot())
+    assert {
+        producer_id: (state.epoch, state.last_timestamp_ms, list(state.batches)) for producer_id, state in again
+    } == {producer_id: (state.epoch, state.last_timestamp_ms, list(state.batches)) for producer_id, state in states}
+
+
+def test_batches_without_a_producer_are_not_remembered() -> None:
+    states = ProducerStates()
+    states.replay(RecordBatchHeader.parse(build_batch([Record(None, b"x", 1)])))
+    assert len(states) == 0
+
+
+@pytest.mark.parametrize("cut", [0, 5, 9, 30])
+def test_a_cut_snapshot_is_refused(cut: int) -> None:
+    states = ProducerStates()
+    take(states, 0, 0, 1, 0)
+    with pytest.raises(SnapshotError):
+        ProducerStates.from_snapshot(states.snapshot()[:cut])
+
+
+def test_a_snapshot_of_another_version_or_with_a_flipped_bit_is_refused() -> None:
+    data = bytearray(ProducerStates().snapshot())
+    with pytest.raises(SnapshotError, match="version 2"):
+        ProducerStates.from_snapshot(b"\x00\x02" + bytes(data[2:]))
+    data[-1] ^= 1
+    with pytest.raises(SnapshotError, match="checksum"):
+        ProducerStates.from_snapshot(bytes(data))
