@@ -1,8 +1,8 @@
 """From a frame to its response: header, version, body, handler, encoding, and what becomes of errors."""
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
+from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any, cast
 
@@ -29,6 +29,7 @@ class Dispatcher:
     def __init__(self, services: Services, handlers: Mapping[int, ModuleType]) -> None:
         self._services = services
         self._handlers = handlers
+        self._asynchronous = {key for key, handler in handlers.items() if iscoroutinefunction(handler.handle)}
 
     def dispatch(self, frame: bytes, connection: ClientConnection) -> Response | Awaitable[Response]:
         """Answer one frame, at once or later."""
@@ -51,6 +52,8 @@ class Dispatcher:
             ANONYMOUS,
         )
         request = messages.read_request(header, frame)
+        if header.api_key in self._asynchronous:
+            return self._handle_later(handler, request, context)
         try:
             result = handler.handle(request, context)
         except KafkaError as error:
@@ -59,17 +62,12 @@ class Dispatcher:
             raise
         except Exception as fault:  # noqa: BLE001 (a fault of ours must not end the broker)
             return self._failed(context, fault)
-        if isinstance(result, dict):
-            return self._encode(context, result)
-        if result is None or isinstance(result, list):
-            return cast("Sequence[Part] | None", result)
-        if isinstance(result, asyncio.Future):
-            return cast("asyncio.Future[Response]", result)
-        return self._finish(result, context)
+        return self._encode(context, result) if isinstance(result, dict) else result
 
-    async def _finish(self, pending: Awaitable[Any], context: RequestContext) -> Response:
+    async def _handle_later(self, handler: ModuleType, request: Any, context: RequestContext) -> Response:
+        """The handler is called in here, so that it never starts if the client is gone before its turn."""
         try:
-            result = await pending
+            result = await handler.handle(request, context)
         except KafkaError as error:
             return self._refused(context, error)
         except ProtocolViolationError:

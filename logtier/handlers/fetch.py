@@ -79,8 +79,12 @@ def _when_there(
     response: asyncio.Future[list[Part]] = fetched.get_loop().create_future()
 
     def answer(done: asyncio.Future[Fetched]) -> None:
-        if not response.done() and not done.cancelled():
+        if response.done() or done.cancelled():
+            return
+        try:
             response.set_result(_encode(wanted, done.result(), context))
+        except Exception as error:  # noqa: BLE001 (whoever awaits the response has to learn of it)
+            response.set_exception(error)
 
     fetched.add_done_callback(answer)
     response.add_done_callback(lambda done: fetched.cancel() if done.cancelled() else None)

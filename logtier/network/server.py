@@ -215,9 +215,8 @@ class ClientConnection:
                     self._await(response)
                 elif response is not None:
                     self._stream.write(response)
-        except ProtocolViolationError as error:
-            logger.warning("closed the connection of %s: %s", self.peer_host, error)
-            self.close()
+        except Exception as error:  # noqa: BLE001 (whatever went wrong concerns this connection only)
+            self._fail(error)
         finally:
             self._serving = False
         if self._stream is not None:
@@ -264,10 +263,21 @@ class ClientConnection:
         self._answering = None
         try:
             self._answer(answering)
-        except ProtocolViolationError as error:
-            logger.warning("closed the connection of %s: %s", self.peer_host, error)
-            self.close()
+        except Exception as error:  # noqa: BLE001 (as in _serve)
+            self._fail(error)
         self._serve()
+
+    def _fail(self, error: Exception) -> None:
+        """A request that cannot be answered ends its connection: one line, or a stack trace where the fault is ours."""
+        fault = None if isinstance(error, ProtocolViolationError) else error
+        logger.log(
+            logging.ERROR if fault else logging.WARNING,
+            "closed the connection of %s: %s",
+            self.peer_host,
+            error,
+            exc_info=fault,
+        )
+        self.close()
 
     def _answer(self, answering: "asyncio.Future[Response]") -> None:
         if self._stream is None or answering.cancelled():

@@ -248,3 +248,31 @@ def test_large_requests_beyond_the_memory_for_requests_wait_for_each_other_and_a
             assert running.server._memory.used_bytes == 0
 
     run(main())
+
+
+def test_a_fault_of_ours_ends_its_connection_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    def faulty(frame: bytes, connection: ClientConnection) -> Response | Awaitable[Response]:
+        async def later() -> Response:
+            raise ZeroDivisionError("later")
+
+        if frame[7] == 1:
+            raise ZeroDivisionError("now")
+        return later() if frame[7] == 2 else echo(frame, connection)
+
+    async def main() -> None:
+        async with Running(faulty) as running:
+            reader, writer = await running.connect()
+            for number in (1, 2):
+                bad_reader, bad_writer = await running.connect()
+                bad_writer.write(request(number))
+                assert await bad_reader.read() == b""
+                await close(bad_writer)
+            writer.write(request(3))
+            assert await reader.readexactly(len(request(3))) == request(3)
+            await close(writer)
+
+    run(main())
+    assert [record.getMessage() for record in caplog.records] == [
+        "closed the connection of 127.0.0.1: now",
+        "closed the connection of 127.0.0.1: later",
+    ]

@@ -1,0 +1,31 @@
+"""The Spark data source `format("headwater")`: topics as DataFrames, batch and streaming, in and out.
+
+Options and columns are those of Spark's own `format("kafka")`. Importing this package is cheap; what needs Arrow or
+numba is imported where rows are read or written.
+"""
+
+import sys
+from typing import Final
+
+__all__ = ["PUSHDOWN_OPTION", "SESSION_CONF", "session_environment"]
+
+# The reader that takes filters is chosen by this option: Spark refuses it where the setting below is off, and a data
+# source cannot see the settings.
+PUSHDOWN_OPTION: Final = "headwater.pushdown"
+
+# What a session sets to get the most of this source.
+SESSION_CONF: Final[dict[str, str]] = {
+    # Without it Spark never offers a filter to a Python source; off by default.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # A worker that stays has numba, Arrow and the compiled kernels loaded already (the default; relied upon).
+    "spark.python.worker.reuse": "true",
+}
+
+
+def session_environment() -> dict[str, str]:
+    """Environment variables to set before a local session starts.
+
+    Spark starts its Python workers and planners with `python3` from PATH unless told otherwise; there this package may not
+    be installed, and the format would not be found.
+    """
+    return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

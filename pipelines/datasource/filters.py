@@ -1,0 +1,144 @@
+"""What filters on partition, offset, topic and timestamp say about the ranges to fetch. Pure.
+
+A filter only narrows what is fetched; Spark still evaluates every one of them, so to narrow too little is never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from pipelines.datasource.offsets import OffsetRange
+
+__all__ = ["Narrowing"]
+
+LOW, HIGH = -(2**63), 2**63 - 1
+
+
+@dataclass(slots=True)
+class Narrowing:
+    """Bounds gathered from filters: an interval of offsets and partitions, a set of topics, a lowest timestamp."""
+
+    offset_low: int = LOW
+    offset_high: int = HIGH
+    partition_low: int = LOW
+    partition_high: int = HIGH
+    partitions: frozenset[int] | None = None
+    topics: frozenset[str] | None = None
+    timestamp_low_ms: int | None = None
+
+    @classmethod
+    def of(cls, filters: Iterable[Filter]) -> Narrowing:
+        """The bounds that all the filters together set; a filter that says nothing about them is passed over.
+
+        >>> narrowed = Narrowing.of([GreaterThan(("offset",), 9), In(("partition",), (1, 2))])
+        >>> narrowed.offset_low, sorted(narrowed.partitions)
+        (10, [1, 2])
+        """
+        result = cls()
+        for one in filters:
+            attribute: tuple[str, ...] = getattr(one, "attribute", ())
+            if len(attribute) == 1:
+                result._apply(str(attribute[0]).lower(), one)
+        return result
+
+    def _apply(self, column: str, one: Filter) -> None:
+        if column in ("offset", "partition"):
+            bounds = _bounds(one)
+            if bounds is None:
+                return
+            low, high, among = bounds
+            if column == "offset":
+                self.offset_low, self.offset_high = max(self.offset_low, low), min(self.offset_high, high)
+            else:
+                self.partition_low, self.partition_high = max(self.partition_low, low), min(self.partition_high, high)
+                if among is not None:
+                    self.partitions = among if self.partitions is None else self.partitions & among
+        elif column == "topic":
+            values = _values(one)
+            if values is not None and all(isinstance(value, str) for value in values):
+                named = frozenset(values)
+                self.topics = named if self.topics is None else self.topics & named
+        elif column == "timestamp":
+            low_ms = _timestamp_low_ms(one)
+            if low_ms is not None:
+                self.timestamp_low_ms = max(low_ms, self.timestamp_low_ms or 0)
+
+    def admits(self, topic: str, partition: int) -> bool:
+        """Whether a partition can hold a record that passes the filters."""
+        if self.topics is not None and topic not in self.topics:
+            return False
+        if self.partitions is not None and partition not in self.partitions:
+            return False
+        return self.partition_low <= partition <= self.partition_high
+
+    def narrow(self, part: OffsetRange) -> OffsetRange:
+        """The part of a range that can pass the filters on offset; empty if none can.
+
+        >>> Narrowing(offset_low=5, offset_high=7).narrow(OffsetRange("t", 0, 0, 100))
+        OffsetRange(topic='t', partition=0, start=5, end=8)
+        """
+        start = max(part.start, self.offset_low)
+        end = min(part.end, self.offset_high + 1)
+        return OffsetRange(part.topic, part.partition, start, max(start, end))
+
+
+def _values(one: Filter) -> tuple[Any, ...] | None:
+    if isinstance(one, EqualTo | EqualNullSafe):
+        return (one.value,)
+    if isinstance(one, In):
+        return tuple(value for value in one.value if value is not None)
+    return None
+
+
+def _bounds(one: Filter) -> tuple[int, int, frozenset[int] | None] | None:
+    """(lowest, highest, the only values) that pass a filter on a whole number, None if it says nothing usable."""
+    values = _values(one)
+    if values is not None:
+        if not all(isinstance(value, int) for value in values):
+            return None
+        return (min(values, default=HIGH), max(values, default=LOW), frozenset(values))
+    value = getattr(one, "value", None)
+    if not isinstance(value, int):
+        return None
+    if isinstance(one, GreaterThan):
+        return value + 1, HIGH, None
+    if isinstance(one, GreaterThanOrEqual):
+        return value, HIGH, None
+    if isinstance(one, LessThan):
+        return LOW, value - 1, None
+    if isinstance(one, LessThanOrEqual):
+        return LOW, value, None
+    return None
+
+
+def _timestamp_low_ms(one: Filter) -> int | None:
+    """The earliest timestamp that passes, None if the filter sets none.
+
+    Only a lower bound maps to offsets: before the first record that is late enough all are too early, but timestamps
+    need not ascend, so nothing is known of what follows a late one.
+    """
+    values = _values(one)
+    if values is None:
+        values = (one.value,) if isinstance(one, GreaterThan | GreaterThanOrEqual) else ()
+    if not values or not all(isinstance(value, datetime) for value in values):
+        return None
+    moment: datetime = min(values)
+    if moment.tzinfo is None:
+        return None
+    since_epoch = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    low_ms = since_epoch.days * 86_400_000 + since_epoch.seconds * 1000 + since_epoch.microseconds // 1000
+    return low_ms if low_ms > 0 else None  # ListOffsets has other meanings for negative timestamps

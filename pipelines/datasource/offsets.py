@@ -1,0 +1,125 @@
+"""Offsets of topics as Spark writes them ({"topic": {"0": 5}}), and arithmetic on them. Pure."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+__all__ = [
+    "OffsetRange",
+    "Offsets",
+    "SourceOffset",
+    "from_source_offset",
+    "limit_by_backlog",
+    "parse_offsets",
+    "split_ranges",
+    "to_source_offset",
+]
+
+TopicPartition: TypeAlias = tuple[str, int]
+Offsets: TypeAlias = dict[TopicPartition, int]
+SourceOffset: TypeAlias = dict[str, dict[str, int]]
+
+OFFSET_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The records [start, end) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets it spans."""
+        return self.end - self.start
+
+
+def to_source_offset(offsets: Mapping[TopicPartition, int]) -> SourceOffset:
+    """Offsets as Spark's checkpoint holds them, in an order that is the same for the same offsets.
+
+    >>> to_source_offset({("b", 10): 1, ("b", 2): 3, ("a", 0): 5})
+    {'a': {'0': 5}, 'b': {'2': 3, '10': 1}}
+    """
+    result: SourceOffset = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        result.setdefault(topic, {})[str(partition)] = offset
+    return result
+
+
+def from_source_offset(source_offset: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """The inverse of `to_source_offset`."""
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in source_offset.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def parse_offsets(text: str) -> Offsets:
+    """Offsets (or timestamps) by topic and partition, as options give them.
+
+    >>> parse_offsets('{"flights": {"0": 23, "1": -2}}')
+    {('flights', 0): 23, ('flights', 1): -2}
+    >>> parse_offsets('{"flights": 23}')
+    Traceback (most recent call last):
+    ValueError: not of the form {"topic": {"0": 23, "1": -2}}
+    """
+    try:
+        parsed: Any = json.loads(text)
+        offsets: Offsets = {}
+        for topic, partitions in parsed.items():
+            for partition, offset in partitions.items():
+                if not isinstance(offset, int) or isinstance(offset, bool) or not -2 <= offset <= OFFSET_MAX:
+                    raise ValueError(f"{offset!r} for {topic}-{partition} is not an offset")
+                offsets[str(topic), int(partition)] = offset
+    except (AttributeError, json.JSONDecodeError):
+        raise ValueError('not of the form {"topic": {"0": 23, "1": -2}}') from None
+    return offsets
+
+
+def limit_by_backlog(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
+    """End offsets that span `limit` records in all, each partition's share being that of its backlog.
+
+    A partition far behind is so caught up as fast as the others, and none runs ahead in event time. The shares are
+    rounded so that they add up to exactly the limit.
+
+    >>> limit_by_backlog({("t", 0): 0, ("t", 1): 0}, {("t", 0): 900, ("t", 1): 100}, 10)
+    {('t', 0): 9, ('t', 1): 1}
+    >>> limit_by_backlog({("t", 0): 0, ("t", 1): 0}, {("t", 0): 2, ("t", 1): 1}, 1)
+    {('t', 0): 1, ('t', 1): 0}
+    """
+    backlog = {key: max(0, end[key] - start[key]) for key in end}
+    total = sum(backlog.values())
+    if total <= limit:
+        return dict(end)
+    shares = {key: limit * size // total for key, size in backlog.items()}
+    rest = limit - sum(shares.values())
+    by_remainder = sorted(backlog, key=lambda key: (-(limit * backlog[key] % total), key))
+    for key in by_remainder[:rest]:
+        shares[key] += 1
+    return {key: start[key] + shares[key] if backlog[key] else end[key] for key in end}
+
+
+def split_ranges(ranges: Iterable[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
+    """The ranges that hold something, the large ones cut so that there are about `min_partitions`.
+
+    >>> [(r.start, r.end) for r in split_ranges([OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 10)], 4)]
+    [(0, 22), (22, 45), (45, 67), (67, 90), (0, 10)]
+    """
+    wanted = [part for part in ranges if part.size > 0]
+    if min_partitions is None or len(wanted) >= min_partitions:
+        return wanted
+    total = sum(part.size for part in wanted)
+    pieces: list[OffsetRange] = []
+    for part in wanted:
+        count = min(part.size, max(1, round(part.size * min_partitions / total)))
+        bounds = [part.start + part.size * index // count for index in range(count + 1)]
+        pieces.extend(OffsetRange(part.topic, part.partition, start, end) for start, end in itertools.pairwise(bounds))
+    return pieces

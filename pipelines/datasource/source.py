@@ -1,0 +1,87 @@
+"""`format("headwater")`: chooses the reader or writer for what Spark asks."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pipelines.datasource.batch_reader import BatchReader, PushdownBatchReader
+from pipelines.datasource.errors import OptionError, SourceError
+from pipelines.datasource.options import ReadOptions, WriteOptions
+from pipelines.datasource.stream_reader import StreamReader
+from pipelines.datasource.writing import BatchWriter, StreamWriter, check_write_schema
+
+__all__ = ["HeadwaterDataSource", "read_schema"]
+
+
+def read_schema(*, include_headers: bool) -> StructType:
+    """The columns of `format("kafka")`, in its order."""
+    fields = [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+    if include_headers:
+        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+        fields.append(StructField("headers", ArrayType(header)))
+    return StructType(fields)
+
+
+class HeadwaterDataSource(DataSource):
+    """Topics of a Headwater or Kafka cluster, with the options and columns of `format("kafka")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "headwater"
+
+    def schema(self) -> StructType:
+        """The columns; options are checked here already, so that `load()` refuses bad ones."""
+        return read_schema(include_headers=self._read_options().include_headers)
+
+    def _read_options(self) -> ReadOptions:
+        return ReadOptions.parse(self.options)
+
+    def _checked_read_options(self, schema: StructType) -> ReadOptions:
+        options = self._read_options()
+        expected = read_schema(include_headers=options.include_headers)
+        if [(f.name, f.dataType) for f in schema.fields] != [(f.name, f.dataType) for f in expected.fields]:
+            raise OptionError("a schema cannot be given: the columns of a topic are fixed; parse its value instead")
+        return options
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A batch reader; the one that takes filters if the session says that Spark offers them."""
+        options = self._checked_read_options(schema)
+        return PushdownBatchReader(options) if options.pushdown else BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """A stream reader."""
+        return StreamReader(self._checked_read_options(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A batch writer."""
+        return BatchWriter(self._write_options(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+        """A stream writer, at-least-once."""
+        return StreamWriter(self._write_options(schema, overwrite))
+
+    def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
+        if overwrite:
+            raise SourceError("a topic cannot be overwritten, only appended to: use mode append")
+        options = WriteOptions.parse(self.options)
+        check_write_schema(schema, options)
+        return options
