@@ -33,10 +33,10 @@ test: java venv ## Everything: `make check`, then the tests that start brokers, 
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/python -m pytest -m slow
 
-# Types take the longest: they run beside the rest, two at a time, each printed whole.
+# Types take the longest: they run beside the rest, two at a time, each printed whole; a failure does not hide another.
 .PHONY: check
 check: venv ## Format, lint, types, contracts, doctests, fast tests (under a minute)
-	@$(MAKE) --no-print-directory -j2 --output-sync=target check-types check-format check-lint check-contracts check-tests
+	@$(MAKE) --no-print-directory -k -j2 --output-sync=target check-types check-format check-lint check-contracts check-tests
 
 .PHONY: check-types check-format check-lint check-contracts check-tests
 check-types:

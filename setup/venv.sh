@@ -38,7 +38,8 @@ fi
 
 # An environment made by another tool may lack pip.
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip -q --upgrade >/dev/null
-pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"; }
+# Old pips install source packages by their setup.py and complain about it; new ones ignore the variable.
+pip() { PIP_USE_PEP517=1 "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"; }
 
 if ! grep -qxF "$lock" "$stamp" 2>/dev/null || moved; then
     rm -f "$stamp"

@@ -1,6 +1,7 @@
 """Which leader epoch began at which offset of a partition (KIP-101, KIP-279)."""
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from logtier.runtime.disk import Disk
@@ -56,6 +57,18 @@ class LeaderEpochs:
             self._epochs.pop()
         self._set([*self._epochs, leader_epoch], [*self._start_offsets, start_offset])
         self._write()
+
+    def restore(self, offset: int, found: Iterable[tuple[int, int]]) -> None:
+        """Replace what began at or after `offset` by what a scan of the batches found there; write if that differs."""
+        before = self.entries()
+        keep = bisect_right(self._start_offsets, offset - 1)
+        pairs = before[:keep]
+        for leader_epoch, start_offset in found:
+            if leader_epoch > (pairs[-1][0] if pairs else UNDEFINED_EPOCH):
+                pairs.append((leader_epoch, start_offset))
+        if pairs != before:
+            self._set([epoch for epoch, _ in pairs], [start for _, start in pairs])
+            self._write()
 
     def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEnd:
         """Return the greatest epoch at or below the given one and where it ends (OffsetForLeaderEpoch).

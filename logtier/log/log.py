@@ -507,7 +507,8 @@ class Log:
         self._active = self._segments[-1]
         self._active.index_interval_bytes = self._config.index_interval_bytes
         self._active.modified_ms = now_ms
-        self.log_end_offset = self._active.truncate_to(offset)
+        # The log's start may lie inside of the batch that goes.
+        self.log_end_offset = max(self.log_start_offset, self._active.truncate_to(offset))
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self._syncs = deque((sync, min(point, self.log_end_offset)) for sync, point in self._syncs)
         self.leader_epochs.truncate_from_end(self.log_end_offset)
@@ -564,7 +565,7 @@ class Log:
     def close(self) -> None:
         """Bring everything to the device, with a producer snapshot, so that the next start needs no recovery."""
         if self.log_end_offset > self._snapshots.latest:
-            self._snapshots.take(self.producers, self.log_end_offset, keep=self._base_offsets, sync=True)
+            self._snapshots.take(self.producers, self.log_end_offset, keep=self._base_offsets)
         self.flush()
         self.release()
 

@@ -32,9 +32,12 @@ class ProducerSnapshots:
         """Offset of the newest snapshot, NO_SNAPSHOT without one."""
         return self._offsets[-1] if self._offsets else NO_SNAPSHOT
 
-    def take(self, producers: ProducerStates, offset: int, *, keep: Sequence[int], sync: bool = False) -> None:
-        """Write the snapshot at `offset`; of the older ones those at the offsets `keep` (segments' beginnings) stay."""
-        self._disk.write_atomic(self._path(offset), producers.snapshot(), sync=sync)
+    def take(self, producers: ProducerStates, offset: int, *, keep: Sequence[int]) -> None:
+        """Write the snapshot at `offset`; of the older ones those at the offsets `keep` (segments' beginnings) stay.
+
+        Does not wait for the device: one that a power loss damages does not match its checksum.
+        """
+        self._disk.write_atomic(self._path(offset), producers.snapshot(), sync=False)
         kept = set(keep)
         for stray in [known for known in self._offsets if known != offset and known not in kept]:
             self._remove(stray)

@@ -43,7 +43,7 @@ def open_log(
     segments, snapshots = _list_files(disk, directory, config, now_ms)
     leader_epochs = LeaderEpochs(disk, directory)
     leader_epochs.load()
-    recovered = False
+    must_sync = False
     if not segments:
         segments = [_begin(disk, directory, log_start_offset, config, now_ms)]
         log_end_offset = log_start_offset
@@ -52,8 +52,10 @@ def open_log(
     else:
         clean_end = _end_after_clean_stop(segments[-1]) if was_stopped_cleanly else None
         if clean_end is None:
+            size = sum(segment.size for segment in segments)
             log_end_offset, producers = _recover(segments, snapshots, leader_epochs, recovery_point)
-            recovered = True
+            # Without either, files and indexes are on the device as they are.
+            must_sync = recovery_point < log_end_offset or sum(segment.size for segment in segments) != size
         else:
             log_end_offset = clean_end
             producers = snapshots.restore(segments, clean_end)
@@ -82,7 +84,7 @@ def open_log(
         leader_epochs=leader_epochs,
         roll_jitter_ms=roll_jitter_ms,
     )
-    if recovered:
+    if must_sync:
         log.sync_in_background()
     log.release()
     return log
@@ -138,7 +140,8 @@ def _recover(
     next_offset = segments[first].base_offset
     producers = snapshots.restore(segments[:first], next_offset) if first else snapshots.load(next_offset)[0]
     snapshots.remove_after(next_offset)
-    leader_epochs.truncate_from_end(next_offset)
+    scanned_from = next_offset
+    epochs: list[tuple[int, int]] = []
     for i in range(first, len(segments)):
         segment = segments[i]
         if segment.base_offset < next_offset:
@@ -149,7 +152,8 @@ def _recover(
         size = segment.size
         for found in segment.recover():
             producers.replay(found.header)
-            leader_epochs.assign(found.header.partition_leader_epoch, found.header.base_offset)
+            if not epochs or found.header.partition_leader_epoch != epochs[-1][0]:
+                epochs.append((found.header.partition_leader_epoch, found.header.base_offset))
             next_offset = found.header.last_offset + 1
         if segment.size != size:
             _logger.warning(
@@ -164,6 +168,7 @@ def _recover(
         # Only the active segment is likely to be read soon.
         if i + 1 < len(segments):
             segment.release()
+    leader_epochs.restore(scanned_from, epochs)
     return next_offset, producers
 
 

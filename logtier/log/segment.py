@@ -214,6 +214,8 @@ class LogSegment:
         offset_index.truncate_to_position(self.size)
         time_index.truncate_to_offset(found.header.base_offset - self.base_offset)
         self._restore_after_indexes()
+        # Else the files would speak of batches that are gone, should nothing be appended before the next clean stop.
+        self.write_indexes()
         return min(offset, found.header.base_offset)
 
     def mark_deleted(self) -> None:
@@ -381,7 +383,9 @@ class LogSegment:
         parsed_offsets = None if offset_index is None else OffsetIndex.from_bytes(offset_index, self.size)
         parsed_times = None if time_index is None else TimeIndex.from_bytes(time_index)
         if parsed_offsets is None or parsed_times is None:
-            return self._rebuild_indexes()
+            rebuilt = self._rebuild_indexes()
+            self.write_indexes()
+            return rebuilt
         self._indexes = (parsed_offsets, parsed_times)
         self._restore_after_indexes()
         return self._indexes

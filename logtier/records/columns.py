@@ -16,15 +16,15 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from logtier.records import columns_kernels as kernels
-from logtier.records.batch import ATTRIBUTES, COMPRESSION_MASK, CONTROL, DECOMPRESSED_BYTES_MAX
-from logtier.records.batch import CRC as CRC_POSITION
+from logtier.records.batch import ATTRIBUTES, COMPRESSION_MASK, CONTROL, DECOMPRESSED_BYTES_MAX, Record, build_batch
 from logtier.records.batch import RECORDS as HEADER_BYTES
 from logtier.records.compression import Buffer, CorruptRecordsError, decompress
 
-__all__ = ["CorruptRecordsError", "column_schema", "decode_columns", "warm_numba_cache"]
+__all__ = ["CorruptRecordsError", "column_schema", "decode_columns", "warm_decoder", "warm_numba_cache"]
 
 # Rows of one Arrow batch: large enough that per-batch costs vanish, small enough for Spark's off-heap memory.
-ROWS_MAX = 20_000
+import os as _os
+ROWS_MAX = int(_os.environ.get("RM","20000"))
 # Records decoded in one go; far below the 2 GiB that Arrow's 32-bit offsets reach, even with one batch of the largest
 # decompressed size on top.
 GROUP_BYTES = 16 << 20
@@ -316,22 +316,19 @@ class _Constants:
         return pa.RecordBatch.from_arrays(columns, schema=column_schema(include_headers=decoded.headers is not None))
 
 
+def warm_decoder() -> None:
+    """Compiles the kernels that decode, or loads them from numba's cache."""
+    batch = build_batch([Record(b"key", b"value", 0, (("header", b"value"),)), Record(None, None, 0)])
+    for _ in decode_columns(batch, "warm", 0, include_headers=True):
+        pass
+
+
 def warm_numba_cache() -> None:
     """Compiles every kernel, or loads it from numba's cache on disk.
 
     Called once in the driver, so that the tasks that follow find the cache filled instead of compiling side by side.
     """
-    from logtier.records.columns_encode import BatchEncoder
+    from logtier.records.columns_encode import warm_encoder
 
-    encoder = BatchEncoder(1)
-    rows = pa.record_batch(
-        {
-            "key": pa.array([b"key", None], pa.binary()),
-            "value": pa.array([b"value", None], pa.binary()),
-            "headers": pa.array([[{"key": "h", "value": b"v"}], None], pa.list_(_KEY_VALUE_HEADERS)),
-        }
-    )
-    for encoded in encoder.encode(rows, now_ms=0):
-        encoded.data[CRC_POSITION:ATTRIBUTES] = crc32c(memoryview(encoded.data)[ATTRIBUTES:]).to_bytes(4, "big")
-        for _ in decode_columns(encoded.data, "warm", 0, include_headers=True):
-            pass
+    warm_decoder()
+    warm_encoder()

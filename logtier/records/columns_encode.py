@@ -25,7 +25,7 @@ from logtier.records.batch import (
 from logtier.records.columns import read_only
 from logtier.records.compression import NONE, compress
 
-__all__ = ["BatchEncoder", "EncodedBatch"]
+__all__ = ["BatchEncoder", "EncodedBatch", "warm_encoder"]
 
 BATCH_BYTES = 256 << 10
 # Rows without a key change partition this often: Kafka's default batch.size, where its own producer would.
@@ -245,3 +245,18 @@ class BatchEncoder:
         )
         data[HEADER_BYTES:] = payload
         return EncodedBatch(partition, data, int(rows)), int(rows)
+
+
+def warm_encoder() -> None:
+    """Compiles the kernels that encode, or loads them from numba's cache."""
+    headers = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+    rows = pa.record_batch(
+        [
+            pa.array([b"key", None], pa.binary()),
+            pa.array([b"value", None], pa.binary()),
+            pa.array([[{"key": "header", "value": b"value"}], None], headers),
+        ],
+        names=["key", "value", "headers"],
+    )
+    for _ in BatchEncoder(1).encode(rows, now_ms=0):
+        pass

@@ -12,13 +12,16 @@ import shutil
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Queue
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 # Linux takes at most this many buffers in one writev (IOV_MAX).
 _BUFFERS_PER_WRITE_MAX: Final = 1024
+
+# Background syncs that may wait; each holds its files open. Beyond it callers wait: the disk is hopelessly behind.
+_SYNCS_PENDING_MAX: Final = 64
 
 
 class File(Protocol):
@@ -261,7 +264,7 @@ class RealDisk:
     """The machine's file systems. Background syncs run on one daemon thread, in order, started at the first of them."""
 
     def __init__(self) -> None:
-        self._sync_queue: SimpleQueue[tuple[Future[None], Sequence[File], Sequence[str]]] | None = None
+        self._sync_queue: Queue[tuple[Future[None], Sequence[File], Sequence[str]]] | None = None
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open a file to read and append."""
@@ -336,13 +339,13 @@ class RealDisk:
     def fsync_in_background(self, files: Sequence[File], directories: Sequence[str] = ()) -> Completion:
         """Sync files and folders on the background thread; order is kept."""
         if self._sync_queue is None:
-            self._sync_queue = SimpleQueue()
+            self._sync_queue = Queue(_SYNCS_PENDING_MAX)
             threading.Thread(target=self._sync_forever, args=(self._sync_queue,), name="fsync", daemon=True).start()
         future: Future[None] = Future()
         self._sync_queue.put((future, files, directories))
         return future
 
-    def _sync_forever(self, queue: "SimpleQueue[tuple[Future[None], Sequence[File], Sequence[str]]]") -> None:
+    def _sync_forever(self, queue: "Queue[tuple[Future[None], Sequence[File], Sequence[str]]]") -> None:
         while True:
             future, files, directories = queue.get()
             try:

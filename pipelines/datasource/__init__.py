@@ -25,7 +25,7 @@ SESSION_CONF: Final[dict[str, str]] = {
 def session_environment() -> dict[str, str]:
     """Environment variables to set before a local session starts.
 
-    Spark starts its Python workers and planners with `python3` from PATH unless told otherwise; there this package may not
-    be installed, and the format would not be found.
+    Spark starts its Python workers and planners with `python3` from PATH unless told otherwise; there this package may
+    not be installed, and the format would not be found.
     """
     return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

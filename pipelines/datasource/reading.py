@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -55,9 +57,24 @@ def read_range(partition: InputPartition, options: ReadOptions) -> Iterator[pa.R
             yield from _decode(cluster, OffsetRange(part.topic, part.partition, first, part.end), options)
 
 
-def _decode(cluster: ClusterClient, part: OffsetRange, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    from logtier.records.columns import decode_columns
+@cache
+def _load_decoder() -> Callable[..., Iterator[pa.RecordBatch]]:
+    """The column decoder, imported once in a worker.
 
+    Spark's daemon collects garbage after every task of a worker that it keeps; over numba's and Arrow's many objects
+    that takes 80 ms, more than a small range does. They live as long as the worker, so the collector is told to pass
+    over them.
+    """
+    from logtier.records.columns import decode_columns, warm_decoder
+
+    warm_decoder()
+    gc.collect()
+    gc.freeze()
+    return decode_columns
+
+
+def _decode(cluster: ClusterClient, part: OffsetRange, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    decode_columns = _load_decoder()
     position = part.start
     for records in read_partition(cluster, part.topic, part.partition, part.start, part.end, options.fetch):
         for batch in decode_columns(

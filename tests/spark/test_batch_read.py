@@ -143,10 +143,9 @@ def test_filters_in_a_view_narrow_what_is_fetched(
     everything, all_bytes = fetched("SELECT count(*) FROM outer_view")
     assert everything == 4000
     assert all_bytes > 4_000_000
-    assert fetched("SELECT count(*) FROM outer_view WHERE partition = 2") == (
-        1000,
-        pytest.approx(all_bytes / 4, rel=0.2),
-    )
+    count, some_bytes = fetched("SELECT count(*) FROM outer_view WHERE partition = 2")
+    assert count == 1000
+    assert all_bytes / 5 < some_bytes < all_bytes / 3
     count, some_bytes = fetched("SELECT count(*) FROM outer_view WHERE offset >= 900 AND partition IN (0, 1)")
     assert count == 200
     assert some_bytes < all_bytes / 10

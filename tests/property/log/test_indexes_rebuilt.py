@@ -16,7 +16,7 @@ from logtier.records.batch import Record, build_batch
 from logtier.runtime.disk import RealDisk
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     batches=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 90), st.integers(-1, 50)), min_size=1, max_size=40),
     index_interval_bytes=st.sampled_from([0, 100, 4096]),

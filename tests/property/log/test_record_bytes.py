@@ -25,6 +25,7 @@ records = st.builds(
     st.none() | st.binary(max_size=200),
     st.integers(-1, 2**62),
     st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=9)), max_size=3).map(tuple),
+    st.just(-1),
 )
 
 

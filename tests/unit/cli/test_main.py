@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import types
-
 import click
 import pytest
-import typer
 
 from headwater.cli import main as root_module
 from headwater.cli.errors import CliError
-from headwater.cli.main import VERBS, Verb, main
+from headwater.cli.main import VERBS, main
 
 
 @pytest.fixture
@@ -117,24 +113,6 @@ def test_the_stack_trace_is_there_for_those_who_ask(
     failing.append(ZeroDivisionError("x"))
     with pytest.raises(ZeroDivisionError):
         main(["version"])
-
-
-def test_a_verb_may_be_a_typer_application(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    app = typer.Typer()
-
-    @app.command()
-    def greet(name: str, times: int = 1) -> None:
-        typer.echo(f"hello {name}" * times)
-        raise typer.Exit(5)
-
-    module = types.ModuleType("greeting")
-    module.app = app  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "greeting", module)
-    monkeypatch.setattr(root_module, "VERBS", {"greet": Verb("greeting", "app", "Greets.")})
-    assert main(["greet", "you", "--times", "1"]) == 5
-    assert capsys.readouterr().out == "hello you\n"
-    assert main(["greet", "you", "--tims", "1"]) == 2
-    assert len(lines(capsys)) == 1
 
 
 def test_a_broken_setting_is_the_users_mistake(

@@ -189,6 +189,23 @@ def test_truncation_inside_of_a_batch_drops_the_whole_batch(folder: LogFolder, m
     assert folder.log.log_end_offset == 5
 
 
+def test_truncation_never_ends_the_log_before_its_start(folder: LogFolder, make_batch: MakeBatch) -> None:
+    folder.append(make_batch(5))
+    folder.log.delete_records_before(3)
+    folder.log.truncate_to(4)
+    assert (folder.log.log_start_offset, folder.log.log_end_offset) == (3, 3)
+    assert folder.append(make_batch(1)).first_offset == 3
+
+
+def test_index_files_forget_what_was_truncated(folder: LogFolder, make_batch: MakeBatch) -> None:
+    folder.append(make_batch(1, timestamp_ms=350))
+    folder.append(make_batch(1, timestamp_ms=820))
+    folder.reopen()
+    folder.log.truncate_to(1)
+    assert folder.reopen().offset_of_max_timestamp() == (350, 0, 0)
+    assert folder.log.offset_for_timestamp(400) is None
+
+
 def test_a_log_that_lost_all_after_its_start_begins_there_again(folder: LogFolder, make_batch: MakeBatch) -> None:
     fill(folder, make_batch, 5)
     log = folder.open(clean=False, log_start_offset=90)

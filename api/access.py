@@ -1,0 +1,66 @@
+"""What route functions ask for: the administration client, and the cluster that the path names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+
+from api.links import Links, request_root
+from api.topic_admin import TopicAdmin
+from api.topic_model import TOPIC_NAME_LENGTH_MAX, ErrorCode, TopicAdminError
+
+
+class ClusterDirectory:
+    """Knows the one cluster behind the administration client; asks once, and again when a path names another id.
+
+    Invariant: `cluster_id` is an id that the cluster itself has given.
+    """
+
+    def __init__(self, admin: TopicAdmin) -> None:
+        self.admin = admin
+        self.cluster_id: str | None = None
+
+    def require(self, cluster_id: str) -> None:
+        """Raise UNKNOWN_CLUSTER unless this is the id of the cluster."""
+        if cluster_id == self.cluster_id:
+            return
+        self.cluster_id = self.admin.cluster().cluster_id
+        if cluster_id != self.cluster_id:
+            raise TopicAdminError(
+                ErrorCode.UNKNOWN_CLUSTER,
+                f"cluster {cluster_id[:60]!r} cannot be found; the cluster here is {self.cluster_id!r}",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """A cluster id that was checked, the client to reach it, and its links."""
+
+    cluster_id: str
+    admin: TopicAdmin
+    links: Links
+
+
+async def get_admin(request: Request) -> TopicAdmin:
+    """Return the application's administration client."""
+    admin = request.app.state.clusters.admin
+    assert isinstance(admin, TopicAdmin)
+    return admin
+
+
+def get_cluster(request: Request, cluster_id: str) -> ClusterAccess:
+    """Check the path's cluster id. Blocks (FastAPI runs it in the thread pool) when the id is not known yet."""
+    clusters = request.app.state.clusters
+    assert isinstance(clusters, ClusterDirectory)
+    clusters.require(cluster_id)
+    return ClusterAccess(cluster_id, clusters.admin, Links(request_root(request), cluster_id))
+
+
+Admin = Annotated[TopicAdmin, Depends(get_admin)]
+Cluster = Annotated[ClusterAccess, Depends(get_cluster)]
+TopicName = Annotated[str, Path(max_length=TOPIC_NAME_LENGTH_MAX, description="Name of a topic")]
+PartitionId = Annotated[int, Path(ge=0, le=2**31 - 1, description="Number of a partition")]
+BrokerId = Annotated[int, Path(ge=0, le=2**31 - 1, description="Id of a broker")]
+ConfigName = Annotated[str, Path(max_length=249, description="Name of a topic config")]

@@ -1,0 +1,48 @@
+"""The REST application: routes, limits and error answers put together; it decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+
+from api.access import ClusterDirectory
+from api.errors import install_error_handlers
+from api.limits import BODY_BYTES_MAX, BodyLimits
+from api.routers import clusters, configs, partitions, topics
+from api.schemas.resource import ErrorBody
+from api.topic_admin import TopicAdmin
+
+PREFIXES = ("/v3", "/kafka/v3")
+"""The same routes twice: Confluent's own server uses the first, most tools the second."""
+
+_ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorBody, "description": "Failure"}}
+
+
+def create_app(admin: TopicAdmin, body_bytes_max: int = BODY_BYTES_MAX) -> FastAPI:
+    """Build the application around one cluster's administration client."""
+    app = FastAPI(
+        title="Headwater REST API",
+        description="Topic administration with Confluent REST v3's paths and shapes, at /v3 and at /kafka/v3.",
+        responses=_ERRORS,
+        # Their pages load scripts from other hosts; the OpenAPI document at /openapi.json is all that tools need.
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.clusters = ClusterDirectory(admin)
+    install_error_handlers(app)
+    app.add_middleware(BodyLimits, body_bytes_max=body_bytes_max)
+
+    resources = APIRouter()
+    # Order matters: `topics/-/configs` must be tried before `topics/{topic_name}/configs`.
+    for module in (clusters, configs, partitions, topics):
+        resources.include_router(module.router)
+    for prefix in PREFIXES:
+        app.include_router(resources, prefix=prefix, include_in_schema=prefix == PREFIXES[0])
+
+    @app.get("/healthz", tags=["health"])
+    async def healthz() -> dict[str, str]:
+        """Tell that the server answers; it does not ask the broker."""
+        return {"status": "ok"}
+
+    return app

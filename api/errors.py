@@ -1,0 +1,111 @@
+"""Every failure of the REST API as `{"error_code": int, "message": str}`, Confluent's shape.
+
+The numbers are Confluent REST v3's where it has one. FastAPI's own shape (`{"detail": ...}`) never leaves the server:
+validation errors, unknown paths, wrong methods and faults of the server pass through here too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from api.topic_model import ErrorCode, TopicAdminError
+
+_log = logging.getLogger(__name__)
+
+MALFORMED_JSON = 400
+REFUSED = 40002
+NOT_AUTHORIZED = 40301
+UNKNOWN_TOPIC = 40403
+UNKNOWN_RESOURCE = 40404
+PAYLOAD = 42206
+UNAVAILABLE = 50301
+
+PROBLEMS_SHOWN_MAX = 5
+"""Validation problems named in one message; a body of a thousand wrong items needs no thousand lines."""
+
+STATUS: dict[ErrorCode, tuple[int, int]] = {
+    ErrorCode.INVALID_TOPIC: (400, REFUSED),
+    ErrorCode.INVALID_PARTITIONS: (400, REFUSED),
+    ErrorCode.INVALID_REPLICATION_FACTOR: (400, REFUSED),
+    ErrorCode.INVALID_CONFIG: (400, REFUSED),
+    ErrorCode.INVALID_REQUEST: (400, REFUSED),
+    ErrorCode.TOPIC_ALREADY_EXISTS: (400, REFUSED),
+    ErrorCode.UNKNOWN_TOPIC: (404, UNKNOWN_TOPIC),
+    ErrorCode.UNKNOWN_PARTITION: (404, UNKNOWN_RESOURCE),
+    ErrorCode.UNKNOWN_CONFIG: (404, UNKNOWN_RESOURCE),
+    ErrorCode.UNKNOWN_BROKER: (404, UNKNOWN_RESOURCE),
+    ErrorCode.UNKNOWN_CLUSTER: (404, UNKNOWN_RESOURCE),
+    ErrorCode.NOT_AUTHORIZED: (403, NOT_AUTHORIZED),
+    ErrorCode.NOT_SUPPORTED: (501, 501),
+    ErrorCode.TIMED_OUT: (503, UNAVAILABLE),
+    ErrorCode.UNAVAILABLE: (503, UNAVAILABLE),
+    ErrorCode.BROKER_ERROR: (502, 502),
+}
+"""Administration error -> (HTTP status, error_code). Total: a test compares it with `ErrorCode`."""
+
+
+def error_response(status: int, error_code: int, message: str) -> JSONResponse:
+    """Build an error answer."""
+    return JSONResponse({"error_code": error_code, "message": message}, status_code=status)
+
+
+def describe_problems(problems: Sequence[Any]) -> str:
+    """Turn pydantic's problems into one line: where, and what.
+
+    >>> describe_problems([{"loc": ("body", "partitions_count"), "msg": "Input should be a valid integer"}])
+    'partitions_count: Input should be a valid integer'
+    >>> describe_problems([{"loc": ("body", "configs", 0, "name"), "msg": "Field required"}])
+    'configs[0].name: Field required'
+    """
+    lines = []
+    for problem in problems[:PROBLEMS_SHOWN_MAX]:
+        where = ""
+        for part in problem["loc"][1:]:
+            where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else str(part)
+        lines.append(f"{where}: {problem['msg']}" if where else str(problem["msg"]))
+    more = len(problems) - PROBLEMS_SHOWN_MAX
+    if more > 0:
+        lines.append(f"and {more} more")
+    return "; ".join(lines)
+
+
+async def _administration(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, TopicAdminError)
+    status, error_code = STATUS[error.code]
+    return error_response(status, error_code, error.message)
+
+
+async def _validation(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    problems = error.errors()
+    if any(problem["type"] == "json_invalid" for problem in problems):
+        reason = problems[0].get("ctx", {}).get("error", problems[0]["msg"])
+        return error_response(400, MALFORMED_JSON, f"the body is not valid JSON: {reason}")
+    if any(problem["loc"][0] == "path" for problem in problems):
+        return error_response(404, UNKNOWN_RESOURCE, f"no such resource: {describe_problems(problems)}")
+    return error_response(422, PAYLOAD, f"the body does not fit: {describe_problems(problems)}")
+
+
+async def _http(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return error_response(error.status_code, error.status_code, str(error.detail))
+
+
+async def _fault(request: Request, error: Exception) -> JSONResponse:
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return error_response(500, 500, "the server failed on this request; its log has the reason")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Give an application these answers for every kind of failure."""
+    app.add_exception_handler(TopicAdminError, _administration)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _fault)

@@ -1,0 +1,50 @@
+"""What every v3 resource has: a kind, metadata, links."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+R = TypeVar("R")
+
+
+class RequestBody(BaseModel):
+    """A body that a client sends: an unknown field is refused by name instead of ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Metadata(BaseModel):
+    """A resource's own URL and its resource name."""
+
+    self_url: str = Field(serialization_alias="self")
+    resource_name: str
+
+
+class ListMetadata(BaseModel):
+    """A list's own URL; lists here are never cut, so `next` is always null."""
+
+    self_url: str = Field(serialization_alias="self")
+    next: str | None = None
+
+
+class Relationship(BaseModel):
+    """A link to something related."""
+
+    related: str
+
+
+class ResourceList(BaseModel, Generic[R]):
+    """A list of resources."""
+
+    kind: str
+    metadata: ListMetadata
+    data: list[R]
+
+
+class ErrorBody(BaseModel):
+    """Every failure: `error_code` starts with the HTTP status."""
+
+    error_code: int
+    message: str

@@ -1,0 +1,23 @@
+"""Names of the columns that carry a record's origin through a stage.
+
+They begin with '_' and are reserved: a value's own field of such a name is refused. A topic sink leaves them out of the
+value; a Delta sink keeps those of `LINEAGE`, so that each row says which record it came from.
+"""
+
+TOPIC = "_topic"
+PARTITION = "_partition"
+OFFSET = "_offset"
+TIMESTAMP = "_timestamp"
+KEY = "_key"
+VALUE = "_value"
+
+LINEAGE = (TOPIC, PARTITION, OFFSET, TIMESTAMP)
+ORIGIN = (*LINEAGE, KEY, VALUE)
+
+ERROR = "_error"  # why a record could not be decoded; null for those that could
+FAILED = "_failed"  # name of the first expectation that a row does not meet; null for those that meet all
+
+RESERVED = (*ORIGIN, ERROR, FAILED)
+
+# Schema of `format("headwater")` and `format("kafka")`, as far as stages use it.
+RECORD_DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"

@@ -1,0 +1,110 @@
+"""A JSON Schema file -> Spark DDL. Pure.
+
+The part of JSON Schema that says what columns there are: objects, arrays, strings (also date-time and date), integers,
+numbers, booleans, nullable unions, maps. What cannot be a column type is refused with its path.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.columns import RESERVED
+
+SCHEMA_BYTES_MAX = 1024 * 1024
+NESTING_MAX = 20  # Spark's own plans become slow long before
+
+_FORMATS = {"date-time": "TIMESTAMP", "date": "DATE"}
+_INTEGERS = {"int32": "INT", "int64": "BIGINT"}
+_NUMBERS = {"float": "FLOAT", "double": "DOUBLE"}
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSchema:
+    """Columns of a value as DDL, and the names of those that must not be null."""
+
+    ddl: str
+    required: tuple[str, ...] = ()
+
+
+def parse(text: str) -> ValueSchema:
+    """Columns of a JSON Schema. Raises ValueError that names the path of what cannot be mapped.
+
+    >>> parse('{"type": "object", "properties": {"a": {"type": ["integer", "null"]}}, "required": []}')
+    ValueSchema(ddl='`a` BIGINT', required=())
+    """
+    if len(text) > SCHEMA_BYTES_MAX:
+        raise ValueError(f"the schema is larger than {SCHEMA_BYTES_MAX} bytes")
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        raise ValueError('the schema of a value has "type": "object"')
+    properties = _properties(schema, "$")
+    for name in properties:
+        if name in RESERVED:
+            raise ValueError(
+                f"$.{name}: the name is reserved for the record's origin; rename the field in the stage before"
+            )
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise ValueError("$.required: a list of names")
+    unknown = [name for name in required if name not in properties]
+    if unknown:
+        raise ValueError(f"$.required: {unknown[0]} is not among the properties")
+    strict = tuple(name for name in required if not _nullable(properties[name]))
+    return ValueSchema(", ".join(f"{_quoted(n)} {_type(p, f'$.{n}', 1)}" for n, p in properties.items()), strict)
+
+
+def _properties(schema: dict[str, Any], path: str) -> dict[str, Any]:
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not properties:
+        raise ValueError(f"{path}: an object needs properties")
+    folded: dict[str, str] = {}
+    for name in properties:
+        if name.lower() in folded:
+            raise ValueError(f"{path}: {folded[name.lower()]} and {name} differ by case only, which SQL does not see")
+        folded[name.lower()] = name
+    return properties
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _nullable(schema: Any) -> bool:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return isinstance(kind, list) and "null" in kind
+
+
+def _type(schema: Any, path: str, depth: int) -> str:
+    if depth > NESTING_MAX:
+        raise ValueError(f"{path}: nested deeper than {NESTING_MAX} levels")
+    if not isinstance(schema, dict):
+        raise ValueError(f"{path}: expected an object that describes the field")
+    kinds = schema.get("type")
+    named = [k for k in (kinds if isinstance(kinds, list) else [kinds]) if k != "null"]
+    if len(named) != 1 or not isinstance(named[0], str):
+        raise ValueError(f"{path}: needs one type (beside null), not {json.dumps(kinds)}")
+    kind, form = named[0], str(schema.get("format"))
+    if kind == "string":
+        return _FORMATS.get(form, "STRING")
+    if kind == "integer":
+        return _INTEGERS.get(form, "BIGINT")
+    if kind == "number":
+        return _NUMBERS.get(form, "DOUBLE")
+    if kind == "boolean":
+        return "BOOLEAN"
+    if kind == "array":
+        return f"ARRAY<{_type(schema.get('items'), f'{path}[]', depth + 1)}>"
+    if kind == "object" and "properties" not in schema and isinstance(schema.get("additionalProperties"), dict):
+        return f"MAP<STRING, {_type(schema['additionalProperties'], f'{path}.*', depth + 1)}>"
+    if kind == "object":
+        inner = _properties(schema, path)
+        parts = ", ".join(f"{_quoted(n)}: {_type(p, f'{path}.{n}', depth + 1)}" for n, p in inner.items())
+        return f"STRUCT<{parts}>"
+    raise ValueError(f"{path}: unknown type {kind!r}; known: string, integer, number, boolean, array, object")

@@ -1,0 +1,113 @@
+"""The Spark session of pipelines and of ad hoc SQL.
+
+Everything that Spark prints while it starts (Ivy, incubator modules, host names) goes to a log file: the console is the
+user's. The Delta jars are resolved by Spark's own Ivy, once; afterwards they come from its cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+DRIVER_MEMORY = "2g"  # the state of a year of flights and a persisted micro-batch fit in half of it
+
+
+class SessionError(Exception):
+    """Spark could not start; the message says why and where its log is."""
+
+
+def settings(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The Spark settings of a session; `extra` wins."""
+    from pipelines.datasource import SESSION_CONF
+
+    cores = os.cpu_count() or 1
+    log4j = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
+    return {
+        "spark.master": "local[*]",
+        "spark.jars.packages": DELTA_PACKAGE,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC",
+        # One small log, no cluster: the default of 50 tasks for a table's state costs more than the state.
+        "spark.databricks.delta.snapshotPartitions": str(cores),
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+        **SESSION_CONF,
+        **(extra or {}),
+    }
+
+
+def open_session(name: str, log_path: str, extra: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark, or return the running session. Raises SessionError."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    _quiet_loggers()
+    # Workers must run the interpreter that runs this, whatever `python3` is on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings(extra).items():
+        builder = builder.config(key, value)
+    os.makedirs(os.path.dirname(os.path.abspath(log_path)), exist_ok=True)
+    try:
+        with _output_to(log_path):
+            spark = builder.getOrCreate()
+    except (PySparkException, RuntimeError, OSError) as error:
+        raise SessionError(f"Spark did not start: {_reason(log_path, error)}; its log is {log_path}") from error
+    return spark
+
+
+@contextmanager
+def _output_to(path: str) -> Iterator[None]:
+    """The JVM inherits our standard output and error: while it is launched they are the log file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = [os.dup(1), os.dup(2)]
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(saved[0], 1)
+        os.dup2(saved[1], 2)
+        for descriptor in (*saved, target):
+            os.close(descriptor)
+
+
+def _reason(log_path: str, error: Exception) -> str:
+    """The line of the log that names the cause, else the error's own first line."""
+    try:
+        with open(log_path, encoding="utf-8", errors="replace") as log:
+            lines = log.read()[-65536:].splitlines()
+    except OSError:
+        lines = []
+    for line in reversed(lines):
+        if "unresolved dependency" in line or "JAVA_HOME" in line or "UnsupportedClassVersionError" in line:
+            return line.strip()
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _quiet_loggers() -> None:
+    # What they log is raised as well, and told in our words; py4j logs each connection that a stop cuts.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j", "py4j.clientserver", "pyspark"):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.CRITICAL + 1)
+        logger.propagate = False

@@ -1,0 +1,38 @@
+"""Spark's errors in one line, at the place of the pipeline's file that caused them."""
+
+from __future__ import annotations
+
+import re
+
+from pipelines.errors import Problem
+from pipelines.spec import Loaded
+from pipelines.yaml_source import Loc
+
+_SQL_PLACE = re.compile(r"[;(]?\s*\(?line (\d+),? pos (\d+)\)?")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line: without the plan, the SQLSTATE and the stack trace that Spark appends.
+
+    >>> first_line(ValueError("[X] no such column. SQLSTATE: 42703; line 1 pos 7;\\n'Project ['a]\\n"))
+    '[X] no such column.'
+    """
+    text = str(error).strip()
+    if "Traceback (most recent call last)" in text:
+        # A Python worker's error: its last line names the exception.
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        raised = [line for line in lines if re.match(r"^[A-Za-z_][\w.]*(Error|Exception|Warning)?: ", line)]
+        return raised[-1] if raised else lines[0]
+    line = next((part.strip() for part in text.splitlines() if part.strip()), type(error).__name__)
+    line = re.sub(r"\s*SQLSTATE:.*$", "", line)
+    return _SQL_PLACE.sub("", line).strip().rstrip(";")
+
+
+def problem_at(loaded: Loaded, loc: Loc, error: BaseException, what: str) -> Problem:
+    """A problem at `loc`. In a block of SQL text (`sql: |`) its line is that of the SQL's own line."""
+    problem = loaded.problem(loc, f"{what}: {first_line(error)}")
+    place = _SQL_PLACE.search(str(error))
+    block = loaded.document.mark(loc).block
+    if place and block:
+        return Problem(problem.file, block + int(place[1]) - 1, 0, problem.field, problem.message)
+    return problem

@@ -1,0 +1,1 @@
+"""Ad hoc SQL over topics and Delta tables."""

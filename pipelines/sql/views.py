@@ -1,0 +1,89 @@
+"""Topics and Delta tables as views of a session.
+
+A topic's view has the topic's name (backquoted if it holds dots). With a pipeline that knows the topic it has the
+value's columns and those of `columns.LINEAGE`; a dead-letter topic has its headers as columns; any other has key and
+value as text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from pipelines import columns, dead_letters
+from pipelines.graph import DEAD_LETTERS_SUFFIX, tables_named
+from pipelines.sources import topic as topic_source
+from pipelines.spec import DeltaSink, Loaded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipelines.analysis import Analysis
+
+INTERNAL_PREFIX = "__"  # Kafka's and our own topics; never a view unless a query names them
+DELTA_SUFFIX = "_delta"  # for a table whose name is that of a topic
+
+
+def topics_to_show(query: str, existing: Iterable[str]) -> frozenset[str]:
+    """The topics that a query names; all but internal ones if sqlglot cannot tell.
+
+    >>> sorted(topics_to_show("SELECT * FROM Flights JOIN x", ["flights", "delays", "__consumer_offsets"]))
+    ['flights']
+    >>> sorted(topics_to_show("DESCRIBE flights", ["flights", "delays", "__consumer_offsets"]))
+    ['delays', 'flights']
+    """
+    named, fault = tables_named(query)
+    if fault:
+        return frozenset(name for name in existing if not name.startswith(INTERNAL_PREFIX))
+    folded = {name.lower() for name in named}
+    return frozenset(name for name in existing if name.lower() in folded)
+
+
+def delta_views(loaded: Loaded) -> dict[str, str]:
+    """View name -> path of the pipeline's Delta tables: the path's last part, and `_delta` if a topic has that name."""
+    from pipelines.graph import known_topics
+
+    taken = {name.lower() for name in known_topics(loaded.pipeline) | loaded.pipeline.tables.keys()}
+    views: dict[str, str] = {}
+    for stage in loaded.pipeline.stages:
+        for sink in stage.to:
+            if isinstance(sink, DeltaSink):
+                name = os.path.basename(sink.delta.rstrip("/"))
+                views[name + DELTA_SUFFIX if name.lower() in taken else name] = loaded.path(sink.delta)
+    return views
+
+
+def topic_frame(spark: SparkSession, bootstrap_servers: str, topic: str, analysis: Analysis | None) -> DataFrame:
+    """The records of a topic for people to query. Records that cannot be decoded are left out."""
+    from pyspark.sql import functions as f
+
+    if topic.endswith(DEAD_LETTERS_SUFFIX):
+        return dead_letters.readable(topic_source.batch(spark, bootstrap_servers, topic, headers=True))
+    records = topic_source.batch(spark, bootstrap_servers, topic)
+    if analysis is not None and topic in analysis.topics:
+        decoded = analysis.decode(records, topic)
+        return decoded.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR, columns.KEY, columns.VALUE)
+    text = [f.col(name).cast("string").alias(name) for name in ("key", "value")]
+    return records.select(*text, "topic", "partition", "offset", "timestamp")
+
+
+def register_topics(
+    spark: SparkSession, bootstrap_servers: str, topics: Iterable[str], analysis: Analysis | None = None
+) -> None:
+    """Make topics views."""
+    for topic in topics:
+        topic_frame(spark, bootstrap_servers, topic, analysis).createOrReplaceTempView(f"`{topic}`")
+
+
+def register_deltas(spark: SparkSession, tables: Mapping[str, str]) -> list[str]:
+    """Make Delta tables views; returns the names of those that are not (yet) Delta tables."""
+    from pyspark.errors import AnalysisException
+
+    missing = []
+    for name, path in tables.items():
+        try:
+            spark.read.format("delta").load(path).createOrReplaceTempView(f"`{name}`")
+        except AnalysisException:
+            missing.append(name)
+    return missing

@@ -1,0 +1,1 @@
+"""What happens to a stage's rows in between."""

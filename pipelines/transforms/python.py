@@ -1,0 +1,72 @@
+"""A stage's Python function, loaded by file path.
+
+The module gets a name of its own, derived from its path: a user's folder called `pipelines` must not shadow this
+package. It is pickled by value, because executors cannot import it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class UserCodeError(Exception):
+    """The user's file cannot be loaded, has no such function, or the function raised; the message says where."""
+
+
+def load(path: str, function: str) -> Callable[[DataFrame], DataFrame]:
+    """The function, ready to be called. Raises UserCodeError."""
+    from pyspark import cloudpickle
+
+    if not os.path.isfile(path):
+        raise UserCodeError(f"there is no file {path}")
+    name = "headwater_user_" + hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:16]
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    if module_spec is None or module_spec.loader is None:
+        raise UserCodeError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserCodeError(f"{path}: {where(error, path)}") from error
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    found = getattr(module, function, None)
+    if not callable(found):
+        del sys.modules[name]
+        raise UserCodeError(f"{path} has no function '{function}'")
+    return found  # type: ignore[no-any-return]
+
+
+def where(error: BaseException, path: str) -> str:
+    """What happened in the user's file, with its line: `NameError: … (line 3)`."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    if isinstance(error, SyntaxError) and error.lineno:
+        lines = [error.lineno]
+    first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    return f"{type(error).__name__}: {first}" + (f" (line {lines[-1]})" if lines else "")
+
+
+def apply(rows: DataFrame, path: str, function: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    """Call the user's function. Raises UserCodeError if it fails or gives something else than a frame."""
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql import DataFrame
+
+    try:
+        result = function(rows)
+    except (AnalysisException, ParseException):
+        raise
+    except Exception as error:
+        raise UserCodeError(f"{path}: {where(error, path)}") from error
+    if not isinstance(result, DataFrame):
+        raise UserCodeError(f"{path}: the function returned {type(result).__name__}, not a DataFrame")
+    return result

@@ -1,0 +1,212 @@
+"""YAML text -> plain values, with the line and column of each of them.
+
+PyYAML's node graph is used rather than its loader, because only nodes know where they stand. Every walk has a limit, so
+that a hostile file (deep nesting, an alias that expands to billions of nodes, a key that hides another) is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from pipelines.errors import PipelineError, Problem, nearest
+
+FILE_BYTES_MAX = 256 * 1024  # a pipeline of 200 stages is about 100 KiB
+NESTING_MAX = 20  # the deepest field of the format is at 6; JSON in options may add some
+NODES_MAX = 20_000  # counted after aliases are expanded: this is what defuses an alias bomb
+
+Loc = tuple[str | int, ...]
+_VARIABLE = re.compile(r"\$(?:(\$\{)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in the file, counted from 1. `block` is the line where the text of a literal block (`|`) begins."""
+
+    line: int
+    column: int
+    block: int = 0
+
+
+@dataclass(slots=True)
+class Document:
+    """The values of a file and, for each path into them, the mark of the value and of its key."""
+
+    file: str
+    values: Any = None
+    marks: dict[Loc, Mark] = field(default_factory=dict)
+    keys: dict[Loc, Mark] = field(default_factory=dict)
+
+    def mark(self, loc: Loc) -> Mark:
+        """Mark of the value at `loc`, or of the nearest value that encloses it."""
+        while loc:
+            if loc in self.marks:
+                return self.marks[loc]
+            loc = loc[:-1]
+        return self.marks.get((), Mark(1, 1))
+
+    def key_mark(self, loc: Loc) -> Mark:
+        """Mark of the key at `loc` (the field's own name), or of the nearest value that encloses it."""
+        return self.keys.get(loc) or self.mark(loc)
+
+    def problem(self, loc: Loc, message: str, hint: str = "", *, at_key: bool = False) -> Problem:
+        """A problem at this place."""
+        mark = self.key_mark(loc) if at_key else self.mark(loc)
+        return Problem(self.file, mark.line, mark.column, field_name(loc), message, hint)
+
+
+def field_name(loc: Loc) -> str:
+    """A path as users write it.
+
+    >>> field_name(("stages", 0, "from", "topic"))
+    'stages[0].from.topic'
+    """
+    text = ""
+    for part in loc:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
+    return text
+
+
+def read(text: str, file: str) -> Document:
+    """Parse `text`. Raises PipelineError for text that is not YAML, is too large, nests too deep, or repeats a key."""
+    if len(text.encode("utf-8", "surrogatepass")) > FILE_BYTES_MAX:
+        raise PipelineError([Problem(file, 0, 0, "", f"the file is larger than {FILE_BYTES_MAX} bytes", "split it")])
+    try:
+        _check_nesting(text, file)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        raise PipelineError([Problem(file, line, column, "", f"not valid YAML: {what}")]) from None
+    except yaml.YAMLError as error:
+        raise PipelineError([Problem(file, 0, 0, "", f"not valid YAML: {str(error).splitlines()[0]}")]) from None
+    document = Document(file)
+    if node is None:
+        raise PipelineError([Problem(file, 1, 1, "", "the file is empty", "start with `pipeline: NAME`")])
+    builder = _Builder(document)
+    document.values = builder.build(node, ())
+    if builder.problems:
+        raise PipelineError(builder.problems)
+    return document
+
+
+def _check_nesting(text: str, file: str) -> None:
+    """The composer recurses, the event parser does not: depth is bounded before the composer sees the text."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > NESTING_MAX:
+                mark = event.start_mark
+                place = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+                raise PipelineError([Problem(file, *place, "", f"nested deeper than {NESTING_MAX} levels")])
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+class _Builder:
+    """Builds plain values from nodes; collects problems, so that all of them are told at once."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.problems: list[Problem] = []
+        self._nodes = 0
+        self._scalars = yaml.SafeLoader("")
+
+    def build(self, node: yaml.Node, loc: Loc) -> Any:
+        self._nodes += 1
+        if self._nodes > NODES_MAX or len(loc) > NESTING_MAX:
+            mark = node.start_mark
+            limit = f"{NODES_MAX} values" if self._nodes > NODES_MAX else f"{NESTING_MAX} levels"
+            what = f"more than {limit} once aliases are expanded"
+            place = (mark.line + 1, mark.column + 1)
+            raise PipelineError([Problem(self.document.file, *place, "", what, "write fewer aliases")])
+        block = node.start_mark.line + 2 if getattr(node, "style", None) == "|" else 0
+        self.document.marks[loc] = Mark(node.start_mark.line + 1, node.start_mark.column + 1, block)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, loc)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(child, (*loc, index)) for index, child in enumerate(node.value)]
+        try:
+            return self._scalars.construct_object(node)
+        except (yaml.YAMLError, ValueError):
+            self.problems.append(
+                self.document.problem(loc, f"cannot read the value {str(node.value)[:60]!r}", "quote it")
+            )
+            return None
+
+    def _mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            mark = Mark(key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            if key is None:
+                self.problems.append(
+                    Problem(self.document.file, mark.line, mark.column, field_name(loc), "a field's name must be text")
+                )
+                continue
+            place = (*loc, key)
+            if key in values:
+                first = self.document.keys[place].line
+                self.problems.append(
+                    Problem(
+                        self.document.file,
+                        mark.line,
+                        mark.column,
+                        field_name(place),
+                        f"'{key}' stands twice (first on line {first})",
+                        "remove one",
+                    )
+                )
+                continue
+            self.document.keys[place] = mark
+            values[key] = self.build(value_node, place)
+        return values
+
+
+def substitute(document: Document, variables: Mapping[str, str], *, skip: frozenset[str] = frozenset()) -> set[str]:
+    """Replace `${name}` in every text value (`$${` stays a literal `${`), except in the top-level fields in `skip`.
+
+    Returns the names that were used. Raises PipelineError with every unknown name.
+    """
+    used: set[str] = set()
+    problems: list[Problem] = []
+
+    def replaced(value: Any, loc: Loc) -> Any:
+        if isinstance(value, dict):
+            return {key: replaced(child, (*loc, key)) for key, child in value.items() if loc or key not in skip} | (
+                {} if loc else {key: value[key] for key in skip if key in value}
+            )
+        if isinstance(value, list):
+            return [replaced(child, (*loc, index)) for index, child in enumerate(value)]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+
+        def one(match: re.Match[str]) -> str:
+            if match[1]:
+                return "${"
+            name = match[2]
+            if name in variables:
+                used.add(name)
+                return variables[name]
+            hint = nearest(name, sorted(variables)) if variables else ""
+            problems.append(
+                document.problem(
+                    loc,
+                    f"no value for the variable ${{{name}}}",
+                    hint or f"give it with --set {name}=VALUE or under variables",
+                )
+            )
+            return ""
+
+        return _VARIABLE.sub(one, value)
+
+    document.values = replaced(document.values, ())
+    if problems:
+        raise PipelineError(problems)
+    return used

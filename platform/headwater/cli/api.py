@@ -1,0 +1,143 @@
+"""`headwater api`: the REST API, alone or as a child of `headwater up`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from headwater.child import ParentLink
+from headwater.cli.errors import EXIT_FAILED, CliError
+from headwater.cli.options import bootstrap_servers_option, child_options, host_option, port_option, servers, settings
+from headwater.services import join_address, reachable_host
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+LISTEN_BACKLOG = 512
+
+
+@click.command()
+@bootstrap_servers_option
+@port_option("--http-port", "Port to listen on; 0 picks a free one.  [default: 8082]")
+@host_option
+@child_options
+def api(
+    bootstrap_servers: str | None,
+    http_port: int | None,
+    host: str | None,
+    ready_fd: int | None,
+    parent_fd: int | None,
+) -> None:
+    """Serve topic administration over HTTP (Confluent REST v3) until SIGINT or SIGTERM.
+
+    There is no authentication yet: it listens on 127.0.0.1 unless told otherwise. When it is ready, one line on stdout
+    says where.
+    """
+    link = ParentLink(ready_fd, parent_fd)
+    try:
+        listener = listen(
+            host if host is not None else settings().host, http_port if http_port is not None else settings().http_port
+        )
+        _serve(listener, bootstrap_servers, link)
+    except CliError as error:
+        if not link.supervised:
+            raise
+        link.report_error(str(error))
+        raise SystemExit(error.exit_code) from None
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind the HTTP port, or say in one line why that is not possible."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(LISTEN_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+    except socket.gaierror as error:
+        raise CliError(
+            "api", f"host {host!r} is not known: {error.strerror}", "name an address of this machine"
+        ) from None
+    except OSError as error:
+        where = join_address(host, port)
+        if error.errno == errno.EADDRINUSE:
+            raise CliError(
+                "api",
+                f"{where} is in use by another process",
+                "stop it, or choose another port with --http-port (0 picks a free one)",
+                exit_code=EXIT_FAILED,
+            ) from None
+        raise CliError(
+            "api",
+            f"cannot listen on {where}: {error.strerror}",
+            "choose another --host or --http-port",
+            exit_code=EXIT_FAILED,
+        ) from None
+    return listener
+
+
+def _serve(listener: socket.socket, bootstrap_servers: str | None, link: ParentLink) -> None:
+    import asyncio
+    import logging
+
+    import uvicorn
+
+    from api.app import create_app
+    from api.connection import BootstrapServersError, parse_bootstrap_servers
+    from api.topic_admin import TopicAdmin
+
+    logging.basicConfig(
+        level=settings().log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    # A supervisor starts this process together with the broker and tells the address as soon as there is one.
+    brokers = link.receive()["bootstrap_servers"] if link.supervised else servers(bootstrap_servers)
+    try:
+        parse_bootstrap_servers(brokers)
+    except BootstrapServersError as error:
+        raise CliError("api", str(error)) from None
+    app: FastAPI = create_app(TopicAdmin(brokers, settings().request_timeout_ms), settings().http_body_bytes_max)
+    config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False, ws="none")
+
+    def ready() -> None:
+        host, port = listener.getsockname()[:2]
+        link.report_ready({"host": host, "port": port})
+        link.watch()
+        if not link.supervised:
+            sys.stdout.write(f"API is ready: http http://{join_address(reachable_host(host), port)}\n")
+            sys.stdout.flush()
+
+    class Server(uvicorn.Server):
+        """uvicorn's server, which tells when it is ready and leaves the signals to `serve`."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            ready()
+
+    async def serve() -> None:
+        server = Server(config)
+
+        def stop() -> None:
+            server.should_exit = True
+
+        for number in (signal.SIGTERM,) if link.supervised else (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        await server.serve(sockets=[listener])
+
+    asyncio.run(serve())

@@ -1,0 +1,149 @@
+"""`headwater broker`: one broker of the log tier, alone or as a child of `headwater up`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import click
+
+from headwater.child import ParentLink
+from headwater.cli.errors import EXIT_FAILED, CliError
+from headwater.cli.options import child_options, host_option, key_values, port_option, settings
+from headwater.services import join_address
+
+PROPERTIES_BYTES_MAX = 1 << 20
+
+
+def read_properties(path: str) -> dict[str, object]:
+    """Read broker properties, a flat YAML mapping under Kafka's names."""
+    import yaml
+
+    try:
+        if os.path.getsize(path) > PROPERTIES_BYTES_MAX:
+            raise CliError("broker", f"{path} is larger than {PROPERTIES_BYTES_MAX} bytes", "name a properties file")
+        with open(path, encoding="utf-8") as file:
+            document = yaml.safe_load(file)
+    except OSError as error:
+        raise CliError(
+            "broker", f"{path} cannot be read: {error.strerror}", "check --config or broker_config"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark is not None else path
+        raise CliError("broker", f"{where} is not YAML: {getattr(error, 'problem', error)}", "mend the file") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
+        raise CliError(
+            "broker", f"{path} is not a mapping", "write one `name: value` a line, such as num.partitions: 3"
+        )
+    for name, value in document.items():
+        if isinstance(value, dict) or value is None:
+            raise CliError("broker", f"{path}: {name} has no plain value", "write one `name: value` a line")
+    # Kafka's lists are written with commas.
+    return {name: ",".join(map(str, v)) if isinstance(v, list) else v for name, v in document.items()}
+
+
+def broker_properties(
+    file_properties: dict[str, object],
+    overrides: dict[str, str],
+    data_dir: str | None,
+    kafka_port: int | None,
+    host: str | None,
+) -> dict[str, object]:
+    """Put the broker's properties together: flags over `--set` over the file over the settings.
+
+    >>> broker_properties({"num.partitions": 3}, {}, "data", 0, None)["listeners"]
+    'PLAINTEXT://127.0.0.1:0'
+    """
+    properties = file_properties | overrides
+    if data_dir is not None or "log.dirs" not in properties:
+        properties["log.dirs"] = data_dir if data_dir is not None else settings().data_dir
+    if kafka_port is not None or host is not None or "listeners" not in properties:
+        port = kafka_port if kafka_port is not None else settings().kafka_port
+        properties["listeners"] = f"PLAINTEXT://{join_address(host if host is not None else settings().host, port)}"
+    return properties
+
+
+@click.command()
+@click.option("--data", "data_dir", metavar="DIR", help="Folder of the logs.  [default: headwater-data]")
+@port_option("--kafka-port", "Port to listen on; 0 picks a free one.  [default: 9092]")
+@host_option
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker property; may be repeated.")
+@click.option("--config", "config_path", metavar="FILE", help="Broker properties in YAML, such as conf/broker.yaml.")
+@child_options
+def broker(
+    data_dir: str | None,
+    kafka_port: int | None,
+    host: str | None,
+    overrides: tuple[str, ...],
+    config_path: str | None,
+    ready_fd: int | None,
+    parent_fd: int | None,
+) -> None:
+    """Run a broker in the foreground until SIGINT or SIGTERM, which stop it cleanly.
+
+    Properties have Kafka's names. When it is ready, one line on stdout says where it listens.
+    """
+    link = ParentLink(ready_fd, parent_fd)
+    try:
+        path = config_path if config_path is not None else settings().broker_config
+        properties = broker_properties(
+            read_properties(path) if path else {}, dict(key_values(overrides, "--set")), data_dir, kafka_port, host
+        )
+        _run(properties, link)
+    except CliError as error:
+        _fail(link, str(error), error.exit_code)
+    except click.ClickException as error:
+        _fail(link, f"broker: {error.format_message()}", 2)
+
+
+def _fail(link: ParentLink, message: str, exit_code: int) -> None:
+    """Say why: to the supervisor when there is one, which prints it; else as every command does."""
+    if link.supervised:
+        link.report_error(message)
+        raise SystemExit(exit_code)
+    raise CliError("", message, exit_code=exit_code)
+
+
+def _run(properties: dict[str, object], link: ParentLink) -> None:
+    import asyncio
+    import logging
+
+    from logtier.broker import Broker, BrokerStartError
+    from logtier.config import BrokerConfig, ConfigError
+    from logtier.runtime.event_loop import run
+
+    logging.basicConfig(
+        level=settings().log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    try:
+        config = BrokerConfig.from_properties(properties)
+    except ConfigError as error:
+        raise CliError("broker", str(error)) from None
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM,) if link.supervised else (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        instance = Broker(config)
+        await instance.start()
+        try:
+            address = instance.bootstrap_address
+            host, _, port = address.rpartition(":")
+            link.report_ready({"host": host.removeprefix("[").removesuffix("]"), "port": int(port)})
+            link.watch()
+            if not link.supervised:
+                sys.stdout.write(f"Broker is ready: kafka {address}\n")
+                sys.stdout.flush()
+            await stop.wait()
+        finally:
+            await instance.stop()
+
+    try:
+        run(serve())
+    except BrokerStartError as error:
+        raise CliError("broker", str(error), exit_code=EXIT_FAILED) from None

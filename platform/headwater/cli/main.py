@@ -1,0 +1,186 @@
+"""The root of the command line: which verbs there are, and how every failure ends.
+
+The verbs stand in a table with their help texts, so that `headwater --help` imports none of them (it must answer within
+300 ms, and pyspark alone takes longer). The commands are click's: typer needs pydantic as soon as it parses a value,
+0.2 s more for each verb, and `headwater up` starts two of them within the 1.5 s in which the Kafka port must answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from headwater import __version__
+from headwater.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, CliError
+
+PROGRAM: Final = "headwater"
+DEBUG_VARIABLE: Final = "HEADWATER_DEBUG"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Where a verb lives (`module` and the name of its command in it) and what the root says about it."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+VERBS: Final[Mapping[str, Verb]] = {
+    "up": Verb("headwater.cli.up", "up", "Start a node: broker and REST API, until Ctrl-C."),
+    "demo": Verb("headwater.cli.demo", "demo", "Run 336,776 real flights from a topic to Delta and SQL."),
+    "topic": Verb("headwater.cli.topic", "app", "Create, list, describe, alter and delete topics."),
+    "produce": Verb("headwater.cli.produce", "produce", "Write lines of standard input or of a file to a topic."),
+    "consume": Verb("headwater.cli.consume", "consume", "Print messages of a topic, from now on or from an offset."),
+    "pipeline": Verb("headwater.cli.pipeline", "app", "Validate and run pipelines written in YAML."),
+    "sql": Verb("headwater.cli.sql", "sql", "Run Spark SQL over topics and Delta tables."),
+    "broker": Verb("headwater.cli.broker", "broker", "Run a broker alone."),
+    "api": Verb("headwater.cli.api", "api", "Run the REST API alone."),
+    "doctor": Verb("headwater.cli.doctor", "doctor", "Check Python, Java, packages, jars, ports and disk."),
+    "version": Verb("headwater.cli.version", "version", "Print the version."),
+}
+"""In the order of `headwater --help`."""
+
+
+def load_verb(name: str) -> click.Command:
+    """Import a verb and return its command."""
+    verb = VERBS[name]
+    command = getattr(importlib.import_module(verb.module), verb.attribute)
+    assert isinstance(command, click.Command)
+    return command
+
+
+class RootGroup(click.Group):
+    """A group that imports a verb only when it is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the verbs in the table's order."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one verb."""
+        return load_verb(cmd_name) if cmd_name in VERBS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the verbs' help from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the verb. Ctrl-C ends it without a word; click would print an empty line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb, or say which one was probably meant."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"`{PROGRAM} --help` lists the commands"
+            raise CliError("", f"there is no command {args[0][:60]!r}", hint)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=RootGroup,
+    name=PROGRAM,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`headwater COMMAND --help` explains a command.",
+)
+@click.version_option(__version__, message=f"{PROGRAM} %(version)s", help="Print the version and exit.")
+def root() -> None:
+    """A stream-processing platform around Apache Spark with its own log tier that speaks the Kafka protocol."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; every failure becomes one line on stderr."""
+    if sys.argv[0].endswith("__main__.py"):
+        sys.argv[0] = PROGRAM
+    try:
+        result = root.main(
+            list(sys.argv[1:] if arguments is None else arguments), prog_name=PROGRAM, standalone_mode=False
+        )
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else EXIT_FAILED
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing is left to say, not even at interpreter exit.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.stderr.write(error.format_message() + "\n")
+        return EXIT_USER
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE) == "1":
+            raise
+        line, exit_code = explain(error)
+        _say(line)
+        return exit_code
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """Turn any failure into its line and exit code. Imports nothing: a raiser has imported its own error."""
+    if isinstance(error, CliError):
+        return str(error), error.exit_code
+    if isinstance(error, click.ClickException):
+        return _usage(error), EXIT_USER
+    kinds = {cls.__name__: cls.__module__ for cls in type(error).__mro__}
+    if kinds.get("TopicAdminError") == "api.topic_model":
+        code = error.code  # type: ignore[attr-defined]
+        return f"{error}{_advice(code.value)}", EXIT_USER if code.is_users else EXIT_FAILED
+    if kinds.get("SettingsError") == "headwater.settings" or kinds.get("BootstrapServersError"):
+        return str(error), EXIT_USER
+    if kinds.get("ConfigError", "").startswith("logtier."):
+        return str(error), EXIT_USER
+    if kinds.get("PipelineError") == "pipelines.errors":
+        return str(error), EXIT_USER
+    if kinds.get("PipelineFailed") == "pipelines.errors" or kinds.get("PipelineBusy") == "pipelines.errors":
+        return str(error), EXIT_FAILED
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; check the path and its permissions", EXIT_FAILED
+    reason = " ".join(str(error).split())[:500] or "no reason given"
+    return (
+        f"unexpected {type(error).__name__}: {reason}; set {DEBUG_VARIABLE}=1 to see where it happened",
+        EXIT_FAILED,
+    )
+
+
+def _advice(code: str) -> str:
+    return {
+        "UNAVAILABLE": "; start one with `headwater up`, or name another with --bootstrap-servers",
+        "TIMED_OUT": "; see the broker's log, or raise HEADWATER_REQUEST_TIMEOUT_MS",
+        "UNKNOWN_TOPIC": "; `headwater topic list` shows those that exist",
+    }.get(code, "")
+
+
+def _usage(error: Any) -> str:
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{message}; `{_command_path(error)} --help` shows the options"
+
+
+def _command_path(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    return context.command_path if context is not None else PROGRAM
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError):
+        # A pipeline's problems come one a line; each is a line of its own with the program's name.
+        for part in line.splitlines() or [""]:
+            sys.stderr.write(f"{PROGRAM}: {part}\n")
+        sys.stderr.flush()

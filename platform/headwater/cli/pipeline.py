@@ -1,0 +1,224 @@
+"""`headwater pipeline`: validate and run pipelines written in YAML."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from headwater.cli.errors import EXIT_FAILED, CliError
+from headwater.cli.options import bootstrap_servers_option, key_values, servers
+from headwater.cli.output import note
+
+if TYPE_CHECKING:
+    from pipelines.errors import PipelineError
+    from pipelines.plan import Plan, TopicPlan
+    from pipelines.progress import StageProgress, StageTotals
+    from pipelines.runner import Runner
+    from pipelines.spec import Loaded
+
+STATE_DEFAULT = os.path.join(".headwater", "state")
+
+_set_option = click.option(
+    "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Value of a variable ${NAME}; may be repeated."
+)
+
+
+@click.group("pipeline", context_settings={"help_option_names": ["-h", "--help"]})
+def app() -> None:
+    """Validate and run pipelines written in YAML."""
+
+
+@app.command()
+@click.argument("file", type=click.Path())
+@_set_option
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def validate(file: str, assignments: tuple[str, ...], output: str) -> None:
+    """Check FILE and print what a run would do, without starting Spark or asking a broker."""
+    from pipelines.plan import make_plan
+
+    loaded = load(file, assignments)
+    plan = make_plan(loaded)
+    if output == "json":
+        import json
+
+        warnings = [str(warning) for warning in loaded.warnings]
+        sys.stdout.write(json.dumps(plan.as_dict() | {"warnings": warnings}, indent=2, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(describe(plan))
+
+
+@app.command()
+@click.argument("file", type=click.Path())
+@_set_option
+@bootstrap_servers_option
+@click.option("--state", default=STATE_DEFAULT, show_default=True, help="Folder of checkpoints and of the lock.")
+@click.option(
+    "--once/--continuous",
+    "available_now",
+    default=True,
+    show_default=True,
+    help="Process what there is and end, stage after stage; or run all stages until Ctrl-C.",
+)
+@click.option("--stage", "stages", multiple=True, metavar="NAME", help="Run this stage only; may be repeated.")
+@click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
+def run(
+    file: str,
+    assignments: tuple[str, ...],
+    bootstrap_servers: str | None,
+    state: str,
+    available_now: bool,
+    stages: tuple[str, ...],
+    confs: tuple[str, ...],
+) -> None:
+    """Run the pipeline in FILE.
+
+    Delta tables are written exactly once, topics at least once: after a crash, the records of one micro-batch may stand
+    twice.
+    """
+    from api.topic_admin import TopicAdmin
+    from pipelines.runner import Runner, RunOptions
+
+    where = servers(bootstrap_servers)
+    with told():
+        admin = TopicAdmin(where)
+        existing = frozenset(topic.name for topic in admin.list_topics())
+        loaded = load(file, assignments, existing)
+        options = RunOptions(where, state, available_now, stages, key_values(confs, "--conf"))
+        runner = Runner(loaded, options, topics_creator(admin), report)
+        result = run_until_signal(runner)
+    for totals in result.totals.values():
+        note(summary(totals))
+    if result.stopped:
+        note("stopped; the next run goes on from here")
+
+
+def load(file: str, assignments: tuple[str, ...], existing: frozenset[str] = frozenset()) -> Loaded:
+    """Read a pipeline; its warnings go to stderr, its problems end the command."""
+    from pipelines.errors import PipelineError
+    from pipelines.spec import load as load_spec
+
+    try:
+        loaded = load_spec(file, key_values(assignments, "--set"), existing)
+    except PipelineError as error:
+        user_error(error)
+    for warning in loaded.warnings:
+        note(f"warning: {warning}")
+    return loaded
+
+
+def user_error(error: PipelineError) -> NoReturn:
+    """Print every problem, one a line, and end with exit code 2."""
+    for problem in error.problems[:-1]:
+        note(str(problem))
+    raise CliError("", str(error.problems[-1])) from None
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn what pipelines raise into lines and an exit code."""
+    from pipelines.errors import PipelineBusy, PipelineError, PipelineFailed
+    from pipelines.session import SessionError
+
+    try:
+        yield
+    except PipelineError as error:
+        user_error(error)
+    except (PipelineBusy, PipelineFailed, SessionError) as error:
+        raise CliError("", str(error), exit_code=EXIT_FAILED) from None
+
+
+def topics_creator(admin: Any) -> Callable[[Sequence[TopicPlan]], None]:
+    """What a runner calls to create the topics it needs; those that exist are left as they are."""
+    from api.topic_model import ErrorCode, TopicAdminError, TopicRequest
+
+    def ensure(topics: Sequence[TopicPlan]) -> None:
+        existing = {topic.name: topic for topic in admin.list_topics()}
+        for topic in topics:
+            if topic.name in existing:
+                count = existing[topic.name].partitions_count
+                if topic.partitions is not None and count != topic.partitions:
+                    wanted = f"the pipeline says {topic.partitions}"
+                    note(f"topic {topic.name}: has {count} partitions, {wanted}; left as it is")
+                continue
+            try:
+                admin.create_topic(
+                    TopicRequest(topic.name, partitions_count=topic.partitions, configs=dict(topic.configs) or None)
+                )
+            except TopicAdminError as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # another run was faster
+                    raise
+
+    return ensure
+
+
+def run_until_signal(runner: Runner) -> Any:
+    """Run; SIGINT and SIGTERM ask for a stop, and a second SIGINT cuts it short."""
+
+    def on_signal(number: int, frame: Any) -> None:  # noqa: ARG001 - the signature of a handler
+        runner.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def install(spark: Any = None) -> None:  # noqa: ARG001 - called by the runner once Spark has set handlers of its own
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, on_signal)
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    install()
+    try:
+        return runner.run(install)
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+
+
+def report(progress: StageProgress, totals: StageTotals) -> None:
+    """Print one line a micro-batch."""
+    late = f", {progress.late_rows} late" if progress.late_rows else ""
+    watermark = f", watermark {progress.watermark}" if progress.watermark else ""
+    note(
+        f"{progress.stage}: batch {progress.batch_id}, {progress.rows:,} rows in {progress.duration_ms / 1000:.1f} s "
+        f"({progress.rows_per_second:,.0f} rows/s), {totals.rows:,} in all{watermark}{late}"
+    )
+
+
+def summary(totals: StageTotals) -> str:
+    """What a stage did, in a line."""
+    parts = [f"{totals.rows:,} rows read", f"{totals.written:,} written", f"{totals.dead_letters:,} dead letters"]
+    if totals.undecodable:
+        parts.append(f"{totals.undecodable:,} not decodable")
+    parts += [f"{rows:,} not {name}" for name, rows in totals.unmet.items()]
+    parts.append(f"{totals.late_rows:,} late")
+    return f"{totals.stage}: " + ", ".join(parts)
+
+
+def describe(plan: Plan) -> str:
+    """The plan for people."""
+    lines = [f"pipeline {plan.pipeline} ({plan.file})", "topics"]
+    for topic in plan.topics:
+        partitions = "must exist" if topic.partitions is None else f"{topic.partitions} partitions"
+        configs = "".join(f", {key}={value}" for key, value in topic.configs.items())
+        lines.append(f"  {topic.name}: {partitions}, {topic.value}, columns: {topic.columns}{configs}")
+    for number, stage in enumerate(plan.stages, 1):
+        after = f" (after {', '.join(stage.after)})" if stage.after else ""
+        limit = stage.max_offsets_per_trigger
+        most = "the whole backlog at once" if limit is None else f"at most {limit:,} records a batch"
+        lines.append(f"stage {number}: {stage.name}{after}")
+        lines.append(f"  reads    {stage.reads} from {stage.starting_offsets}, {most}")
+        if stage.watermark:
+            lines.append(f"           watermark {stage.watermark}")
+        lines.append(f"  through  {stage.transform}" + (f" with {', '.join(stage.tables)}" if stage.tables else ""))
+        lines += [f"  expects  {expectation}" for expectation in stage.expectations]
+        for sink in stage.writes:
+            key = f", key {sink.key}" if sink.key else ""
+            by = f", by {', '.join(sink.partition_by)}" if sink.partition_by else ""
+            lines.append(f"  writes   {sink.kind} {sink.target}{key}{by}, {sink.guarantee}")
+        lines.append(f"  refuses  to {stage.dead_letters}")
+        lines.append(f"  keeps    {stage.checkpoint}")
+    lines += [f"note: {text}" for text in plan.notes]
+    return "\n".join(lines) + "\n"

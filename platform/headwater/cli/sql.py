@@ -1,0 +1,215 @@
+"""`headwater sql`: Spark SQL over topics and Delta tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli.errors import EXIT_FAILED, CliError
+from headwater.cli.options import bootstrap_servers_option, key_values, servers
+from headwater.cli.output import note
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipelines.spec import Loaded
+
+TABLE_ROWS_MAX = 1_000  # a table is for people; json and csv give every row
+CELL_WIDTH_MAX = 60
+
+
+@click.command("sql", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-e", "--execute", "query", required=True, metavar="SQL", help="The query.")
+@bootstrap_servers_option
+@click.option(
+    "--pipeline", "file", type=click.Path(), help="A pipeline: its topics get typed columns, its tables names."
+)
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A variable of the pipeline.")
+@click.option("--delta", "deltas", multiple=True, metavar="NAME=PATH", help="A Delta table as a view; may be repeated.")
+@click.option("-o", "--output", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+def sql(
+    query: str,
+    bootstrap_servers: str | None,
+    file: str | None,
+    assignments: tuple[str, ...],
+    deltas: tuple[str, ...],
+    output: str,
+) -> None:
+    """Run Spark SQL over topics and Delta tables.
+
+    Each topic is a view of its name (in backquotes when the name has dots), from its first to its last record of now.
+    With
+    --pipeline its values have columns, and the pipeline's Delta tables are views, too: by the last part of their path,
+    followed by _delta when a topic has that name.
+    """
+    from headwater.cli.pipeline import load, told
+    from pipelines.session import open_session
+    from pipelines.sql import views
+
+    where = servers(bootstrap_servers)
+    tables = key_values(deltas, "--delta")
+    with told(), tempfile.TemporaryDirectory(prefix="headwater-sql-") as folder:
+        existing = topics_of(where, query)
+        loaded = load(file, assignments, existing) if file else None
+        if loaded is not None:
+            tables = views.delta_views(loaded) | tables
+        spark = open_session("headwater sql", os.path.join(folder, "spark.log"))
+        try:
+            register(spark, where, views.topics_to_show(query, existing), loaded, tables)
+            show(run(spark, query, sorted(existing), sorted(tables)), output)
+        finally:
+            spark.stop()
+
+
+def topics_of(bootstrap_servers: str, query: str) -> frozenset[str]:
+    """Names of the broker's topics. A query that needs none need not reach a broker."""
+    from api.topic_admin import TopicAdmin
+    from pipelines.graph import tables_named
+
+    named, fault = tables_named(query)
+    if not named and not fault:
+        return frozenset()
+    return frozenset(topic.name for topic in TopicAdmin(bootstrap_servers).list_topics())
+
+
+def register(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    topics: frozenset[str],
+    loaded: Loaded | None,
+    tables: Mapping[str, str],
+) -> None:
+    """Make topics and tables views."""
+    from pipelines.analysis import analyse, read_table
+    from pipelines.sql import views
+
+    analysis = analyse(spark, loaded) if loaded is not None else None
+    missing = views.register_deltas(spark, tables)
+    if loaded is not None and analysis is not None:
+        for name, schema in analysis.tables.items():
+            read_table(spark, loaded, name, schema).createOrReplaceTempView(f"`{name}`")
+    clashing = sorted(name for name in tables if name in topics)
+    if clashing:
+        raise CliError(
+            "sql", f"'{clashing[0]}' is a topic and a Delta table", "give the table another name with --delta"
+        )
+    views.register_topics(spark, bootstrap_servers, topics, analysis)
+    for name in missing:
+        note(f"{name}: there is no Delta table at {tables[name]} yet")
+
+
+def run(spark: SparkSession, query: str, topics: Sequence[str], tables: Sequence[str]) -> DataFrame:
+    """Analyse the query; a mistake in it is the user's."""
+    from pyspark.errors import PySparkException
+
+    from pipelines.errors import nearest
+    from pipelines.spark_errors import first_line
+
+    try:
+        return spark.sql(query)
+    except PySparkException as error:
+        hint = ""
+        if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+            known = [name for name in [*topics, *tables] if not name.startswith("__")]
+            name = (error.getMessageParameters() or {}).get("relationName", "").strip("`")
+            hint = nearest(name, known)
+        raise CliError("sql", first_line(error), hint) from None
+
+
+def show(frame: DataFrame, output: str) -> None:
+    """Print the result; rows are fetched as they are printed, except for a table."""
+    from pyspark.errors import PySparkException
+
+    from pipelines.spark_errors import first_line
+
+    try:
+        if output == "table":
+            rows = frame.limit(TABLE_ROWS_MAX + 1).collect()
+            print_table(frame.columns, [tuple(row) for row in rows[:TABLE_ROWS_MAX]])
+            if len(rows) > TABLE_ROWS_MAX:
+                note(f"only the first {TABLE_ROWS_MAX:,} rows are shown; -o json or -o csv give all")
+        elif output == "json":
+            for row in plain_rows(frame):
+                sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+        else:
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(frame.columns)
+            for row in plain_rows(frame):
+                writer.writerow(
+                    [json.dumps(v) if isinstance(v, dict | list) else "" if v is None else v for v in row.values()]
+                )
+    except PySparkException as error:
+        raise CliError("sql", first_line(error), exit_code=EXIT_FAILED) from None
+
+
+def plain_rows(frame: DataFrame) -> Iterator[dict[str, Any]]:
+    """Rows as JSON values; of two columns with one name, the last is kept."""
+    for row in frame.toLocalIterator():
+        yield {name: plain(value) for name, value in zip(frame.columns, row, strict=True)}
+
+
+def plain(value: Any) -> Any:
+    """A value of Spark's as JSON can hold it.
+
+    >>> import datetime
+    >>> plain([datetime.date(2013, 1, 1), b"N14228", None, 2.5])
+    ['2013-01-01', 'N14228', None, 2.5]
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else str(value)
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    if hasattr(value, "asDict"):
+        return {name: plain(v) for name, v in value.asDict().items()}
+    if isinstance(value, dict):
+        return {str(plain(k)): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def cell(value: Any) -> str:
+    """A value in a table.
+
+    >>> cell(None), cell(12.345678), cell(336776)
+    ('', '12.35', '336,776')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    shown = plain(value)
+    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+    return text if len(text) <= CELL_WIDTH_MAX else text[: CELL_WIDTH_MAX - 1] + "…"
+
+
+def print_table(names: Sequence[str], rows: Sequence[tuple[Any, ...]], title: str = "") -> None:
+    """Print a table on stdout: with lines on a terminal, plain into a pipe."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    if title:
+        console.print(Text(title, style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(names):
+        number = bool(rows) and all(isinstance(row[index], int | float | None) for row in rows)
+        table.add_column(Text(name), justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    console.print(table)

@@ -1,0 +1,83 @@
+"""Where `headwater consume -o` starts: start, end, an offset, some messages before the end, a time. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+
+
+class StartKind(Enum):
+    """How a start is given."""
+
+    START = "start"
+    END = "end"
+    OFFSET = "offset"
+    BEFORE_END = "before end"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`number` is the offset, the messages before the end, or the milliseconds since 1970; else 0."""
+
+    kind: StartKind
+    number: int = 0
+
+
+def parse_start(text: str) -> Start:
+    """Read `start`, `end`, `47`, `-3`, `@1700000000000` or `@2026-11-21T08:00:00Z`.
+
+    A time without an offset is UTC.
+
+    >>> parse_start("-3")
+    Start(kind=<StartKind.BEFORE_END: 'before end'>, number=3)
+    >>> parse_start("@2013-01-01T05:00:00Z").number
+    1357016400000
+    >>> parse_start("soon")
+    Traceback (most recent call last):
+        ...
+    ValueError: 'soon' is no place to start: use start, end, 47 (offset), -3 (before the end) or @2026-11-21T08:00:00Z
+    """
+    if text in ("start", "end"):
+        return Start(StartKind(text))
+    if text.startswith("@"):
+        number = _timestamp_ms(text[1:])
+        if number is not None:
+            return Start(StartKind.TIMESTAMP, number)
+    elif text.removeprefix("-").isdecimal() and len(text) <= 19 and text.isascii():
+        number = int(text)
+        return Start(StartKind.BEFORE_END, -number) if text.startswith("-") else Start(StartKind.OFFSET, number)
+    raise ValueError(
+        f"{text[:60]!r} is no place to start: use start, end, 47 (offset), -3 (before the end) or @2026-11-21T08:00:00Z"
+    )
+
+
+def _timestamp_ms(text: str) -> int | None:
+    if text.isascii() and text.isdecimal() and len(text) > 8 and len(text) <= 16:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def resolve(start: Start, earliest: int, latest: int) -> int:
+    """Return the offset to start at in a partition (not for a time, which the broker resolves).
+
+    >>> resolve(Start(StartKind.BEFORE_END, 3), earliest=10, latest=12)
+    10
+    >>> resolve(Start(StartKind.OFFSET, 47), earliest=0, latest=100)
+    47
+    """
+    if start.kind is StartKind.START:
+        return earliest
+    if start.kind is StartKind.END:
+        return latest
+    if start.kind is StartKind.BEFORE_END:
+        return max(earliest, latest - start.number)
+    assert start.kind is StartKind.OFFSET
+    # An offset that is gone, or not there yet, is the nearest one that is.
+    return min(max(start.number, earliest), latest)

@@ -1,0 +1,148 @@
+"""The demo from end to end: produce, run the pipeline, query, prove."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headwater.cli.errors import EXIT_FAILED, CliError
+from headwater.demo import flights, produce, proof
+from headwater.demo.files import conf_file
+from headwater.demo.show import Show
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from api.topic_admin import TopicAdmin
+    from pipelines.spec import Loaded
+
+SOURCE = "flights"
+
+QUERIES = (
+    (
+        "SQL over the Delta table: the five most delayed carriers",
+        """SELECT carrier, first(name) AS airline, count(*) AS flights, avg(dep_delay) AS minutes_late
+           FROM flights_delta JOIN airlines USING (carrier) GROUP BY carrier ORDER BY minutes_late DESC LIMIT 5""",
+    ),
+    (
+        "SQL over the topic delays: the worst hours of a carrier with ten flights or more",
+        """SELECT hour.start AS hour, airline, flights, delay AS minutes_late
+           FROM delays WHERE flights >= 10 ORDER BY delay DESC LIMIT 5""",
+    ),
+    (
+        "SQL over the topic flights.dead_letters: why records were refused",
+        "SELECT error, count(*) AS records FROM `flights.dead_letters` GROUP BY error",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Where the demo keeps things, under one folder."""
+
+    root: str
+
+    @property
+    def node(self) -> str:
+        """The broker's data."""
+        return os.path.join(self.root, "node")
+
+    @property
+    def lake(self) -> str:
+        """The Delta tables."""
+        return os.path.join(self.root, "lake")
+
+    @property
+    def state(self) -> str:
+        """The pipeline's checkpoints."""
+        return os.path.join(self.root, "state")
+
+
+def load_pipeline(folders: Folders, data: str) -> Loaded:
+    """conf/pipelines/flights.yaml with this demo's folders."""
+    from pipelines.spec import load
+
+    return load(conf_file("pipelines", "flights.yaml"), {"data": data, "lake": folders.lake})
+
+
+def run(bootstrap_servers: str, folders: Folders, data: str, show: Show) -> bool:
+    """Run the demo against a broker; returns whether the proof stands. The Spark session ends with it."""
+    from api.topic_admin import TopicAdmin
+    from headwater.cli.pipeline import run_until_signal, topics_creator
+    from pipelines.runner import Runner, RunOptions
+
+    loaded = load_pipeline(folders, data)
+    admin = TopicAdmin(bootstrap_servers)
+    options = RunOptions(bootstrap_servers, folders.state)
+    ensure = topics_creator(admin)
+    _produce(admin, bootstrap_servers, loaded, data, show)
+    show.line("running conf/pipelines/flights.yaml: clean, then delays (starting Spark takes a few seconds)")
+    with show.stages(flights.FLIGHTS) as on_progress:
+        result = run_until_signal(Runner(loaded, options, ensure, on_progress))
+    spark = _session()
+    try:
+        if result.stopped:
+            raise CliError("demo", "stopped before its end", exit_code=EXIT_FAILED)
+        show.line("the pipeline has run")
+        late_rows = sum(totals.late_rows for totals in result.totals.values())
+        _queries(spark, bootstrap_servers, loaded)
+        return _prove(spark, bootstrap_servers, folders, admin, late_rows)
+    finally:
+        spark.stop()
+
+
+def _session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    assert spark is not None, "the runner leaves its session open"
+    return spark
+
+
+def _produce(admin: TopicAdmin, bootstrap_servers: str, loaded: Loaded, data: str, show: Show) -> None:
+    """Fill the source topic, once: a data folder of an earlier demo has its records already."""
+    from headwater.cli.pipeline import topics_creator
+    from pipelines.plan import make_plan
+
+    topics_creator(admin)([topic for topic in make_plan(loaded).topics if topic.name == SOURCE])
+    there = sum(offsets.latest for offsets in admin.offsets(SOURCE))
+    if there == flights.FLIGHTS:
+        show.line(f"topic {SOURCE} has its {there:,} records already")
+        return
+    if there:
+        raise CliError(
+            "demo", f"topic {SOURCE} has {there:,} records of something else", "give an empty folder with --data"
+        )
+    show.line(f"producing {flights.FLIGHTS:,} flights to topic {SOURCE}, in order of departure, keyed by tail number")
+    records = flights.records(flights.flights_table(data))
+    try:
+        with show.produced(flights.FLIGHTS) as on_progress:
+            count = produce.produce(bootstrap_servers, SOURCE, records, on_progress)
+    except produce.ProduceFailed as error:
+        raise CliError("demo", str(error), exit_code=EXIT_FAILED) from None
+    show.line(f"{count:,} records acknowledged")
+
+
+def _queries(spark: SparkSession, bootstrap_servers: str, loaded: Loaded) -> None:
+    from headwater.cli.sql import print_table
+    from headwater.cli.sql import register as register_views
+    from pipelines.sql import views
+
+    topics = frozenset({"delays", f"{SOURCE}.dead_letters"})
+    register_views(spark, bootstrap_servers, topics, loaded, views.delta_views(loaded))
+    for title, query in QUERIES:
+        frame = spark.sql(query)
+        print_table(frame.columns, [tuple(row) for row in frame.collect()], title)
+
+
+def _prove(spark: SparkSession, bootstrap_servers: str, folders: Folders, admin: TopicAdmin, late_rows: int) -> bool:
+    from headwater.cli.sql import print_table
+
+    offsets = [(o.partition, o.earliest, o.latest) for o in admin.offsets(SOURCE)]
+    table = os.path.join(folders.lake, "flights")
+    evidence = proof.gather(spark, bootstrap_servers, table, SOURCE, offsets, late_rows)
+    found = proof.checks(evidence, flights.FLIGHTS)
+    rows = [(check.statement, check.found, "yes" if check.holds else "NO") for check in found]
+    print_table(["proof", "found", "holds"], rows)
+    return proof.all_hold(found)

@@ -1,0 +1,172 @@
+"""The composition root: settings become the processes of a node.
+
+A node is a broker process and an API process, both children of this one, started at the same moment. The API process is
+told the broker's address as soon as the broker has one; it spends that time importing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headwater.settings import Settings
+from headwater.supervisor import Child, ChildError, RestartPolicy
+
+
+class NodeStartError(RuntimeError):
+    """The node did not start; the message is one line for the user, and nothing of the node is left running."""
+
+
+def reachable_host(host: str) -> str:
+    """Return the address at which this machine reaches a listener.
+
+    >>> reachable_host("0.0.0.0"), reachable_host("::"), reachable_host("10.0.0.1")
+    ('127.0.0.1', '::1', '10.0.0.1')
+    """
+    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (replaced, not bound)
+
+
+def join_address(host: str, port: int) -> str:
+    """Write host and port as one address.
+
+    >>> join_address("::1", 9092), join_address("localhost", 9092)
+    ('[::1]:9092', 'localhost:9092')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def child_command(verb: str, *arguments: str) -> list[str]:
+    """Return the command of a child: this interpreter, this program.
+
+    `-P` keeps the current folder off the module path: a folder named `api` there must not stand in for ours.
+    """
+    return [sys.executable, "-P", "-m", "headwater", verb, *arguments]
+
+
+class Node:
+    """A node on this machine: `start` blocks until both processes are ready, `stop` leaves nothing behind.
+
+    >>> node = Node("data", kafka_port=0, http_port=0)
+    >>> node.bootstrap_servers  # known once it is started
+    Traceback (most recent call last):
+        ...
+    RuntimeError: the node is not started
+
+    Processes that die are started again on the ports they had. When one is given up, `wait` returns False.
+    """
+
+    def __init__(
+        self,
+        data_dir: str,
+        kafka_port: int = 0,
+        http_port: int = 0,
+        host: str = "127.0.0.1",
+        *,
+        settings: Settings | None = None,
+        report: Callable[[str], None] | None = None,
+    ) -> None:
+        """Prepare a node that keeps its logs in `data_dir`; port 0 picks a free one.
+
+        `report` takes one line whenever a process was restarted or given up; by default they go to stderr.
+        """
+        self._settings = settings or Settings()
+        self._report = report or _report_to_stderr
+        self._over = threading.Event()
+        self._gave_up = False
+        policy = RestartPolicy(
+            attempts_max=self._settings.restart_attempts_max,
+            backoff_ms=self._settings.restart_backoff_ms,
+            backoff_max_ms=self._settings.restart_backoff_max_ms,
+            healthy_after_ms=self._settings.restart_healthy_after_ms,
+        )
+
+        def broker_command(known: Mapping[str, Any] | None) -> list[str]:
+            port = kafka_port if known is None else int(known["port"])
+            return child_command("broker", "--data", data_dir, "--kafka-port", str(port), "--host", host)
+
+        def api_command(known: Mapping[str, Any] | None) -> list[str]:
+            port = http_port if known is None else int(known["port"])
+            return child_command("api", "--http-port", str(port), "--host", host)
+
+        self._broker = self._child("the broker", broker_command, policy)
+        self._api = self._child("the REST API", api_command, policy)
+
+    def start(self) -> None:
+        """Start both processes and wait until both are ready.
+
+        Raises:
+            NodeStartError: a port is in use, the folder is locked or not writable, ...; nothing is left running.
+        """
+        try:
+            self._broker.start()
+            self._api.start()
+            broker = self._broker.wait_ready(self._give_up)
+            address = join_address(reachable_host(str(broker["host"])), int(broker["port"]))
+            self._api.tell({"bootstrap_servers": address})
+            self._api.wait_ready(self._give_up)
+        except ChildError as error:
+            self.stop()
+            raise NodeStartError(str(error)) from None
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait(self) -> bool:
+        """Block until `end_wait` is called (True) or a process was given up (False)."""
+        self._over.wait()
+        return not self._gave_up
+
+    def end_wait(self) -> None:
+        """Make `wait` return; may be called from a signal handler."""
+        self._over.set()
+
+    def stop(self) -> None:
+        """Stop both processes cleanly, the API first. May be called twice."""
+        self._api.expect_end()
+        self._broker.expect_end()
+        self._api.stop()
+        self._broker.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Address of the broker."""
+        return self._address(self._broker)
+
+    @property
+    def http_url(self) -> str:
+        """URL of the REST API."""
+        return f"http://{self._address(self._api)}"
+
+    @property
+    def pids(self) -> dict[str, int | None]:
+        """Process ids by process: `broker` and `api`."""
+        return {"broker": self._broker.pid, "api": self._api.pid}
+
+    def _child(
+        self, name: str, command: Callable[[Mapping[str, Any] | None], list[str]], policy: RestartPolicy
+    ) -> Child:
+        return Child(
+            name,
+            command,
+            policy,
+            start_timeout_ms=self._settings.start_timeout_ms,
+            stop_timeout_ms=self._settings.stop_timeout_ms,
+            report=self._report,
+        )
+
+    def _give_up(self) -> None:
+        self._gave_up = True
+        self._over.set()
+
+    @staticmethod
+    def _address(child: Child) -> str:
+        if child.addresses is None:
+            raise RuntimeError("the node is not started")
+        return join_address(reachable_host(str(child.addresses["host"])), int(child.addresses["port"]))
+
+
+def _report_to_stderr(line: str) -> None:
+    sys.stderr.write(f"headwater: {line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,187 @@
+"""Settings of the platform: one table, each with its default, its type, its limit and what it is for.
+
+A value comes from (the first that has one): a flag of the command line, the environment (`HEADWATER_` and the name in
+capitals), the settings file, the default here. The settings file is the one that `HEADWATER_SETTINGS` names, else
+`conf/platform.yaml` of the current folder when there is one. The broker's own properties are not here: they have
+Kafka's names and stand in the file that `broker_config` names.
+
+The supervisor and every command import this module before anything else happens, so it imports nothing heavy: a
+pydantic model would take 0.2 to 0.3 s of the 1.5 s in which the Kafka port must answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+ENVIRONMENT_PREFIX: Final = "HEADWATER_"
+FILE_VARIABLE: Final = "HEADWATER_SETTINGS"
+DEFAULT_FILE: Final = os.path.join("conf", "platform.yaml")
+FILE_BYTES_MAX: Final = 1 << 20
+"""A settings file is a page of text; anything larger is another file."""
+
+PORT_MAX: Final = 65_535
+INT_MAX: Final = 2**31 - 1
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; the message says where it stands, which it is, and what to write instead."""
+
+
+def _setting(default: Any, doc: str, **limits: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"doc": doc, **limits})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, typed and within their limits. Immutable; made by `load_settings`."""
+
+    bootstrap_servers: str = _setting(
+        "127.0.0.1:9092", "Brokers that commands and the REST API talk to, as host:port[,host:port]."
+    )
+    data_dir: str = _setting("headwater-data", "Folder that `headwater up` and `headwater broker` keep the logs in.")
+    host: str = _setting(
+        "127.0.0.1",
+        "Address that `headwater up`, `broker` and `api` listen on. There is no authentication yet: "
+        "another address than the loopback one lets everybody who reaches it read, write and delete.",
+    )
+    kafka_port: int = _setting(9092, "Port of the broker; 0 picks a free one.", min=0, max=PORT_MAX)
+    http_port: int = _setting(8082, "Port of the REST API; 0 picks a free one.", min=0, max=PORT_MAX)
+    broker_config: str = _setting(
+        "", "YAML file of broker properties under Kafka's names, such as conf/broker.yaml; empty for none."
+    )
+    request_timeout_ms: int = _setting(
+        10_000, "How long a request to a broker may take before it counts as failed.", min=100, max=600_000
+    )
+    http_body_bytes_max: int = _setting(1_048_576, "Largest body that the REST API takes.", min=1_024, max=1 << 28)
+    start_timeout_ms: int = _setting(
+        60_000,
+        "How long a process of a node may take to be ready before it is given up; recovery of a large log counts.",
+        min=1_000,
+        max=INT_MAX,
+    )
+    stop_timeout_ms: int = _setting(
+        30_000, "How long a process of a node may take to stop before it is killed.", min=100, max=INT_MAX
+    )
+    restart_attempts_max: int = _setting(
+        5, "How often in a row a process of a node that died is started again.", min=0, max=1_000
+    )
+    restart_backoff_ms: int = _setting(
+        200, "Pause before the first restart; each further one is twice as long.", min=1, max=INT_MAX
+    )
+    restart_backoff_max_ms: int = _setting(10_000, "Longest pause before a restart.", min=1, max=INT_MAX)
+    restart_healthy_after_ms: int = _setting(
+        60_000, "After running for so long a process counts as healthy: its restarts are forgotten.", min=0, max=INT_MAX
+    )
+    log_level: str = _setting("WARNING", "Least severe log lines on stderr.", choices=LOG_LEVELS)
+
+
+FIELDS: Final[Mapping[str, dataclasses.Field[Any]]] = {field.name: field for field in dataclasses.fields(Settings)}
+
+
+def environment_name(name: str) -> str:
+    """Return the environment variable of a setting.
+
+    >>> environment_name("kafka_port")
+    'HEADWATER_KAFKA_PORT'
+    """
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def parse_value(name: str, text: str, where: str) -> str | int:
+    """Turn the text of a setting into its value.
+
+    >>> parse_value("kafka_port", "0", "HEADWATER_KAFKA_PORT")
+    0
+    >>> parse_value("kafka_port", "high", "HEADWATER_KAFKA_PORT")
+    Traceback (most recent call last):
+        ...
+    headwater.settings.SettingsError: HEADWATER_KAFKA_PORT: kafka_port is 'high'; it must be a whole number
+    """
+    field = FIELDS[name]
+    limits = field.metadata
+    if isinstance(field.default, int):
+        try:
+            number = int(text.replace("_", "") if text.strip() == text else "")
+        except ValueError:
+            raise SettingsError(f"{where}: {name} is {text[:60]!r}; it must be a whole number") from None
+        if not limits["min"] <= number <= limits["max"]:
+            raise SettingsError(f"{where}: {name} is {number}; it must be from {limits['min']} to {limits['max']}")
+        return number
+    choices = limits.get("choices")
+    if choices is not None:
+        if text.upper() not in choices:
+            raise SettingsError(f"{where}: {name} is {text[:60]!r}; it must be one of {', '.join(choices)}")
+        return text.upper()
+    if not text.strip() and field.default:
+        raise SettingsError(f"{where}: {name} is empty; leave it out for its default, {field.default!r}")
+    return text
+
+
+def read_file(path: str) -> dict[str, str | int]:
+    """Read a settings file: a flat mapping of setting to value.
+
+    Raises:
+        SettingsError: not readable, not YAML, an unknown setting, a value out of its limits; with file and line.
+    """
+    try:
+        if os.path.getsize(path) > FILE_BYTES_MAX:
+            raise SettingsError(f"{path}: the file is larger than {FILE_BYTES_MAX} bytes; is it the settings file?")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
+            return {}  # the annotated example as it is: not worth importing a YAML parser
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path}: is not UTF-8 text") from None
+    import yaml
+
+    try:
+        document = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
+        raise SettingsError(f"{path}{line}: is not YAML: {getattr(error, 'problem', error)}") from None
+    if document is None or (isinstance(document, yaml.ScalarNode) and not document.value):
+        return {}
+    if not isinstance(document, yaml.MappingNode):
+        raise SettingsError(f"{path}:1: must be a mapping of settings, such as `kafka_port: 9092`")
+    values: dict[str, str | int] = {}
+    for key, value in document.value:
+        where = f"{path}:{key.start_mark.line + 1}"
+        name = key.value if isinstance(key, yaml.ScalarNode) else "(a collection)"
+        if name not in FIELDS:
+            close = difflib.get_close_matches(name, FIELDS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(FIELDS)}"
+            raise SettingsError(f"{where}: unknown setting {name[:60]!r}; {hint}")
+        if name in values:
+            raise SettingsError(f"{where}: {name} is set twice; keep one")
+        if not isinstance(value, yaml.ScalarNode):
+            raise SettingsError(f"{where}: {name} must be one value, not a collection")
+        values[name] = parse_value(name, value.value, where)
+    return values
+
+
+def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings file and the environment.
+
+    Raises:
+        SettingsError: a value that cannot be used.
+    """
+    environment = os.environ if environment is None else environment
+    path = environment.get(FILE_VARIABLE)
+    values: dict[str, str | int] = {}
+    if path or os.path.isfile(DEFAULT_FILE):
+        values = read_file(path or DEFAULT_FILE)
+    for name in FIELDS:
+        variable = environment_name(name)
+        if variable in environment:
+            values[name] = parse_value(name, environment[variable], variable)
+    # Every value was parsed to the type of its field.
+    return Settings(**values)  # type: ignore[arg-type]

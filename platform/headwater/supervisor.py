@@ -1,0 +1,277 @@
+"""Keeps the child processes of a node alive: a restart policy (pure) and the process shell around it.
+
+Imports only the standard library: `headwater up` must have its children running before anything else is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headwater.child import LINE_BYTES_MAX
+
+#: How long the end of a child may come before the signal that explains it.
+GROUP_SIGNAL_GRACE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How often, and how soon, a child that died is started again."""
+
+    attempts_max: int
+    backoff_ms: int
+    backoff_max_ms: int
+    healthy_after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start it again after a pause; `attempt` counts from 1 since it was last healthy."""
+
+    attempt: int
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Do not start it again."""
+
+    attempts: int
+
+
+def decide(policy: RestartPolicy, attempts: int, uptime_ms: int) -> Restart | GiveUp:
+    """Decide what follows the death of a child that ran for `uptime_ms` after `attempts` restarts in a row.
+
+    >>> policy = RestartPolicy(attempts_max=2, backoff_ms=100, backoff_max_ms=1000, healthy_after_ms=5000)
+    >>> decide(policy, attempts=0, uptime_ms=10)
+    Restart(attempt=1, after_ms=100)
+    >>> decide(policy, attempts=1, uptime_ms=10)
+    Restart(attempt=2, after_ms=200)
+    >>> decide(policy, attempts=2, uptime_ms=10)
+    GiveUp(attempts=2)
+    >>> decide(policy, attempts=2, uptime_ms=6000)
+    Restart(attempt=1, after_ms=100)
+    """
+    if uptime_ms >= policy.healthy_after_ms:
+        attempts = 0
+    if attempts >= policy.attempts_max:
+        return GiveUp(attempts)
+    # The exponent is bounded: 2**31 ms is above every limit of the settings.
+    return Restart(attempts + 1, min(policy.backoff_ms << min(attempts, 31), policy.backoff_max_ms))
+
+
+def describe_exit(exit_code: int) -> str:
+    """Say how a process ended.
+
+    >>> describe_exit(-9), describe_exit(1)
+    ('was ended by SIGKILL', 'ended with exit code 1')
+    """
+    if exit_code < 0:
+        try:
+            return f"was ended by {signal.Signals(-exit_code).name}"
+        except ValueError:
+            return f"was ended by signal {-exit_code}"
+    return f"ended with exit code {exit_code}"
+
+
+class ChildError(RuntimeError):
+    """A child did not become ready; the message is one line for the user."""
+
+
+class Child:
+    """One process of a node: started, watched, started again by the policy, stopped.
+
+    Invariant: at most one process exists, and after `stop` none. A process also ends by itself when this one is gone,
+    because it watches the pipe whose writing end is held here (see `headwater.child`).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[Mapping[str, Any] | None], Sequence[str]],
+        policy: RestartPolicy,
+        *,
+        start_timeout_ms: int,
+        stop_timeout_ms: int,
+        report: Callable[[str], None],
+    ) -> None:
+        """`command` gives the arguments from the addresses of the first start (None then), so that a restarted
+        process gets the ports it had; `report` takes one line a restart."""
+        self.name = name
+        self._command = command
+        self._policy = policy
+        self._start_timeout_ms = start_timeout_ms
+        self._stop_timeout_ms = stop_timeout_ms
+        self._report = report
+        self._process: subprocess.Popen[bytes] | None = None
+        self._parent_fd: int | None = None
+        self._ready_fd: int | None = None
+        self._line: bytes | None = None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._on_give_up: Callable[[], None] = lambda: None
+        self.addresses: Mapping[str, Any] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running process."""
+        process = self._process
+        return None if process is None or process.poll() is not None else process.pid
+
+    def start(self) -> None:
+        """Start the process; returns at once. `wait_ready` follows."""
+        self._spawn()
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        """Give the process its one line, now and after each restart."""
+        with self._lock:
+            self._line = json.dumps(message).encode() + b"\n"
+            self._write_line()
+
+    def wait_ready(self, on_give_up: Callable[[], None]) -> Mapping[str, Any]:
+        """Wait until the process says where it listens; from then on it is kept alive.
+
+        Raises:
+            ChildError: it failed, ended or took too long; nothing of it is left.
+        """
+        try:
+            self.addresses = self._read_ready()
+        except BaseException:
+            self.stop()
+            raise
+        self._on_give_up = on_give_up
+        self._watcher = threading.Thread(target=self._keep_alive, name=f"watch-{self.name}", daemon=True)
+        self._watcher.start()
+        return self.addresses
+
+    def expect_end(self) -> None:
+        """From now on the process may end: no restart follows."""
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """Stop the process: SIGTERM, and SIGKILL when that takes too long. No restart follows."""
+        self._stopping.set()
+        with self._lock:
+            process = self._process
+        if process is not None:
+            _end(process, self._stop_timeout_ms)
+        if self._watcher is not None and self._watcher is not threading.current_thread():
+            self._watcher.join(timeout=self._stop_timeout_ms / 1000)
+        with self._lock:
+            self._close_pipes()
+
+    def _spawn(self) -> None:
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            self._close_pipes()
+            ready_read, ready_write = os.pipe()
+            parent_read, parent_write = os.pipe()
+            command = [*self._command(self.addresses), "--ready-fd", str(ready_write), "--parent-fd", str(parent_read)]
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(ready_write, parent_read)
+                )
+            finally:
+                os.close(ready_write)
+                os.close(parent_read)
+                self._ready_fd, self._parent_fd = ready_read, parent_write
+            self._write_line()
+
+    def _write_line(self) -> None:
+        if self._line is None or self._parent_fd is None:
+            return
+        with contextlib.suppress(BrokenPipeError):  # it died meanwhile, which the watcher sees
+            os.write(self._parent_fd, self._line)
+
+    def _read_ready(self) -> Mapping[str, Any]:
+        assert self._ready_fd is not None
+        deadline = time.monotonic() + self._start_timeout_ms / 1000
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise ChildError(f"{self.name} is not ready after {self._start_timeout_ms} ms (start_timeout_ms)")
+            if not select.select([self._ready_fd], [], [], min(left_s, 0.5))[0]:
+                continue
+            piece = os.read(self._ready_fd, 4096)
+            if not piece:
+                raise ChildError(f"{self.name} {describe_exit(self._exit_code())} before it was ready")
+            line += piece
+            if len(line) > LINE_BYTES_MAX:
+                raise ChildError(f"{self.name} reported more than {LINE_BYTES_MAX} bytes")
+        message = json.loads(line)
+        if "error" in message:
+            raise ChildError(message["error"])
+        addresses = message["ready"]
+        assert isinstance(addresses, dict)
+        return addresses
+
+    def _exit_code(self) -> int:
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return 0
+
+    def _keep_alive(self) -> None:
+        attempts = 0
+        started = time.monotonic()
+        while True:
+            assert self._process is not None
+            exit_code = self._process.wait()
+            # A signal to the whole process group, as a terminal sends it, reaches the child before we have heard of it.
+            if self._stopping.wait(GROUP_SIGNAL_GRACE_S):
+                return
+            uptime_ms = int((time.monotonic() - started) * 1000)
+            decision = decide(self._policy, attempts, uptime_ms)
+            if isinstance(decision, GiveUp):
+                self._report(
+                    f"{self.name} {describe_exit(exit_code)}: given up after {decision.attempts} restarts in a row"
+                )
+                self._on_give_up()
+                return
+            attempts = decision.attempt
+            self._report(
+                f"{self.name} {describe_exit(exit_code)}: restart {attempts} of {self._policy.attempts_max} "
+                f"in {decision.after_ms} ms"
+            )
+            if self._stopping.wait(decision.after_ms / 1000):
+                return
+            started = time.monotonic()
+            self._spawn()
+            if self._stopping.is_set():
+                return
+            try:
+                self._read_ready()
+            except ChildError as error:
+                self._report(f"{self.name} did not start again: {error}")
+                _end(self._process, self._stop_timeout_ms)
+            else:
+                self._report(f"{self.name} is running again")
+
+    def _close_pipes(self) -> None:
+        for fd in (self._ready_fd, self._parent_fd):
+            if fd is not None:
+                os.close(fd)
+        self._ready_fd = self._parent_fd = None
+
+
+def _end(process: subprocess.Popen[bytes], timeout_ms: int) -> None:
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(timeout=timeout_ms / 1000)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

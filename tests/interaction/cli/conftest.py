@@ -1,0 +1,73 @@
+"""The command line as a process of its own, as users and scripts run it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 60
+
+
+class CommandLine:
+    """Runs `headwater` with a clean environment in a folder of its own."""
+
+    def __init__(self, folder: Path, bootstrap_servers: str | None = None) -> None:
+        self.folder = folder
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
+        self.environment |= {"PYTHONSAFEPATH": "1", "PYTHONWARNINGS": "default"}
+        if bootstrap_servers is not None:
+            self.environment["HEADWATER_BOOTSTRAP_SERVERS"] = bootstrap_servers
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts a command with all three streams piped."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "headwater", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.folder,
+            env=self.environment,
+        )
+
+    def run(self, *arguments: str, stdin: bytes = b"", exit_code: int = 0) -> tuple[str, str]:
+        """Runs a command to its end and returns stdout and stderr, after a look at the exit code."""
+        process = self.start(*arguments)
+        out, err = process.communicate(stdin, timeout=TIMEOUT_S)
+        assert process.returncode == exit_code, f"exit code {process.returncode}: {err.decode()}"
+        assert b"Traceback" not in err
+        return out.decode(), err.decode()
+
+    def fails(self, *arguments: str, exit_code: int, stdin: bytes = b"") -> str:
+        """Runs a command that must say one line on stderr and nothing on stdout; returns the line."""
+        out, err = self.run(*arguments, stdin=stdin, exit_code=exit_code)
+        assert out == ""
+        (line,) = err.splitlines()
+        assert line.startswith("headwater: ")
+        return line
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> CommandLine:
+    """The command line without a broker."""
+    return CommandLine(tmp_path)
+
+
+@pytest.fixture
+def headwater(tmp_path: Path, bootstrap_servers: str) -> CommandLine:
+    """The command line with the broker under test."""
+    return CommandLine(tmp_path, bootstrap_servers)
+
+
+@pytest.fixture
+def topic(headwater: CommandLine) -> Iterator[str]:
+    """A topic of three partitions for one test."""
+    name = f"cli.{uuid.uuid4().hex[:12]}"
+    headwater.run("topic", "create", name, "-p", "3")
+    yield name
+    headwater.run("topic", "delete", name, "--yes")

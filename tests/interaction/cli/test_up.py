@@ -1,0 +1,211 @@
+"""`headwater up`: a node from start to stop, and what becomes of it when something dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headwater.services import Node, NodeStartError
+from headwater.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+WAIT_S = 30
+READY = re.compile(r"Headwater is ready: kafka (127\.0\.0\.1:\d+), http (http://127\.0\.0\.1:\d+)\n")
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Waits until something is so."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    """Living processes whose parent is `pid`."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                found.append(int(folder.name))
+    return found
+
+
+def replaced(pid: int, victim: int) -> bool:
+    """Whether a node whose child `victim` was killed has both its processes again."""
+    return victim not in (present := children(pid)) and len(present) == 2
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def accepts(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError):
+        socket.create_connection((host, int(port)), timeout=1).close()
+        return True
+    return False
+
+
+def clusters(url: str) -> int:
+    """How many clusters the API shows; 0 while it does not answer."""
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/v3/clusters", timeout=5) as answer:
+        return len(json.load(answer)["data"])
+    return 0
+
+
+@pytest.fixture
+def up(alone: Any, tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], str, str]]]:
+    """Starts nodes on free ports; whatever is left of one is killed."""
+    started: list[tuple[subprocess.Popen[bytes], list[int]]] = []
+
+    def start(*options: str) -> tuple[subprocess.Popen[bytes], str, str]:
+        arguments = ("--data", str(tmp_path / "data"), "--kafka-port", "0", "--http-port", "0", *options)
+        process = alone.start("up", *arguments)
+        line = process.stdout.readline().decode()
+        found = READY.fullmatch(line)
+        started.append((process, children(process.pid)))
+        assert found is not None, f"{line!r} {process.stderr.read()!r}"
+        return process, found[1], found[2]
+
+    yield start
+    for process, pids in started:
+        for pid in (process.pid, *pids, *children(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_node_serves_both_ports_and_a_signal_stops_it_cleanly(up: Any, number: signal.Signals) -> None:
+    process, kafka, http = up()
+    pids = children(process.pid)
+    assert len(pids) == 2
+    assert accepts(kafka)
+    assert clusters(http) == 1
+    process.send_signal(number)
+    out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out, err) == (0, b"", b"")
+    assert not any(is_running(pid) for pid in pids)
+    assert not accepts(kafka)
+
+
+def test_ctrl_c_of_the_whole_terminal_stops_it_cleanly_too(up: Any) -> None:
+    process, _, _ = up()
+    pids = children(process.pid)
+    for pid in (*pids, process.pid):
+        os.kill(pid, signal.SIGINT)
+    _, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, err) == (0, b"")
+    assert not any(is_running(pid) for pid in pids)
+
+
+def test_kill_9_of_the_node_leaves_no_process_behind(up: Any) -> None:
+    process, kafka, _ = up()
+    pids = children(process.pid)
+    process.kill()
+    eventually(lambda: not any(is_running(pid) for pid in pids))
+    assert not accepts(kafka)
+
+
+def test_a_process_that_is_killed_comes_back_on_its_port(up: Any) -> None:
+    process, kafka, http = up()
+    for _ in range(2):
+        victim = min(children(process.pid))
+        os.kill(victim, signal.SIGKILL)
+        eventually(partial(replaced, process.pid, victim))
+        eventually(lambda: accepts(kafka) and clusters(http) == 1)
+    process.terminate()
+    _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0
+    assert err.count(b"was ended by SIGKILL: restart 1 of 5 in 200 ms\n") + err.count(b"restart 2 of 5") == 2
+
+
+def test_topics_are_still_there_after_a_restart(up: Any, alone: Any) -> None:
+    process, kafka, _ = up()
+    alone.run("topic", "create", "flights", "-p", "2", "-b", kafka)
+    alone.run("produce", "flights", "-b", kafka, stdin=b"1\n2\n3\n")
+    process.terminate()
+    process.communicate(timeout=WAIT_S)
+    _, kafka, _ = up()
+    out, _ = alone.run("consume", "flights", "-e", "-b", kafka)
+    assert sorted(out.split()) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("option", ["--kafka-port", "--http-port"])
+def test_a_port_in_use_is_one_line_and_leaves_nothing_running(alone: Any, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        other = {"--kafka-port": "--http-port", "--http-port": "--kafka-port"}[option]
+        line = alone.fails("up", "--data", "data", option, port, other, "0", exit_code=1)
+    assert port in line
+    assert " in use" in line
+
+
+def test_a_folder_of_another_broker_is_one_line(up: Any, alone: Any, tmp_path: Path) -> None:
+    up()
+    line = alone.fails("up", "--data", str(tmp_path / "data"), "--kafka-port", "0", "--http-port", "0", exit_code=1)
+    assert str(tmp_path / "data") in line
+
+
+def test_a_folder_that_is_a_file_is_one_line(alone: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for verb in (("up", "--http-port", "0"), ("broker",)):
+        alone.fails(*verb, "--data", "file", "--kafka-port", "0", exit_code=1)
+
+
+def test_a_node_in_this_process_starts_and_stops(tmp_path: Path) -> None:
+    node = Node(str(tmp_path / "data"))
+    node.start()
+    try:
+        assert accepts(node.bootstrap_servers)
+        assert clusters(node.http_url) == 1
+        pids = [pid for pid in node.pids.values() if pid is not None]
+        assert len(pids) == 2
+    finally:
+        node.stop()
+    node.stop()
+    assert not any(is_running(pid) for pid in pids)
+
+
+def test_a_process_that_dies_again_and_again_is_given_up_with_one_line(tmp_path: Path) -> None:
+    lines: list[str] = []
+    settings = Settings(restart_attempts_max=1, restart_backoff_ms=1, restart_healthy_after_ms=600_000)
+    node = Node(str(tmp_path / "data"), settings=settings, report=lines.append)
+    node.start()
+    try:
+        for expected in (1, 2):
+            eventually(lambda: node.pids["api"] is not None)
+            os.kill(node.pids["api"] or 0, signal.SIGKILL)
+            if expected == 1:
+                eventually(lambda: any("running again" in line for line in lines))
+        assert node.wait() is False
+    finally:
+        node.stop()
+    assert lines[-1] == "the REST API was ended by SIGKILL: given up after 1 restarts in a row"
+
+
+def test_a_node_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        node = Node(str(tmp_path / "data"), http_port=server.getsockname()[1])
+        with pytest.raises(NodeStartError, match="in use"):
+            node.start()
+    assert node.pids == {"broker": None, "api": None}

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pipelines.errors import Problem
+from pipelines.graph import topological_order
+from pipelines.spec import Loaded
+
+
+def stage(name: str, source: str, target: str) -> str:
+    return f"  - {{name: {name}, from: {{topic: {source}}}, to: [{{topic: {target}}}]}}\n"
+
+
+def pipeline(*stages: str, topics: str = "{a: {value: string}}") -> str:
+    return f"pipeline: p\ntopics: {topics}\nstages:\n" + "".join(stages)
+
+
+def test_stages_come_after_those_that_feed_them_whatever_their_order_in_the_file(load: Callable[..., Loaded]) -> None:
+    loaded = load(pipeline(stage("third", "c", "d"), stage("first", "a", "b"), stage("second", "b", "c")))
+    assert [s.name for s in topological_order(loaded.pipeline)] == ["first", "second", "third"]
+
+
+def test_a_stage_that_reads_dead_letters_comes_after_the_stage_that_makes_them(load: Callable[..., Loaded]) -> None:
+    loaded = load(pipeline(stage("repair", "a.dead_letters", "d"), stage("first", "a", "b")))
+    assert [s.name for s in topological_order(loaded.pipeline)] == ["first", "repair"]
+
+
+def test_a_cycle_is_told_with_the_stages_along_it(problems: Callable[..., list[Problem]]) -> None:
+    topics = "{a: {value: string}, b: {value: string}}"
+    (problem,) = problems(pipeline(stage("one", "a", "b"), stage("two", "b", "a"), topics=topics))
+    assert "cycle" in problem.message
+    assert "one -> two" in problem.message or "two -> one" in problem.message
+
+
+def test_a_stage_that_reads_its_own_output_is_a_cycle(problems: Callable[..., list[Problem]]) -> None:
+    assert any("cycle: one -> one" in p.message for p in problems(pipeline(stage("one", "a", "a"))))
+
+
+def test_two_stages_of_one_name_are_refused_even_if_case_differs(problems: Callable[..., list[Problem]]) -> None:
+    (problem,) = problems(pipeline(stage("one", "a", "b"), stage("One", "a", "c")))
+    assert (problem.line, problem.field) == (5, "stages[1].name")
+    assert "two stages named 'One'" in problem.message
+
+
+def test_a_topic_that_nobody_declares_or_writes_is_missing(
+    problems: Callable[..., list[Problem]], correct: str
+) -> None:
+    (problem,) = problems(
+        correct.replace("from: {topic: orders}", "from: {topic: ordres}").replace(
+            "sql: SELECT * FROM orders\n", "sql: SELECT * FROM ordres\n"
+        )
+    )
+    assert problem.field == "stages[0].from.topic"
+    assert problem.line == 8
+    assert "neither declared under topics nor written by a stage" in problem.message
+    assert "did you mean 'orders'?" in problem.hint
+
+
+def test_a_topic_that_exists_on_the_broker_need_not_be_declared(load: Callable[..., Loaded]) -> None:
+    text = pipeline(stage("one", "there", "b"))
+    assert load(text, existing_topics=frozenset({"there"})).pipeline.stages[0].source.topic == "there"
+
+
+def test_json_without_a_schema_from_outside_is_refused(problems: Callable[..., list[Problem]]) -> None:
+    (problem,) = problems(pipeline(stage("one", "a", "b"), topics="{a: {value: json}}"))
+    assert "no schema, and no stage writes it" in problem.message
+    assert problem.hint == "add a schema to topics.a"
+
+
+def test_a_table_that_does_not_exist_is_told_with_the_nearest_name(
+    problems: Callable[..., list[Problem]], correct: str
+) -> None:
+    (problem,) = problems(correct.replace("JOIN shops", "JOIN shps"))
+    assert problem.field == "stages[1].sql"
+    assert "reads 'shps'" in problem.message
+    assert "did you mean 'shops'?" in problem.hint
+
+
+def test_sql_that_does_not_read_the_stages_topic_is_refused(
+    problems: Callable[..., list[Problem]], correct: str
+) -> None:
+    (problem,) = problems(correct.replace("sql: SELECT * FROM orders\n", "sql: SELECT * FROM shops\n"))
+    assert "does not read the stage's topic `orders`" in problem.message
+
+
+def test_names_of_common_table_expressions_are_no_tables(load: Callable[..., Loaded], correct: str) -> None:
+    text = correct.replace("SELECT * FROM orders\n", "WITH good AS (SELECT * FROM ORDERS) SELECT * FROM good\n")
+    assert load(text).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("- {delta: lake/orders,", "- {topic: orders_clean,", "unknown field 'partition_by'"),
+        (
+            "- {delta: lake/orders, partition_by: [shop]}",
+            "- {topic: orders_clean}",
+            "writes to topic orders_clean twice",
+        ),
+        ("  shops: {format", "  Orders: {format", "'Orders' is a topic and a table"),
+    ],
+)
+def test_clashes_are_refused(
+    problems: Callable[..., list[Problem]], correct: str, old: str, new: str, message: str
+) -> None:
+    assert any(message in problem.message for problem in problems(correct.replace(old, new)))
+
+
+def test_two_expectations_of_one_name_are_refused(problems: Callable[..., list[Problem]], correct: str) -> None:
+    text = correct.replace("{name: paid, that: amount > 0}", "{name: paid, that: a}\n      - {name: paid, that: b}")
+    (problem,) = problems(text)
+    assert (problem.line, problem.field) == (11, "stages[0].expect[1].name")
