@@ -23,8 +23,7 @@ from logtier.records.compression import Buffer, CorruptRecordsError, decompress
 __all__ = ["CorruptRecordsError", "column_schema", "decode_columns", "warm_decoder", "warm_numba_cache"]
 
 # Rows of one Arrow batch: large enough that per-batch costs vanish, small enough for Spark's off-heap memory.
-import os as _os
-ROWS_MAX = int(_os.environ.get("RM","20000"))
+ROWS_MAX = 20_000
 # Records decoded in one go; far below the 2 GiB that Arrow's 32-bit offsets reach, even with one batch of the largest
 # decompressed size on top.
 GROUP_BYTES = 16 << 20

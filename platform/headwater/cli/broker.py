@@ -115,10 +115,12 @@ def _run(properties: dict[str, object], link: ParentLink) -> None:
     from logtier.broker import Broker, BrokerStartError
     from logtier.config import BrokerConfig, ConfigError
     from logtier.runtime.event_loop import run
+    from logtier.runtime.open_files import raise_open_file_limit
 
     logging.basicConfig(
         level=settings().log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    raise_open_file_limit()
     try:
         config = BrokerConfig.from_properties(properties)
     except ConfigError as error:

@@ -83,6 +83,7 @@ def run(
     """
     from api.topic_admin import TopicAdmin
     from pipelines.runner import Runner, RunOptions
+    from pipelines.session import close_session
 
     where = servers(bootstrap_servers)
     with told():
@@ -91,7 +92,10 @@ def run(
         loaded = load(file, assignments, existing)
         options = RunOptions(where, state, available_now, stages, key_values(confs, "--conf"))
         runner = Runner(loaded, options, topics_creator(admin), report)
-        result = run_until_signal(runner)
+        try:
+            result = run_until_signal(runner)
+        finally:
+            close_session()
     for totals in result.totals.values():
         note(summary(totals))
     if result.stopped:

@@ -71,6 +71,7 @@ def run(bootstrap_servers: str, folders: Folders, data: str, show: Show) -> bool
     from api.topic_admin import TopicAdmin
     from headwater.cli.pipeline import run_until_signal, topics_creator
     from pipelines.runner import Runner, RunOptions
+    from pipelines.session import running_session
 
     loaded = load_pipeline(folders, data)
     admin = TopicAdmin(bootstrap_servers)
@@ -80,7 +81,8 @@ def run(bootstrap_servers: str, folders: Folders, data: str, show: Show) -> bool
     show.line("running conf/pipelines/flights.yaml: clean, then delays (starting Spark takes a few seconds)")
     with show.stages(flights.FLIGHTS) as on_progress:
         result = run_until_signal(Runner(loaded, options, ensure, on_progress))
-    spark = _session()
+    spark = running_session()
+    assert spark is not None, "the runner leaves its session open"
     try:
         if result.stopped:
             raise CliError("demo", "stopped before its end", exit_code=EXIT_FAILED)
@@ -90,14 +92,6 @@ def run(bootstrap_servers: str, folders: Folders, data: str, show: Show) -> bool
         return _prove(spark, bootstrap_servers, folders, admin, late_rows)
     finally:
         spark.stop()
-
-
-def _session() -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.getActiveSession()
-    assert spark is not None, "the runner leaves its session open"
-    return spark
 
 
 def _produce(admin: TopicAdmin, bootstrap_servers: str, loaded: Loaded, data: str, show: Show) -> None:
