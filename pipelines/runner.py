@@ -193,6 +193,9 @@ class Runner:
         for one, query in started:
             name = one.stage.name
             seen = self._seen.get(name, ("", -1, ""))
+            last = query.lastProgress
+            if last is None or (str(last["runId"]), str(last["timestamp"])) == (seen[0], seen[2]):
+                continue  # nothing new: the whole list is not fetched again five times a second
             for raw in query.recentProgress:
                 progress = from_spark(name, raw)
                 place = (str(raw["runId"]), progress.batch_id, str(raw["timestamp"]))

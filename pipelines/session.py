@@ -46,7 +46,6 @@ def settings(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         # One small log, no cluster: the default of 50 tasks for a table's state costs more than the state.
         "spark.databricks.delta.snapshotPartitions": str(cores),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
-        "spark.sql.streaming.numRecentProgressUpdates": "1000",
         **SESSION_CONF,
         **(extra or {}),
     }
@@ -70,6 +69,20 @@ def open_session(name: str, log_path: str, extra: Mapping[str, str] | None = Non
     except (PySparkException, RuntimeError, OSError) as error:
         raise SessionError(f"Spark did not start: {_reason(log_path, error)}; its log is {log_path}") from error
     return spark
+
+
+def running_session() -> SparkSession | None:
+    """The session that `open_session` started in this process, if it still runs."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def close_session() -> None:
+    """End Spark, if it runs."""
+    spark = running_session()
+    if spark is not None:
+        spark.stop()
 
 
 @contextmanager

@@ -1,0 +1,115 @@
+"""Apache Kafka beside us: its jars by the Ivy inside the pyspark wheel, one KRaft broker, its own load tools."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pyspark
+
+from tests.bench.processes import Child, Failed, free_port
+
+VERSION = "4.1.1"
+SCALA = "2.13"
+FETCH_S = 900
+# What Kafka's own start script passes to a broker.
+BROKER_JVM = [
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+]
+CLIENT_JVM = ["-Xmx512m", "-Xms512m", "-XX:+UseG1GC", "-Duser.language=en"]
+
+
+def java() -> str:
+    """The java command: JAVA_HOME's, else the one on PATH."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"
+
+
+def jars() -> Path:
+    """The folder of Kafka's jars, fetched once into the user's cache folder."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater"
+    folder = cache / f"kafka-{VERSION}"
+    if folder.exists():
+        return folder
+    [ivy] = Path(pyspark.__file__).parent.glob("jars/ivy-*.jar")
+    print(f"fetching the jars of Apache Kafka {VERSION} into {folder}", file=sys.stderr)
+    work = cache / f"kafka-{VERSION}.{os.getpid()}"
+    work.mkdir(parents=True)
+    try:
+        for artifact in (f"kafka_{SCALA}", "kafka-tools"):
+            # Without the classifier, the sources would take the place of the jar.
+            pattern = f"{work}/[artifact]-[revision](-[classifier]).[ext]"
+            command = [java(), "-jar", str(ivy), "-dependency", "org.apache.kafka", artifact, VERSION]
+            done = subprocess.run(
+                [*command, "-retrieve", pattern], capture_output=True, text=True, timeout=FETCH_S, check=False
+            )
+            if done.returncode or not (work / f"{artifact}-{VERSION}.jar").exists():
+                raise Failed(f"Ivy could not fetch {artifact} {VERSION}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        for extra in (*work.glob("*-sources.jar"), *work.glob("*-javadoc.jar")):
+            extra.unlink()
+        work.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def tool(name: str, *arguments: str) -> list[str]:
+    """The command line of one of Kafka's load tools."""
+    return [java(), *CLIENT_JVM, "-cp", f"{jars()}/*", f"org.apache.kafka.tools.{name}", *arguments]
+
+
+def start(folder: Path) -> tuple[Child, int]:
+    """One broker that is its own controller, with the settings Kafka ships; (process, port) once it answers."""
+    folder.mkdir(parents=True)
+    port, controller_port = free_port(), free_port()
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(folder / "data"),
+        "num.network.threads": "3",
+        "num.io.threads": "8",
+        "socket.send.buffer.bytes": "102400",
+        "socket.receive.buffer.bytes": "102400",
+        "group.initial.rebalance.delay.ms": "0",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+    }
+    config = folder / "server.properties"
+    config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    base = [java(), *BROKER_JVM, "-cp", f"{jars()}/*"]
+    # The id's first letter is fixed: a leading dash would read as an option.
+    cluster_id = "H" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+    formatted = subprocess.run(
+        [*base, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if formatted.returncode:
+        raise Failed(f"Kafka's storage could not be formatted:\n{formatted.stdout}{formatted.stderr}")
+    child = Child("Apache Kafka", [*base, "kafka.Kafka", str(config)], folder / "broker.log")
+    try:
+        child.await_kafka(port)
+    except BaseException:
+        child.stop()
+        raise
+    return child, port

@@ -1,0 +1,39 @@
+"""Our side of the comparison: one broker, or the whole of `headwater up`, started as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tests.bench.processes import Child, free_port
+
+HEADWATER = [str(Path(sys.executable).with_name("headwater"))]
+
+
+def environment() -> dict[str, str]:
+    """Ours, without colours and with nothing from the current folder on Python's path."""
+    return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+
+
+def start_broker(folder: Path) -> tuple[Child, int]:
+    """(process, port) of `headwater broker` with its defaults, once it answers."""
+    folder.mkdir(parents=True)
+    port = free_port()
+    command = [*HEADWATER, "broker", "--data", str(folder / "data"), "--kafka-port", str(port)]
+    child = Child("Headwater", command, folder / "broker.log", environment())
+    try:
+        child.await_kafka(port)
+    except BaseException:
+        child.stop()
+        raise
+    return child, port
+
+
+def start_node(folder: Path) -> tuple[Child, int, int]:
+    """(process, Kafka port, HTTP port) of `headwater up`; it may not answer yet."""
+    folder.mkdir(parents=True)
+    kafka_port, http_port = free_port(), free_port()
+    ports = ["--kafka-port", str(kafka_port), "--http-port", str(http_port)]
+    command = [*HEADWATER, "up", "--data", str(folder / "data"), *ports]
+    return Child("headwater up", command, folder / "up.log", environment()), kafka_port, http_port

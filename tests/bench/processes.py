@@ -1,0 +1,132 @@
+"""Child processes: started in groups of their own, waited for, measured through /proc, and always ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+STOP_S = 30
+POLL_S = 0.005
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+# ApiVersions v0: the smallest question every Kafka broker answers.
+API_VERSIONS_REQUEST = b"\0\0\0\x0f\0\x12\0\0\0\0\0\x07\0\x05bench"
+
+
+class Failed(Exception):
+    """Something a measurement needs did not work; the text says what and shows the end of its output."""
+
+
+class Child:
+    """One process group with its output in a file.
+
+    Invariant: after `stop` nothing of the group is left.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], output: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self.output = output
+        with output.open("wb") as stream:
+            self.process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env=None if environment is None else dict(environment),
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def tail(self) -> str:
+        """The end of what it printed."""
+        return self.output.read_text(errors="replace")[-2000:]
+
+    def check_running(self) -> None:
+        """Fails when it has ended."""
+        if self.process.poll() is not None:
+            raise Failed(f"{self.name} ended with {self.process.returncode}:\n{self.tail()}")
+
+    def await_kafka(self, port: int, limit_s: float = 90) -> None:
+        """Returns when a Kafka broker answers on the port."""
+        deadline = time.monotonic() + limit_s
+        while not kafka_answers(port):
+            self.check_running()
+            if time.monotonic() > deadline:
+                raise Failed(f"{self.name} did not answer on port {port} within {limit_s} s:\n{self.tail()}")
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL to what is left of the group after STOP_S."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def kafka_answers(port: int) -> bool:
+    """Whether an ApiVersions request is answered without error."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as connection:
+            connection.sendall(API_VERSIONS_REQUEST)
+            head = b""
+            while len(head) < 10:
+                some = connection.recv(10 - len(head))
+                if not some:
+                    return False
+                head += some
+            return head[4:10] == b"\0\0\0\x07\0\0"
+    except OSError:
+        return False
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system CPU time so far of a process, its living descendants and the children they have waited for."""
+    parents: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (fields := _stat(int(entry))):
+            parents.setdefault(int(fields[1]), []).append(int(entry))
+            ticks[int(entry)] = sum(int(field) for field in fields[11:15])
+    total = 0
+    todo = [pid]
+    while todo:
+        one = todo.pop()
+        total += ticks.get(one, 0)
+        todo += parents.get(one, [])
+    return total / TICKS_PER_S
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of one process in MiB."""
+    fields = _stat(pid)
+    return int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if fields else 0.0
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """The fields of /proc/PID/stat after the command's name, which may hold anything; field 0 is the state."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()
+    except OSError:
+        return None

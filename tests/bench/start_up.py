@@ -1,0 +1,62 @@
+"""How long a user waits: `headwater up` until each port answers, `headwater --help`; memory of an idle node."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.bench.headwater_processes import HEADWATER, environment, start_node
+from tests.bench.processes import POLL_S, Child, Failed
+from tests.bench.report import Table, listing
+
+LIMIT_S = 60
+
+
+def measure(folder: Path, runs: int) -> tuple[list[Table], dict[str, list[float]]]:
+    """Medians over so many runs, each on an empty data folder; one more run before them warms the page cache."""
+    figures: dict[str, list[float]] = {
+        "headwater up: Kafka port answers, s": [],
+        "headwater up: HTTP answers, s": [],
+        "headwater --help, s": [],
+    }
+    for run in range(runs + 1):
+        row = (*_up(folder / f"up-{run}"), _help())
+        if run:
+            for values, value in zip(figures.values(), row, strict=True):
+                values.append(value)
+    return [listing(f"Start-up, {runs} runs", figures)], figures
+
+
+def _up(folder: Path) -> tuple[float, float]:
+    start = time.perf_counter()
+    child, kafka_port, http_port = start_node(folder)
+    try:
+        child.await_kafka(kafka_port, LIMIT_S)
+        kafka_s = time.perf_counter() - start
+        _await_http(child, f"http://127.0.0.1:{http_port}/v3/clusters")
+        return kafka_s, time.perf_counter() - start
+    finally:
+        child.stop()
+
+
+def _await_http(child: Child, url: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
+                answer.read()
+            return
+        except (urllib.error.URLError, ConnectionError):
+            child.check_running()
+            if time.monotonic() > deadline:
+                raise Failed(f"{url} did not answer within {LIMIT_S} s:\n{child.tail()}") from None
+            time.sleep(POLL_S)
+
+
+def _help() -> float:
+    start = time.perf_counter()
+    subprocess.run([*HEADWATER, "--help"], env=environment(), stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - start

@@ -1,0 +1,207 @@
+"""Fixtures for tests that need a broker: one for the whole run, or their own to restart and kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import settings
+
+# The same examples on every run, so that a gate does not fail by chance; HYPOTHESIS_EXPLORE=1 looks for new ones. No
+# deadlines: how long an example takes says more about the machine.
+settings.register_profile("gate", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.load_profile("explore" if os.environ.get("HYPOTHESIS_EXPLORE") else "gate")
+
+START_S = 60
+STOP_S = 30
+READY = re.compile(r"^Broker is ready: kafka (\S+:\d+)", re.MULTILINE)
+
+
+class BrokerProcess:
+    """`headwater broker` in a process group of its own, and its data folder, which outlives it.
+
+    Invariant: after `stop`, `kill` or `close` no process of the group is left.
+    """
+
+    def __init__(self, data_dir: Path, kafka_port: int, properties: Mapping[str, str]) -> None:
+        self.data_dir = data_dir
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self.output = data_dir.with_name(f"{data_dir.name}.{uuid.uuid4().hex[:8]}.log")
+        command = [
+            sys.executable,
+            "-m",
+            "headwater",
+            "broker",
+            "--data",
+            str(data_dir),
+            "--kafka-port",
+            str(kafka_port),
+        ]
+        for name, value in properties.items():
+            command += ["--set", f"{name}={value}"]
+        environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        self.address = ""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def log(self) -> str:
+        """Everything the broker has printed so far, both streams."""
+        return self.output.read_text(errors="replace")
+
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """Ends it as a user does, by SIGTERM, and insists on a clean end."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.close()
+            raise AssertionError(f"the broker did not stop within {STOP_S} s of SIGTERM:\n{self.log()}") from None
+        left = group_exists(self.pid)
+        self.close()
+        assert code == 0, f"the broker ended with {code} after SIGTERM:\n{self.log()}"
+        assert not left, "the broker left processes of its group behind"
+
+    def kill(self) -> None:
+        """Ends the whole group without warning, as a crash does."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(STOP_S)
+
+    close = kill
+
+    def await_ready(self) -> None:
+        """Returns when the broker has said where it listens; `address` is set from then on."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if found := READY.search(self.log()):
+                self.address = found[1]
+                return
+            if not self.is_running():
+                raise RuntimeError(f"the broker ended with {self.process.returncode} while starting:\n{self.log()}")
+            time.sleep(0.02)
+        raise RuntimeError(f"the broker was not ready after {START_S} s:\n{self.log()}")
+
+
+def group_exists(group: int) -> bool:
+    """Whether a process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class StartBroker(Protocol):
+    """Starts a broker on a data folder; port 0 picks a free one. Whatever still runs is ended after the test."""
+
+    def __call__(
+        self,
+        data_dir: Path,
+        kafka_port: int = 0,
+        properties: Mapping[str, str] | None = None,
+        await_ready: bool = True,
+    ) -> BrokerProcess: ...
+
+
+class TopicFactory(Protocol):
+    """Creates a topic with a name of its own, deleted after the test."""
+
+    def __call__(self, partitions: int = 1, config: Mapping[str, str] | None = None) -> str: ...
+
+
+@pytest.fixture
+def start_broker() -> Iterator[StartBroker]:
+    """A factory for brokers that a test restarts or kills; `properties` become `--set name=value`."""
+    started: list[BrokerProcess] = []
+
+    def start(
+        data_dir: Path,
+        kafka_port: int = 0,
+        properties: Mapping[str, str] | None = None,
+        await_ready: bool = True,
+    ) -> BrokerProcess:
+        broker = BrokerProcess(data_dir, kafka_port, properties or {})
+        started.append(broker)
+        if await_ready:
+            broker.await_ready()
+        return broker
+
+    yield start
+    for broker in started:
+        broker.close()
+
+
+@pytest.fixture(scope="session")
+def headwater_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """The broker that all tests share; it must come through all of them and stop cleanly."""
+    # Without Kafka's wait of three seconds for more members of a new group.
+    properties = {"group.initial.rebalance.delay.ms": "0"}
+    broker = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", 0, properties)
+    try:
+        broker.await_ready()
+        yield broker
+        broker.stop()
+    finally:
+        broker.close()
+
+
+@pytest.fixture(scope="session")
+def bootstrap_servers(request: pytest.FixtureRequest) -> str:
+    """Where the broker under test listens; HEADWATER_TEST_BOOTSTRAP names another one, such as an Apache Kafka."""
+    if other := os.environ.get("HEADWATER_TEST_BOOTSTRAP"):
+        return other
+    broker: BrokerProcess = request.getfixturevalue("headwater_broker")
+    return broker.address
+
+
+@pytest.fixture(scope="session")
+def admin(bootstrap_servers: str) -> AdminClient:
+    """librdkafka's admin client on the broker under test."""
+    return AdminClient({"bootstrap.servers": bootstrap_servers})
+
+
+@pytest.fixture
+def new_topic(admin: AdminClient) -> Iterator[TopicFactory]:
+    """A factory for topics of this test alone."""
+    names: list[str] = []
+
+    def create(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        admin.create_topics([topic], request_timeout=30)[name].result(30)
+        names.append(name)
+        return name
+
+    yield create
+    for future in admin.delete_topics(names, request_timeout=30).values() if names else ():
+        future.result(30)

@@ -1,0 +1,148 @@
+"""Pipelines as users run them: the command line in a process of its own, on a real broker and real Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+RUN_SECONDS_MAX = 280
+READ_SECONDS_MAX = 60
+
+
+class Headwater:
+    """Runs commands to their end, in a folder of the test's own; nothing is left running."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, *arguments: str, stop_at: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command. With `stop_at`, SIGTERM is sent when a line of stderr holds that text."""
+        with subprocess.Popen(
+            [sys.executable, "-P", "-m", "headwater", *arguments],
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            timer = threading.Timer(RUN_SECONDS_MAX, process.kill)
+            timer.start()
+            try:
+                told = []
+                assert process.stderr is not None
+                assert process.stdout is not None
+                for line in process.stderr:
+                    told.append(line)
+                    if stop_at and stop_at in line:
+                        process.send_signal(signal.SIGTERM)
+                out = process.stdout.read()
+                code = process.wait()
+            finally:
+                timer.cancel()
+                process.kill()
+        return subprocess.CompletedProcess(arguments, code, out, "".join(told))
+
+
+@pytest.fixture
+def headwater(tmp_path: Path) -> Headwater:
+    return Headwater(tmp_path)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A record as a consumer sees it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, str]
+
+
+class Topics:
+    """Produces to and reads whole topics; the names begin with a prefix of the test's own."""
+
+    def __init__(self, bootstrap_servers: str, admin: AdminClient) -> None:
+        self.prefix = f"e2e{uuid.uuid4().hex[:8]}"
+        self.servers = bootstrap_servers
+        self._admin = admin
+
+    def produce(self, topic: str, records: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+        producer = Producer({"bootstrap.servers": self.servers, "partitioner": "murmur2_random"})
+        for key, value in records:
+            producer.produce(topic, key=key, value=value)
+        assert producer.flush(30) == 0
+
+    def read(self, topic: str) -> list[Message]:
+        consumer = Consumer(
+            {"bootstrap.servers": self.servers, "group.id": uuid.uuid4().hex, "enable.auto.commit": False}
+        )
+        try:
+            partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30) for p in partitions}
+            consumer.assign([TopicPartition(topic, p, first) for p, (first, end) in ends.items() if end > first])
+            wanted = sum(end - first for first, end in ends.values())
+            found: list[Message] = []
+            deadline = time.monotonic() + READ_SECONDS_MAX
+            while len(found) < wanted and time.monotonic() < deadline:
+                for message in consumer.consume(500, 1.0):
+                    assert message.error() is None, message.error()
+                    pairs: Any = message.headers() or []
+                    headers = {name: value.decode() for name, value in pairs}
+                    partition, offset = message.partition(), message.offset()
+                    assert partition is not None
+                    assert offset is not None
+                    found.append(Message(partition, offset, message.key(), message.value(), headers))
+            assert len(found) == wanted, f"{topic}: {len(found)} of {wanted} records within {READ_SECONDS_MAX} s"
+            return found
+        finally:
+            consumer.close()
+
+    def delete(self) -> None:
+        names = [name for name in self._admin.list_topics(timeout=30).topics if name.startswith(self.prefix)]
+        for future in (self._admin.delete_topics(names, operation_timeout=30) if names else {}).values():
+            future.result(30)
+
+
+@pytest.fixture
+def topics(bootstrap_servers: str, admin: AdminClient) -> Iterator[Topics]:
+    made = Topics(bootstrap_servers, admin)
+    yield made
+    made.delete()
+
+
+@pytest.fixture
+def read_delta() -> Callable[[Path], list[dict[str, Any]]]:
+    return _delta_rows
+
+
+def _delta_rows(table: Path) -> list[dict[str, Any]]:
+    """The rows of a Delta table by its log and its Parquet files, without Spark: it cannot hide a fault of its own."""
+    import pyarrow.parquet as pq
+
+    files: dict[str, None] = {}
+    for entry in sorted((table / "_delta_log").glob("*.json")):
+        for line in entry.read_text().splitlines():
+            action = json.loads(line)
+            if "add" in action:
+                files[action["add"]["path"]] = None
+            elif "remove" in action:
+                files.pop(action["remove"]["path"], None)
+    rows: list[dict[str, Any]] = []
+    for path in files:
+        rows += pq.ParquetFile(os.path.join(table, path)).read().to_pylist()
+    return rows
