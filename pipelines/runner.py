@@ -97,13 +97,25 @@ class Runner:
             spark = open_session(f"headwater {self._loaded.pipeline.pipeline}", self.log_path, self._options.spark_conf)
             if on_session is not None:
                 on_session(spark)
-            analysis = analyse(spark, self._loaded)
             self._totals = {stage.name: StageTotals(stage.name) for stage in stages}
-            if self._options.available_now:
-                self._available_now(spark, analysis, stages)
-            else:
-                self._continuous(spark, analysis, stages)
+            with self._told():
+                analysis = analyse(spark, self._loaded)
+                if self._options.available_now:
+                    self._available_now(spark, analysis, stages)
+                else:
+                    self._continuous(spark, analysis, stages)
         return RunResult(dict(self._totals), self._stop.is_set())
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What Spark raises outside of a stage's query, in one line."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            yield
+        except (Py4JError, PySparkException) as error:
+            raise PipelineFailed(f"Spark failed: {first_line(error)} (details: {self.log_path})") from error
 
     def _chosen(self) -> list[Stage]:
         order = topological_order(self._loaded.pipeline)

@@ -20,6 +20,15 @@ DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 DRIVER_MEMORY = "2g"  # the state of a year of flights and a persisted micro-batch fit in half of it
 
 
+WORKER_ENVIRONMENT = {
+    # Workers run the interpreter that runs this, whatever `python3` is on the PATH.
+    "PYSPARK_PYTHON": sys.executable,
+    # Workers start in the user's folder, and Python puts it first on the module path: a file there called numbers.py, or a
+    # folder called pipelines, must not stand in for the standard library's or ours.
+    "PYTHONSAFEPATH": "1",
+}
+
+
 class SessionError(Exception):
     """Spark could not start; the message says why and where its log is."""
 
@@ -57,14 +66,12 @@ def open_session(name: str, log_path: str, extra: Mapping[str, str] | None = Non
     from pyspark.sql import SparkSession
 
     _quiet_loggers()
-    # Workers must run the interpreter that runs this, whatever `python3` is on the PATH.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     for key, value in settings(extra).items():
         builder = builder.config(key, value)
     os.makedirs(os.path.dirname(os.path.abspath(log_path)), exist_ok=True)
     try:
-        with _output_to(log_path):
+        with _output_to(log_path), _environment(WORKER_ENVIRONMENT):
             spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         raise SessionError(f"Spark did not start: {_reason(log_path, error)}; its log is {log_path}") from error
@@ -83,6 +90,21 @@ def close_session() -> None:
     spark = running_session()
     if spark is not None:
         spark.stop()
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Variables for the JVM, which hands them to its Python workers; this process has its own again afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

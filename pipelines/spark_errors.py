@@ -23,6 +23,9 @@ def first_line(error: BaseException) -> str:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         raised = [line for line in lines if re.match(r"^[A-Za-z_][\w.]*(Error|Exception|Warning)?: ", line)]
         return raised[-1] if raised else lines[0]
+    java = re.search(r"^: ((?:[a-z]\w*\.)+[A-Z]\w*: .*)$", text, re.MULTILINE)
+    if java:
+        return java[1]  # py4j's own first line only says which call failed
     line = next((part.strip() for part in text.splitlines() if part.strip()), type(error).__name__)
     line = re.sub(r"\s*SQLSTATE:.*$", "", line)
     return _SQL_PLACE.sub("", line).strip().rstrip(";")

@@ -37,7 +37,7 @@ if ! new_enough "$venv/bin/python" || moved; then
 fi
 
 # An environment made by another tool may lack pip.
-"$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip -q --upgrade >/dev/null
+"$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip --upgrade >/dev/null
 # Old pips install source packages by their setup.py and complain about it; new ones ignore the variable.
 pip() { PIP_USE_PEP517=1 "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"; }
 

@@ -216,6 +216,8 @@ class ClusterClient:
             return known  # the partitions are known, their leaders come later
         if code:
             raise broker_error(code, f"the metadata of topic {topic!r}")
+        if not known.leaders:  # a topic in the making: taken at its word, a read would silently hold nothing
+            raise broker_error(LEADER_NOT_AVAILABLE, f"the partitions of topic {topic!r}")
         return known
 
     def leader(self, topic: str, partition: int) -> int:

@@ -108,8 +108,8 @@ def read_request(header: RequestHeader, frame: bytes) -> Any:
         raise ProtocolViolationError(
             f"malformed {name} request, version {header.api_version}: {str(error) or type(error).__name__}"
         ) from error
-    # Bytes after the end are borne, as Kafka bears them: librdkafka appends three to every Metadata request of version 9
-    # and above.
+    # Bytes after the end are borne, as Kafka bears them: librdkafka appends three to every Metadata request from
+    # version 9 on.
     return request
 
 

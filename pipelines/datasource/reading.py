@@ -39,6 +39,7 @@ class RangePartition(InputPartition):
 def read_range(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The records of one range as Arrow batches; nothing for the placeholder that Spark makes of an empty plan."""
     if not isinstance(partition, RangePartition):
+        assert type(partition) is InputPartition, f"{partition!r} is no plan of this source"
         return
     with client_errors(), ClusterClient(options.client) as cluster:
         part = partition.range

@@ -87,6 +87,7 @@ def order(number: int) -> tuple[bytes | None, bytes]:
 @pytest.fixture
 def folder(tmp_path: Path, topics: Any) -> Path:
     (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").write_text("raise ImportError('this is not the package you want')\n")
     (tmp_path / "pipelines" / "doubled.py").write_text(FUNCTION)
     (tmp_path / "order.json").write_text(json.dumps(SCHEMA))
     (tmp_path / "shops.csv").write_text("shop,city\n" + "".join(f"s{n},c{n}\n" for n in range(5)))

@@ -104,6 +104,7 @@ def test_a_function_that_fails_on_a_row_is_one_line_with_its_reason(
     made = headwater("topic", "create", f"{topics.prefix}.lines", "--partitions", "1", "-b", topics.servers)
     assert made.returncode == 0, made.stderr
     topics.produce(f"{topics.prefix}.lines", [(None, b"1"), (None, b"x")])
+    # The name is that of a module of the standard library: the user's folder must not be on the workers' path.
     (tmp_path / "numbers.py").write_text(
         "from pyspark.sql.functions import udf\n\n\ndef numbers(rows):\n"
         "    return rows.select(udf(lambda text: str(int(text)))('value').alias('value'))\n"

@@ -62,7 +62,9 @@ def sql(
             tables = views.delta_views(loaded) | tables
         spark = open_session("headwater sql", os.path.join(folder, "spark.log"))
         try:
-            register(spark, where, views.topics_to_show(query, existing), loaded, tables)
+            missing = register(spark, where, views.topics_to_show(query, existing), loaded, tables)
+            for name in sorted(views.topics_to_show(query, missing)):
+                note(f"{name}: there is no Delta table at {tables[name]} yet")
             show(run(spark, query, sorted(existing), sorted(tables)), output)
         finally:
             spark.stop()
@@ -85,8 +87,8 @@ def register(
     topics: frozenset[str],
     loaded: Loaded | None,
     tables: Mapping[str, str],
-) -> None:
-    """Make topics and tables views."""
+) -> list[str]:
+    """Make topics and tables views; returns the names of Delta tables that do not exist yet."""
     from pipelines.analysis import analyse, read_table
     from pipelines.sql import views
 
@@ -101,8 +103,7 @@ def register(
             "sql", f"'{clashing[0]}' is a topic and a Delta table", "give the table another name with --delta"
         )
     views.register_topics(spark, bootstrap_servers, topics, analysis)
-    for name in missing:
-        note(f"{name}: there is no Delta table at {tables[name]} yet")
+    return missing
 
 
 def run(spark: SparkSession, query: str, topics: Sequence[str], tables: Sequence[str]) -> DataFrame:

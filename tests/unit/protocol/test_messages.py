@@ -1,4 +1,5 @@
 import struct
+from typing import Any
 
 import pytest
 from kio.index import load_response_schema
@@ -37,10 +38,11 @@ METADATA = {
 @pytest.mark.parametrize("version", range(14))
 def test_one_tree_makes_the_response_of_every_version(version: int) -> None:
     body = messages.encode_response(3, version, METADATA)
+    response: Any
     response, size = entity_reader(load_response_schema(3, version))(body, 0)
     assert size == len(body)
-    assert response.topics[0].name == "flights"  # type: ignore[attr-defined]
-    assert response.topics[0].partitions[0].replica_nodes == (1,)  # type: ignore[attr-defined]
+    assert response.topics[0].name == "flights"
+    assert response.topics[0].partitions[0].replica_nodes == (1,)
 
 
 def test_a_field_of_no_version_is_a_mistake_of_ours() -> None:
