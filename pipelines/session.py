@@ -23,7 +23,7 @@ DRIVER_MEMORY = "2g"  # the state of a year of flights and a persisted micro-bat
 WORKER_ENVIRONMENT = {
     # Workers run the interpreter that runs this, whatever `python3` is on the PATH.
     "PYSPARK_PYTHON": sys.executable,
-    # Workers start in the user's folder, and Python puts it first on the module path: a file there called numbers.py, or a
+    # Workers start in the user's folder, and Python puts it first on its path: a file called numbers.py there, or a
     # folder called pipelines, must not stand in for the standard library's or ours.
     "PYTHONSAFEPATH": "1",
 }
