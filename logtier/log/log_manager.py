@@ -74,6 +74,7 @@ class LogManager:
         self._deleted: list[tuple[int, str]] = []
         self._checkpointed_ms = 0
         self._producers_checked_ms = 0
+        self._retention_checked_ms = 0
         self._checkpoints: dict[tuple[str, str], dict[TopicPartition, int]] = {}
 
     def start(self) -> None:
@@ -90,7 +91,8 @@ class LogManager:
             for directory in self._directories:
                 directory.release()
             raise
-        self._checkpointed_ms = self._producers_checked_ms = self._clock.now_ms()
+        now_ms = self._clock.now_ms()
+        self._checkpointed_ms = self._producers_checked_ms = self._retention_checked_ms = now_ms
 
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         """Begin the log of a new partition, in the folder with the fewest logs; return the one that exists, if it does.
@@ -130,14 +132,18 @@ class LogManager:
     def maintain(self, now_ms: int) -> None:
         """Roll by time, delete by retention, remove deleted files, forget silent producers, write checkpoints.
 
-        A log that fails is reported and does not keep the others from their turn.
+        Each at its own interval, however often this is called; retention at `log.retention.check.interval.ms`. A log
+        that fails is reported and does not keep the others from their turn.
         """
         check_producers = now_ms - self._producers_checked_ms >= _PRODUCER_CHECK_INTERVAL_MS
         if check_producers:
             self._producers_checked_ms = now_ms
+        check_retention = now_ms - self._retention_checked_ms >= self.config.log_retention_check_interval_ms
+        if check_retention:
+            self._retention_checked_ms = now_ms
         for log in list(self.logs.values()):
             try:
-                self._maintain_log(log, now_ms, check_producers=check_producers)
+                self._maintain_log(log, now_ms, check_producers=check_producers, check_retention=check_retention)
             except (OSError, ValueError, KafkaError) as error:
                 _logger.error("%s: maintenance failed: %s", log.topic_partition, error)
         due = [path for deadline_ms, path in self._deleted if deadline_ms <= now_ms]
@@ -185,10 +191,11 @@ class LogManager:
             self._directories = []
             self.logs = {}
 
-    def _maintain_log(self, log: Log, now_ms: int, *, check_producers: bool) -> None:
+    def _maintain_log(self, log: Log, now_ms: int, *, check_producers: bool, check_retention: bool) -> None:
         log.poll_syncs()
         log.maybe_roll(now_ms)
-        log.delete_old_segments(now_ms)
+        if check_retention:
+            log.delete_old_segments(now_ms)
         log.remove_deleted_files(now_ms)
         log.flush_if_due(now_ms)
         if check_producers:

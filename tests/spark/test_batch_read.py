@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -21,6 +24,8 @@ pytestmark = pytest.mark.slow
 
 NewTopic = Callable[..., str]
 BASE_MS = 1_600_000_000_000
+# Records of that time are older than every default retention.
+KEPT = {"retention.ms": "-1"}
 
 
 def numbered(count: int, partitions: int, **extra: Any) -> list[dict[str, Any]]:
@@ -50,7 +55,7 @@ def failing(frame_of: Callable[[], Any]) -> str:
 def test_every_codec_is_read_with_all_columns(
     codec: str, new_topic: NewTopic, produce: Produce, read_topic: ReadTopic
 ) -> None:
-    topic = new_topic(2)
+    topic = new_topic(2, KEPT)
     produce(topic, numbered(1000, 2), **{"compression.type": codec})
     frame = read_topic(topic)
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema.fields] == [
@@ -72,7 +77,7 @@ def test_every_codec_is_read_with_all_columns(
 
 
 def test_headers_come_when_asked_for(new_topic: NewTopic, produce: Produce, read_topic: ReadTopic) -> None:
-    topic = new_topic()
+    topic = new_topic(config=KEPT)
     produce(topic, [{"value": b"1", "headers": [("a", b"x"), ("b", None)]}, {"value": b"2"}])
     rows = read_topic(topic, includeHeaders="true").orderBy("offset").collect()
     assert [(header.key, header.value and bytes(header.value)) for header in rows[0].headers] == [
@@ -83,20 +88,20 @@ def test_headers_come_when_asked_for(new_topic: NewTopic, produce: Produce, read
 
 
 def test_null_and_empty_keys_and_values_differ(new_topic: NewTopic, produce: Produce, read_topic: ReadTopic) -> None:
-    topic = new_topic()
+    topic = new_topic(config=KEPT)
     produce(topic, [{"value": None, "key": b""}, {"value": b""}, {"value": b"v", "key": b"k"}])
     rows = read_topic(topic).orderBy("offset").collect()
     assert [(row.key, row.value) for row in rows] == [(b"", None), (None, b""), (b"k", b"v")]
 
 
 def test_an_empty_topic_is_an_empty_frame(new_topic: NewTopic, read_topic: ReadTopic) -> None:
-    assert read_topic(new_topic(3)).count() == 0
+    assert read_topic(new_topic(3, KEPT)).count() == 0
 
 
 def test_offsets_timestamps_assign_and_pattern_choose_what_is_read(
     new_topic: NewTopic, produce: Produce, read_topic: ReadTopic, spark: SparkSession, bootstrap_servers: str
 ) -> None:
-    topic = new_topic(2)
+    topic = new_topic(2, KEPT)
     produce(topic, numbered(20, 2))
 
     def offsets(**options: Any) -> list[tuple[int, int]]:
@@ -127,7 +132,7 @@ def test_filters_in_a_view_narrow_what_is_fetched(
     counting_proxy: Callable[[str], CountingProxy],
 ) -> None:
     """Counted in bytes at a proxy before the broker: the rows alone would not show who filtered."""
-    topic = new_topic(4)
+    topic = new_topic(4, KEPT)
     produce(topic, [{**record, "value": b"x" * 1000} for record in numbered(4000, 4)], **{"batch.size": 20_000})
     proxy = counting_proxy(topic)
     spark.sql(
@@ -159,7 +164,7 @@ def test_filters_in_a_view_narrow_what_is_fetched(
 def test_the_planned_ranges_follow_the_filters(new_topic: NewTopic, produce: Produce, bootstrap_servers: str) -> None:
     from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 
-    topic = new_topic(2)
+    topic = new_topic(2, KEPT)
     produce(topic, numbered(100, 2))
     options = ReadOptions.parse({"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic})
     reader = PushdownBatchReader(options)
@@ -171,7 +176,7 @@ def test_the_planned_ranges_follow_the_filters(new_topic: NewTopic, produce: Pro
 def test_without_pushdown_the_source_works_where_filters_are_switched_off(
     new_topic: NewTopic, produce: Produce, read_topic: ReadTopic, spark: SparkSession
 ) -> None:
-    topic = new_topic()
+    topic = new_topic(config=KEPT)
     produce(topic, numbered(10, 1))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
@@ -198,7 +203,7 @@ def test_without_pushdown_the_source_works_where_filters_are_switched_off(
 def test_a_bad_option_is_one_clear_line(
     options: dict[str, str], message: str, new_topic: NewTopic, read_topic: ReadTopic
 ) -> None:
-    topic = new_topic(2)
+    topic = new_topic(2, KEPT)
     given = {name: value.replace("TOPIC", topic) for name, value in options.items()}
     assert message in failing(lambda: read_topic(**{"topic": topic, **given}).count())
 
@@ -219,7 +224,7 @@ def test_no_broker_is_one_clear_line(read_topic: ReadTopic) -> None:
 def test_a_corrupt_batch_fails_the_query_with_its_place(
     new_topic: NewTopic, produce: Produce, read_topic: ReadTopic, counting_proxy: Callable[[str], CountingProxy]
 ) -> None:
-    topic = new_topic()
+    topic = new_topic(config=KEPT)
     produce(topic, [{"value": b"the-record-to-be-damaged"}])
     proxy = counting_proxy(topic)
     proxy.damage = (b"the-record-to-be-damaged", b"the-record-to-be-d?maged")
@@ -229,21 +234,22 @@ def test_a_corrupt_batch_fails_the_query_with_its_place(
 
 
 def test_start_offsets_behind_the_log_are_a_data_loss(
-    new_topic: NewTopic, produce: Produce, read_topic: ReadTopic, admin: Any
+    produce: Produce, read_topic: ReadTopic, start_broker: Any, tmp_path: Path
 ) -> None:
-    from confluent_kafka import TopicPartition
-
-    topic = new_topic()
-    produce(topic, numbered(10, 1))
-    try:
-        admin.delete_records([TopicPartition(topic, 0, 4)])[TopicPartition(topic, 0, 4)].result(30)
-    except Exception as error:
-        if "UNSUPPORTED" not in str(error).upper():
-            raise
-        return  # the broker under test cannot delete records; retention takes too long to wait for
-    options = {"startingOffsets": json.dumps({topic: {"0": 1}})}
+    properties = {"log.retention.check.interval.ms": "100", "log.retention.ms": "60000"}
+    broker = start_broker(tmp_path / "data", properties=properties)
+    topic, servers = "kept-for-a-minute", {"bootstrap.servers": broker.address}
+    produce(topic, numbered(10, 1), **servers)
+    consumer = Consumer({**servers, "group.id": "unused"})
+    deadline = time.monotonic() + 60
+    while consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[0] < 10:
+        assert time.monotonic() < deadline, "retention did not delete what is older than a minute"
+        time.sleep(0.1)
+    consumer.close()
+    produce(topic, [{"value": b"new"}] * 6, **servers)
+    options = {"startingOffsets": json.dumps({topic: {"0": 1}}), "kafka.bootstrap.servers": broker.address}
     message = failing(lambda: read_topic(topic, **options).count())
-    assert f"{topic}-0: the offsets 1 to 3 were deleted" in message
+    assert f"{topic}-0: the offsets 1 to 9 were deleted" in message
     assert "failOnDataLoss=false" in message
     assert read_topic(topic, failOnDataLoss="false", **options).count() == 6
 

@@ -182,12 +182,14 @@ def test_a_partition_in_two_folders_is_refused(make: Make, tmp_path: Path) -> No
 
 
 def test_maintenance_rolls_deletes_and_forgets(make: Make, make_batch: MakeBatch, clock: ManualClock) -> None:
-    manager = make(**{"producer.id.expiration.ms": 1_000})
+    manager = make(**{"producer.id.expiration.ms": 1_000, "log.retention.check.interval.ms": 1_000})
     log = manager.create(TP, TOPIC_ID, TopicConfig(segment_ms=100, retention_ms=5_000))
     batch = make_batch(1, timestamp_ms=clock.time_ms, producer_id=1, producer_epoch=0, base_sequence=0)
     log.append_as_leader(batch, leader_epoch=0, now_ms=clock.time_ms)
     manager.maintain(clock.time_ms + 101)
     assert log.segment_count == 2
+    manager.maintain(clock.time_ms + 999)
+    assert (log.segment_count, log.log_start_offset) == (2, 0)
     manager.maintain(clock.time_ms + 5_001)
     assert (log.segment_count, log.log_start_offset) == (1, 1)
     assert len(log.producers) == 1
