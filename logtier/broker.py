@@ -122,7 +122,7 @@ class Broker:
         )
         await groups.start()
         self._parts.push_async_callback(groups.stop)
-        self._parts.callback(asyncio.create_task(self._maintain(log_manager)).cancel)
+        self._parts.callback(asyncio.create_task(self._maintain(log_manager, replica_manager)).cancel)
         for server in servers:
             server.serve()
         logger.info(
@@ -169,12 +169,15 @@ class Broker:
         everywhere = endpoint.host in ("", "0.0.0.0", "::")  # noqa: S104 (compared, not bound)
         return Listener(endpoint.protocol, socket.getfqdn() if everywhere else host, port)
 
-    async def _maintain(self, log_manager: LogManager) -> None:
+    async def _maintain(self, log_manager: LogManager, replica_manager: ReplicaManager) -> None:
         """Look after the logs between requests; a failure is logged and the next round comes all the same."""
         interval_s = min(self._config.log_retention_check_interval_ms, MAINTENANCE_INTERVAL_MS_MAX) / 1000
         while True:
             await asyncio.sleep(interval_s)
             try:
+                replica_manager.make_missing_logs()
                 log_manager.maintain(self._clock.now_ms())
-            except OSError:
+            except OSError as error:
+                logger.error("log maintenance failed: %s", error)
+            except Exception:
                 logger.exception("log maintenance failed")

@@ -1,5 +1,12 @@
-"""FindCoordinator: which broker coordinates a group; the first one asked for creates `__consumer_offsets`."""
+"""FindCoordinator: which broker coordinates a group; the first one asked for creates `__consumer_offsets`.
 
+A transactional producer asks here first, and is refused here, with the reason, in the code that its client gives up at.
+librdkafka (and whoever asks for one key in a request) tries again until `init_transactions` runs out of time unless the
+code is one of authorization; Java, from the versions with several keys on, gives up at any code that it does not know
+as passing, and shows our message only with those that it has no text of its own for.
+"""
+
+import logging
 from typing import Any
 
 from logtier.handlers.context import RequestContext
@@ -12,7 +19,13 @@ VERSIONS = (0, 6)
 _BATCHED_FROM = 4
 
 _GROUP = 0
-_NOT_IMPLEMENTED = {1: "transactions are not implemented yet", 2: "share groups are not implemented"}
+_TRANSACTION = 1
+_NOT_IMPLEMENTED = {
+    _TRANSACTION: "transactions are not supported by this release: leave transactional.id out",
+    2: "share groups are not supported by this release",
+}
+
+log = logging.getLogger(__name__)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
@@ -29,7 +42,20 @@ async def _find(key: str, key_type: int, context: RequestContext) -> dict[str, A
     try:
         if key_type in _NOT_IMPLEMENTED:
             # Not coordinator_not_available, which clients repeat until their patience ends.
-            raise KafkaError(ErrorCode.unsupported_version, _NOT_IMPLEMENTED[key_type])
+            one_key = context.api_version < _BATCHED_FROM
+            code = (
+                ErrorCode.transactional_id_authorization_failed
+                if one_key and key_type == _TRANSACTION
+                else ErrorCode.unsupported_version
+            )
+            log.warning(
+                "refused FindCoordinator of client %s at %s for %r: %s",
+                context.client_id,
+                context.client_host,
+                key[:249],
+                _NOT_IMPLEMENTED[key_type],
+            )
+            raise KafkaError(code, _NOT_IMPLEMENTED[key_type])
         if key_type != _GROUP:
             raise KafkaError(ErrorCode.invalid_request, f"unknown coordinator type {key_type}")
         broker = await context.services.groups.find(key)

@@ -1,9 +1,8 @@
 """InitProducerId: an id for an idempotent producer, never given to another one.
 
-A transactional id is refused: transactions are not implemented. The code is UNSUPPORTED_VERSION: Java's client and
-kafka-python fail at once with it, librdkafka logs it and tries until `init_transactions` runs out of time. A producer
-that names its present id (version 3 on, KIP-360) gets a new one as well, as in Kafka: only transactional producers keep
-theirs.
+A transactional id is refused: transactions are not implemented. Clients rarely come so far: FindCoordinator, which they
+ask before, refuses it with the reason. A producer that names its present id (version 3 on, KIP-360) gets a new one as
+well, as in Kafka: only transactional producers keep theirs.
 """
 
 import logging

@@ -1,10 +1,12 @@
 """ListOffsets: the first, the last, or the first offset at or after a timestamp (KIP-79; the largest one: KIP-734)."""
 
+import logging
 from typing import Any
 
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import CorruptRecordsError
 
 API_KEY = 2
 VERSIONS = (1, 10)
@@ -15,6 +17,8 @@ MAX_TIMESTAMP = -3
 #: Tiered storage (KIP-405): all is local here, nothing is remote.
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+
+logger = logging.getLogger(__name__)
 
 NOT_FOUND = {"timestamp": -1, "offset": -1, "leader_epoch": -1}
 
@@ -37,6 +41,11 @@ def _partition(topic: str, wanted: Any, context: RequestContext) -> dict[str, An
         found = _look_up(TopicPartition(topic, wanted.partition_index), wanted, context)
     except KafkaError as error:
         return {"partition_index": wanted.partition_index, "error_code": error.code, **NOT_FOUND}
+    except (OSError, CorruptRecordsError) as error:
+        logger.error("%s-%d: timestamps cannot be looked up: %s", topic, wanted.partition_index, error)
+        damaged = isinstance(error, CorruptRecordsError)
+        code = ErrorCode.corrupt_message if damaged else ErrorCode.kafka_storage_error
+        return {"partition_index": wanted.partition_index, "error_code": code, **NOT_FOUND}
     return {"partition_index": wanted.partition_index, "error_code": ErrorCode.none, **found}
 
 

@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 from logtier.handlers.context import RequestContext
+from logtier.metadata.topic_names import INTERNAL_TOPICS
 from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from logtier.protocol.produce_response import ProducedPartition, encode_produce_response
 from logtier.protocol.topic_partition import TopicPartition
@@ -22,6 +23,9 @@ ACKS = (-1, 0, 1)
 NO_RECORDS = KafkaError(ErrorCode.invalid_record, "a partition of the request has no records")
 NO_TRANSACTIONS = KafkaError(
     ErrorCode.invalid_request, "transactional producers are not supported: leave transactional.id out"
+)
+INTERNAL_TOPIC = KafkaError(
+    ErrorCode.invalid_topic_exception, "this topic is the broker's own: its records decide what groups have committed"
 )
 INVALID_ACKS = KafkaError(ErrorCode.invalid_required_acks, "acks must be 0, 1 or -1 (all)")
 
@@ -53,6 +57,8 @@ def handle(request: Any, context: RequestContext) -> list[bytes] | None:
             try:
                 if refusal or unknown_id:
                     raise refusal or unknown_id  # type: ignore[misc]
+                if name in INTERNAL_TOPICS:
+                    raise INTERNAL_TOPIC
                 if not data.records:
                     raise NO_RECORDS
                 info = services.replica_manager.append(

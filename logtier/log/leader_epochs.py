@@ -48,15 +48,21 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._start_offsets, strict=True))
 
     def assign(self, leader_epoch: int, start_offset: int) -> None:
-        """Note that `leader_epoch` begins at `start_offset`; an epoch that is not newer changes nothing."""
+        """Note that `leader_epoch` begins at `start_offset`; an epoch that is not newer changes nothing.
+
+        OSError leaves everything as it was.
+        """
         if leader_epoch <= self.latest:
             return
+        epochs, start_offsets = self._epochs, self._start_offsets
         # Epochs that began here or later wrote nothing.
-        while self._start_offsets and self._start_offsets[-1] >= start_offset:
-            self._start_offsets.pop()
-            self._epochs.pop()
-        self._set([*self._epochs, leader_epoch], [*self._start_offsets, start_offset])
-        self._write()
+        keep = bisect_right(start_offsets, start_offset - 1)
+        self._set([*epochs[:keep], leader_epoch], [*start_offsets[:keep], start_offset])
+        try:
+            self._write()
+        except OSError:
+            self._set(epochs, start_offsets)
+            raise
 
     def restore(self, offset: int, found: Iterable[tuple[int, int]]) -> None:
         """Replace what began at or after `offset` by what a scan of the batches found there; write if that differs."""

@@ -199,9 +199,9 @@ class Log:
             buffers: list[Buffer] = [head, view[HEADER_BYTES:]]
         else:
             buffers = [PREFIX.pack(first_offset, length, leader_epoch), view[PREFIX_BYTES:]]
-        self._write(buffers, size, last_offset, max_ms, now_ms)
         if leader_epoch > self.leader_epochs.latest:
-            self.leader_epochs.assign(leader_epoch, first_offset)
+            self._begin_epoch(leader_epoch, first_offset)
+        self._write(buffers, size, last_offset, max_ms, now_ms)
         if producer_id >= 0:
             self.producers.update(producer_id, epoch, sequence, last_delta, last_offset, max_ms)
         return AppendInfo(
@@ -242,8 +242,8 @@ class Log:
                 )
             if position == 0:
                 first_offset = header.base_offset
+            self._begin_epoch(header.partition_leader_epoch, header.base_offset)
             self._write([batch], size, header.last_offset, header.max_timestamp_ms, header.max_timestamp_ms)
-            self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
             self.producers.replay(header)
             count += header.record_count
             position += size
@@ -251,20 +251,27 @@ class Log:
             first_offset, self.log_end_offset - 1, NO_TIMESTAMP, self.log_start_offset, count, position, False
         )
 
+    def _begin_epoch(self, leader_epoch: int, offset: int) -> None:
+        """Before the epoch's first batch is written: a failure must leave nothing appended."""
+        try:
+            self.leader_epochs.assign(leader_epoch, offset)
+        except OSError as error:
+            raise self._storage_error("write", error) from error
+
     def _write(self, buffers: list[Buffer], size: int, last_offset: int, max_ms: int, now_ms: int) -> None:
         segment = self._active
         config = self._config
         first_ms = segment.first_timestamp_ms
-        if (
-            size > config.segment_bytes - segment.size
-            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-            or (segment.size and self._is_time_to_roll(segment, first_ms, max_ms, now_ms))
-            or segment.is_index_full(self._index_entries_max)
-        ):
-            segment = self._roll_for(size, now_ms)
-        if self._failure is not None:
-            raise KafkaError(ErrorCode.kafka_storage_error, self._failure)
         try:
+            if (
+                size > config.segment_bytes - segment.size
+                or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+                or (segment.size and self._is_time_to_roll(segment, first_ms, max_ms, now_ms))
+                or segment.is_index_full(self._index_entries_max)
+            ):
+                segment = self._roll_for(size, now_ms)
+            if self._failure is not None:
+                raise KafkaError(ErrorCode.kafka_storage_error, self._failure)
             segment.append(buffers, size, last_offset, max_ms)
         except OSError as error:
             raise self._storage_error("write", error) from error

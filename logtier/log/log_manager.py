@@ -1,6 +1,7 @@
 """All logs of a broker, in the folders of `log.dirs`."""
 
 import logging
+import os
 import random
 import re
 import uuid
@@ -110,6 +111,9 @@ class LogManager:
         directory = self._emptiest()
         path = f"{directory.path}/{topic_partition}"
         try:
+            if self._disk.exists(path):
+                # Left behind by a deletion or a creation that the disk failed: none of it may show in the new log.
+                self._move_away(topic_partition, path, config.file_delete_delay_ms)
             self._disk.makedirs(path)
             self._write_partition_metadata(path, topic_id)
             log = self._open(directory, topic_partition, topic_id, config, clean=True, recovery_point=0, start_offset=0)
@@ -122,12 +126,9 @@ class LogManager:
         log = self.logs.pop(topic_partition, None)
         if log is None:
             return
-        directory = self._directory_of.pop(topic_partition)
-        suffix = f".{uuid.UUID(int=self._prng.getrandbits(128), version=4).hex}{_DELETED_SUFFIX}"
-        path = f"{directory.path}/{str(topic_partition)[: _FILE_NAME_BYTES_MAX - len(suffix)]}{suffix}"
+        del self._directory_of[topic_partition]
         log.release()
-        self._disk.rename(log.directory, path)
-        self._deleted.append((self._clock.now_ms() + log.config.file_delete_delay_ms, path))
+        self._move_away(topic_partition, log.directory, log.config.file_delete_delay_ms)
 
     def maintain(self, now_ms: int) -> None:
         """Roll by time, delete by retention, remove deleted files, forget silent producers, write checkpoints.
@@ -149,7 +150,10 @@ class LogManager:
         due = [path for deadline_ms, path in self._deleted if deadline_ms <= now_ms]
         self._deleted = [(deadline_ms, path) for deadline_ms, path in self._deleted if deadline_ms > now_ms]
         for path in due:
-            self._disk.rmtree(path)
+            try:
+                self._disk.rmtree(path)
+            except OSError as error:
+                _logger.error("%s is not removed before the next start: %s", path, error)
         if now_ms - self._checkpointed_ms >= _CHECKPOINT_INTERVAL_MS:
             self._checkpointed_ms = now_ms
             self.checkpoint()
@@ -190,6 +194,13 @@ class LogManager:
                 directory.release()
             self._directories = []
             self.logs = {}
+
+    def _move_away(self, topic_partition: TopicPartition, path: str, delay_ms: int) -> None:
+        suffix = f".{uuid.UUID(int=self._prng.getrandbits(128), version=4).hex}{_DELETED_SUFFIX}"
+        name = f"{str(topic_partition)[: _FILE_NAME_BYTES_MAX - len(suffix)]}{suffix}"
+        new_path = f"{os.path.dirname(path)}/{name}"
+        self._disk.rename(path, new_path)
+        self._deleted.append((self._clock.now_ms() + delay_ms, new_path))
 
     def _maintain_log(self, log: Log, now_ms: int, *, check_producers: bool, check_retention: bool) -> None:
         log.poll_syncs()

@@ -114,7 +114,12 @@ class LogSegment:
         disk.remove(segment._prefix + INDEX_SUFFIX)
         disk.remove(segment._prefix + TIME_INDEX_SUFFIX)
         segment._file = disk.open(segment.log_path, create=True)
-        segment._file.truncate(0)
+        try:
+            segment._file.truncate(0)
+        except OSError:
+            # Left behind it would be taken for the log's end after the next clean stop.
+            disk.remove(segment.log_path)
+            raise
         segment._indexes = (OffsetIndex(), TimeIndex())
         return segment
 
@@ -331,15 +336,29 @@ class LogSegment:
     def first_record_not_before(self, timestamp_ms: int, start_offset: int) -> tuple[int, int, int] | None:
         """Find the first record at or after `start_offset` whose timestamp is at least the given one.
 
-        Returns (timestamp, offset, leader epoch). The one batch that holds it is decoded.
+        Returns (timestamp, offset, leader epoch). The one batch that holds it is decoded; if its records cannot be, or
+        say other than its header (nobody looked at them when they came), the batch's first offset is returned:
+        whoever reads there learns what is wrong.
         """
         relative = self.time_index.offset_before(timestamp_ms)
         start = self.offset_index.position_before(max(relative or 0, start_offset - self.base_offset))
         for found in self.headers(start):
             if found.header.max_timestamp_ms >= timestamp_ms and found.header.last_offset >= start_offset:
-                for record in decode_records(self.file.pread(found.size_bytes, found.position)):
+                header = found.header
+                of_batch = (
+                    header.max_timestamp_ms,
+                    max(header.base_offset, start_offset),
+                    header.partition_leader_epoch,
+                )
+                try:
+                    records = decode_records(self.file.pread(found.size_bytes, found.position))
+                except CorruptRecordsError:
+                    return of_batch
+                for record in records:
                     if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                        return record.timestamp_ms, record.offset, found.header.partition_leader_epoch
+                        if record.timestamp_ms > header.max_timestamp_ms or record.offset > header.last_offset:
+                            return of_batch
+                        return record.timestamp_ms, record.offset, header.partition_leader_epoch
         return None
 
     # -- restoring

@@ -3,6 +3,7 @@
 Kafka's FetchResponse.json, versions 4-18: flexible from 12, topic ids instead of names from 13.
 """
 
+import logging
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from uuid import UUID
 from logtier.protocol.errors import ErrorCode
 from logtier.protocol.wire import compact_length, compact_string, string
 from logtier.runtime.network import FileSlice, Part
+
+logger = logging.getLogger(__name__)
 
 FIRST_FLEXIBLE_VERSION = 12
 FIRST_VERSION_WITH_TOPIC_IDS = 13
@@ -107,16 +110,17 @@ def encode_fetch_response(
         else:
             head += compact_string(name) if flexible else string(name)
         head += compact_length(len(partitions)) if flexible else _COUNT.pack(len(partitions))
-        for fetched in partitions:
+        for found in partitions:
+            fetched, copied = _copied(found)
             head += _partition_head(version, flexible, fetched)
             records = fetched.records
-            if records is not None and records.size > COPIED_RECORDS_BYTES_MAX:
+            if copied:
+                head += copied
+            elif records is not None and records.size:
                 parts.append(head)
                 parts.append(FileSlice(records.file.fileno(), records.position, records.size, records))
                 sent_size += len(head) + records.size
                 head = bytearray()
-            elif records is not None and records.size:
-                head += records.file.pread(records.size, records.position)
             if flexible:
                 head += _NO_TAGS
         if flexible:
@@ -128,6 +132,21 @@ def encode_fetch_response(
         sent_size += len(head)
     parts[0] = _FRAME.pack(sent_size + 4, correlation_id)
     return parts
+
+
+def _copied(fetched: FetchedPartition) -> tuple[FetchedPartition, bytes]:
+    """Read records that are few; a disk that does not give them makes an error of this partition alone."""
+    records = fetched.records
+    if records is None or not 0 < records.size <= COPIED_RECORDS_BYTES_MAX:
+        return fetched, b""
+    try:
+        data = records.file.pread(records.size, records.position)
+        if len(data) != records.size:
+            raise OSError(f"{len(data)} of {records.size} bytes are there")
+    except OSError as error:
+        logger.error("partition %d: records cannot be read: %s", fetched.index, error)
+        return FetchedPartition(fetched.index, ErrorCode.kafka_storage_error), b""
+    return fetched, data
 
 
 def _partition_head(version: int, flexible: bool, fetched: FetchedPartition) -> bytes:

@@ -104,7 +104,9 @@ def read_request(header: RequestHeader, frame: bytes) -> Any:
         if flexible:
             position = _skip_tagged_fields(frame, position)
         request, _ = reader(frame, position)
-    except (DecodeError, ValueError, OverflowError, IndexError, UnicodeError) as error:
+        _check_arrays(request, _arrays(_request_class(header.api_key, header.api_version)))
+    except (DecodeError, ValueError, OverflowError, IndexError, KeyError, UnicodeError) as error:
+        # KeyError: a tagged field that kio's schema does not have.
         raise ProtocolViolationError(
             f"malformed {name} request, version {header.api_version}: {str(error) or type(error).__name__}"
         ) from error
@@ -183,6 +185,33 @@ def _read_unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
     raise ProtocolViolationError("an unsigned varint of the header has more than five bytes")
+
+
+#: Of each array of an entity: field, whether it may be null, and the arrays within its elements.
+_Arrays = tuple[tuple[str, bool, "_Arrays"], ...]
+
+
+@cache
+def _arrays(entity: Any) -> _Arrays:
+    found = []
+    for field in fields(entity):
+        kind, is_array = _inner_type(field.type)
+        inner = _arrays(cast("Any", kind)) if is_dataclass(kind) else ()
+        if is_array:
+            found.append((field.name, NoneType in get_args(field.type), inner))
+    return tuple(found)
+
+
+def _check_arrays(entity: Any, arrays: _Arrays) -> None:
+    """Make sure that no array is null which the schema wants: kio's reader takes a null for every array."""
+    for name, is_nullable, inner in arrays:
+        elements = getattr(entity, name)
+        if elements is None:
+            if not is_nullable:
+                raise ValueError(f"{name} is null")
+        elif inner:
+            for element in elements:
+                _check_arrays(element, inner)
 
 
 @dataclass(frozen=True, slots=True)

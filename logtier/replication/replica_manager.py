@@ -11,6 +11,7 @@ from logtier.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.fetch_response import FetchedPartition
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import CorruptRecordsError
 from logtier.replication.delayed_fetch import DelayedFetch, Fetched, FetchPartition, is_satisfied
 from logtier.replication.partition import Partition
 from logtier.replication.purgatory import CallLater, Purgatory
@@ -41,6 +42,8 @@ class ReplicaManager:
         self._log_manager = log_manager
         self._clock = clock
         self._partitions: dict[TopicPartition, Partition[Log]] = {}
+        #: Replicas whose log the disk did not let us make; tried again by `make_missing_logs`.
+        self._missing: dict[TopicPartition, TopicImage] = {}
         self._purgatory = Purgatory(call_later)
 
     def start(self, image: MetadataImage) -> None:
@@ -60,22 +63,45 @@ class ReplicaManager:
             self._apply_topic(topic)
 
     def apply(self, delta: MetadataDelta) -> None:
-        """Follow a change of the metadata: create, reconfigure and delete local logs."""
+        """Follow a change of the metadata: create, reconfigure and delete local logs.
+
+        A log that cannot be made does not keep the others from it: the first error is raised when all is done.
+        """
         for topic in delta.deleted:
             for index in range(len(topic.partitions)):
                 self._remove(TopicPartition(topic.name, index))
+        first_error: OSError | None = None
         for topic in (*delta.created, *delta.changed):
-            self._apply_topic(topic)
+            try:
+                self._apply_topic(topic)
+            except OSError as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+
+    def make_missing_logs(self) -> None:
+        """Try once more to make the logs that the disk did not take (it was full, perhaps)."""
+        for topic in {topic.name: topic for topic in self._missing.values()}.values():
+            try:
+                self._apply_topic(topic)
+            except OSError as error:
+                logger.error("topic %s has partitions without a log: %s", topic.name, error)
+            else:
+                logger.info("topic %s has all its logs now", topic.name)
 
     def partition(self, topic_partition: TopicPartition) -> Partition[Log]:
         """The local partition.
 
         Raises:
-            KafkaError: unknown_topic_or_partition.
+            KafkaError: unknown_topic_or_partition, kafka_storage_error.
         """
         try:
             return self._partitions[topic_partition]
         except KeyError:
+            if topic_partition in self._missing:
+                raise KafkaError(
+                    ErrorCode.kafka_storage_error, f"the log of {topic_partition} could not be made yet"
+                ) from None
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic_partition}"
             ) from None
@@ -192,7 +218,10 @@ class ReplicaManager:
             return FetchedPartition(index, wanted.error_code)
         partition = self._partitions.get(wanted.topic_partition)
         if partition is None:
-            return FetchedPartition(index, ErrorCode.unknown_topic_or_partition)
+            is_missing = wanted.topic_partition in self._missing
+            return FetchedPartition(
+                index, ErrorCode.kafka_storage_error if is_missing else ErrorCode.unknown_topic_or_partition
+            )
         log = partition.log
         try:
             partition.check_leader(wanted.leader_epoch)
@@ -207,12 +236,18 @@ class ReplicaManager:
                 )
         except KafkaError as error:
             return FetchedPartition(index, error.code, log_start_offset=log.log_start_offset)
+        except (OSError, CorruptRecordsError) as error:
+            # Concerns this partition alone; above all, it must not reach a producer who has just woken this fetch.
+            logger.error("%s cannot be read at offset %d: %s", wanted.topic_partition, wanted.offset, error)
+            damaged = isinstance(error, CorruptRecordsError)
+            return FetchedPartition(index, ErrorCode.corrupt_message if damaged else ErrorCode.kafka_storage_error)
         return FetchedPartition(
             index, ErrorCode.none, high_watermark, partition.last_stable_offset, log.log_start_offset, records
         )
 
     def _apply_topic(self, topic: TopicImage) -> None:
         config = self._topic_config(topic)
+        first_error: OSError | None = None
         for index, state in enumerate(topic.partitions):
             key = TopicPartition(topic.name, index)
             if self._broker_id not in state.replicas:
@@ -220,13 +255,26 @@ class ReplicaManager:
                 continue
             partition = self._partitions.get(key)
             if partition is None:
-                log = self._log_manager.logs.get(key) or self._log_manager.create(key, topic.topic_id, config)
+                try:
+                    log = self._log_manager.logs.get(key) or self._log_manager.create(key, topic.topic_id, config)
+                except OSError as error:
+                    self._missing[key] = topic
+                    first_error = first_error or error
+                    continue
+                self._missing.pop(key, None)
                 partition = self._partitions[key] = Partition(key, self._broker_id, log)
             partition.log.config = config
             partition.update(state.leader, state.leader_epoch, state.replicas, state.isr)
+        if first_error is not None:
+            raise first_error
 
     def _remove(self, topic_partition: TopicPartition) -> None:
+        self._missing.pop(topic_partition, None)
         if self._partitions.pop(topic_partition, None) is not None:
-            self._log_manager.delete(topic_partition)
+            try:
+                self._log_manager.delete(topic_partition)
+            except OSError as error:
+                # Nobody reads it any more, and the next start removes it.
+                logger.error("the log of %s is not moved away: %s", topic_partition, error)
             # Those who wait for it learn that it is gone.
             self._purgatory.check(topic_partition)

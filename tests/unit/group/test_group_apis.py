@@ -147,6 +147,21 @@ def test_other_coordinators_are_refused_with_a_reason(make_world: MakeWorld, key
     in_world(make_world, scenario)
 
 
+@pytest.mark.parametrize("version", range(1, 7))
+def test_a_transactional_producer_is_refused_with_the_code_that_its_client_gives_up_at(
+    make_world: MakeWorld, version: int
+) -> None:
+    async def scenario(world: Any) -> None:
+        answer = await call(world, "find_coordinator", version, some(key="t", key_type=1, coordinator_keys=("t",)))
+        [found] = answer.get("coordinators", [answer])
+        assert found["error_code"] is (
+            ErrorCode.transactional_id_authorization_failed if version < 4 else ErrorCode.unsupported_version
+        )
+        assert "transactions are not supported" in found["error_message"]
+
+    in_world(make_world, scenario)
+
+
 async def join(world: Any, version: int, member_id: str = "", **named: Any) -> dict[str, Any]:
     request = some(
         group_id="g",

@@ -1,6 +1,7 @@
 """The hand-written responses against kio's reader, at every version."""
 
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -119,3 +120,17 @@ def test_fetch_response_carries_an_error_of_the_whole_request(version: int) -> N
     response = parse(1, version, joined(list(parts)))
     assert response.error_code is ErrorCode.fetch_session_id_not_found  # type: ignore[attr-defined]
     assert response.session_id == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("version", range(fetch.VERSIONS[0], fetch.VERSIONS[1] + 1))
+def test_records_that_the_file_no_longer_has_are_an_error_of_their_partition_alone(version: int) -> None:
+    whole, cut = MemorySlice(MemoryFile(b"x" * 10), 0, 10), MemorySlice(MemoryFile(b"x" * 4), 0, 10)
+    partitions = [
+        FetchedPartition(0, ErrorCode.none, 10, 10, 0, cut),
+        FetchedPartition(1, ErrorCode.none, 10, 10, 0, whole),
+    ]
+    frame = joined(list(encode_fetch_response(version, 77, [("t", TOPIC_ID, partitions)])))
+    response: Any = parse(1, version, frame)
+    first, second = response.responses[0].partitions
+    assert (first.error_code, first.records or b"") == (ErrorCode.kafka_storage_error, b"")
+    assert (second.error_code, second.records) == (ErrorCode.none, b"x" * 10)

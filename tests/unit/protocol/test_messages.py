@@ -110,3 +110,18 @@ def test_a_broken_body_is_refused(body: bytes) -> None:
 def test_bytes_after_the_end_are_borne_as_librdkafka_sends_them() -> None:
     frame = header(3, 9) + b"\x00\x01\x00\x00\x00\x00" + b"\x00\x00\x00"
     assert messages.read_request(messages.read_request_header(frame), frame).topics == ()
+
+
+def test_a_null_array_that_the_schema_does_not_allow_is_refused() -> None:
+    frame = header(42, 0) + struct.pack(">i", -1)
+    with pytest.raises(ProtocolViolationError, match="groups_names is null"):
+        messages.read_request(messages.read_request_header(frame), frame)
+    nested = header(2, 1) + struct.pack(">iih", -1, 1, 1) + b"t" + struct.pack(">i", -1)
+    with pytest.raises(ProtocolViolationError, match="partitions is null"):
+        messages.read_request(messages.read_request_header(nested), nested)
+
+
+def test_a_tagged_field_that_is_not_known_is_refused_in_one_line() -> None:
+    frame = header(3, 9) + b"\x00" + b"\x01\x00\x00\x00" + b"\x01\x63\x01x"
+    with pytest.raises(ProtocolViolationError, match="tagged field"):
+        messages.read_request(messages.read_request_header(frame), frame)

@@ -1,0 +1,230 @@
+"""A disk that is full or broken: the right error, nothing half done, and work goes on when it is well again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from logtier.config import BrokerConfig, TopicConfig
+from logtier.log.log_manager import LogManager
+from logtier.metadata import paths
+from logtier.metadata.image import MetadataImage, metadata_delta
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import Record, build_batch
+from logtier.replication.delayed_fetch import FetchPartition
+from logtier.replication.replica_manager import ReplicaManager
+from logtier.runtime.clock import SystemClock
+from logtier.runtime.disk import Buffer, File, RealDisk, RealFile
+
+P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
+FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
+NO_SPACE = OSError(28, "No space left on device")
+BROKEN = OSError(5, "Input/output error")
+
+
+class FaultyDisk(RealDisk):
+    """Fails the operations named in `failing`, for paths that contain `where`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing: dict[str, OSError] = {}
+        self.where = ""
+
+    def check(self, operation: str, path: str) -> None:
+        if operation in self.failing and self.where in path:
+            raise self.failing[operation]
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        self.check("create" if create else "open", path)
+        return FaultyFile(self, path, create)
+
+    def write_atomic(self, path: str, data: Buffer, *, sync: bool = True) -> None:
+        self.check("write_atomic", path)
+        super().write_atomic(path, data, sync=sync)
+
+    def rename(self, path: str, new_path: str) -> None:
+        self.check("rename", path)
+        super().rename(path, new_path)
+
+
+class FaultyFile(RealFile):
+    def __init__(self, disk: FaultyDisk, path: str, create: bool) -> None:
+        super().__init__(path, 0o102 if create else 2)
+        self.disk = disk
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        self.disk.check("append", self.path)
+        return super().append(buffers)
+
+    def pread(self, size: int, position: int) -> bytes:
+        self.disk.check("pread", self.path)
+        return super().pread(size, position)
+
+
+class World:
+    """The replicas of one broker on a faulty disk, driven by images."""
+
+    def __init__(self, path: Path, config: TopicConfig) -> None:
+        self.disk = FaultyDisk()
+        broker = BrokerConfig.from_properties({"log.dirs": [str(path)], "node.id": 1})
+        self.logs = LogManager(broker, self.disk, SystemClock(), random.Random(1))
+        self.logs.start()
+        self.replicas = ReplicaManager(
+            1,
+            lambda _: config,
+            self.logs,
+            SystemClock(),
+            lambda delay, call: asyncio.get_running_loop().call_later(delay, call),
+        )
+        self.image = MetadataImage()
+
+    def change(self, data: bytes | None) -> None:
+        image = self.image.apply([(paths.topic_path("flights"), data)])
+        delta = metadata_delta(self.image, image)
+        self.image = image
+        self.replicas.apply(delta)
+
+    def create(self, topic_id: uuid.UUID, partitions: int = 1) -> None:
+        self.change(paths.encode_topic(topic_id, [(1,)] * partitions))
+
+    def delete(self) -> None:
+        self.change(None)
+
+    def append(self, topic_partition: TopicPartition = P0, **fields: int) -> int:
+        batch = build_batch([Record(None, b"v" * 100, 1_000)], **fields)
+        return self.replicas.append(topic_partition, batch, now_ms=1_000).first_offset
+
+    def code_of_append(self, topic_partition: TopicPartition = P0) -> ErrorCode:
+        with pytest.raises(KafkaError) as raised:
+            self.append(topic_partition)
+        return raised.value.code
+
+    def fetch(self, offset: int = 0, *topic_partitions: TopicPartition) -> list[ErrorCode]:
+        wanted = [FetchPartition(each, None, offset, 1_000_000) for each in topic_partitions or (P0,)]
+        found = self.replicas.fetch(wanted, bytes_max=1_000_000, bytes_min=0, wait_ms_max=0)
+        assert isinstance(found, list)
+        return [each.error_code for each in found]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, TopicConfig(segment_bytes=1_000))
+
+
+@pytest.mark.parametrize("operation", ["append", "write_atomic"])
+def test_a_full_disk_appends_nothing_and_the_retry_gets_the_same_offset(world: World, operation: str) -> None:
+    world.create(FIRST)
+    world.disk.failing = {operation: NO_SPACE}
+    assert world.code_of_append() is ErrorCode.kafka_storage_error
+    assert world.replicas.log(P0).log_end_offset == 0
+    world.disk.failing = {}
+    sequence = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    assert world.append(P0, **sequence) == 0
+    assert world.append(P0, **sequence) == 0
+    assert world.replicas.log(P0).log_end_offset == 1
+
+
+@pytest.mark.parametrize("operation", ["create", "write_atomic"])
+def test_a_segment_that_cannot_be_begun_refuses_the_batch_and_begins_later(world: World, operation: str) -> None:
+    world.create(FIRST)
+    for _ in range(6):
+        world.append()
+    world.disk.failing = {operation: NO_SPACE}
+    end = world.replicas.log(P0).log_end_offset
+    while world.replicas.log(P0).segment_count == 1 and end < 20:
+        try:
+            world.append()
+        except KafkaError as error:
+            assert error.code is ErrorCode.kafka_storage_error
+            break
+        end += 1
+    assert world.replicas.log(P0).log_end_offset == end
+    world.disk.failing = {}
+    assert world.append() == end
+    assert world.replicas.log(P0).segment_count == 2
+    assert world.fetch() == [ErrorCode.none]
+
+
+def test_a_partition_that_cannot_be_read_fails_alone(world: World) -> None:
+    world.create(FIRST, partitions=2)
+    for _ in range(10):
+        world.append(P0)
+        world.append(P1)
+    world.disk.failing, world.disk.where = {"pread": BROKEN}, "flights-1"
+    assert world.fetch(1, P0, P1) == [ErrorCode.none, ErrorCode.kafka_storage_error]
+
+
+def test_a_producer_does_not_get_the_read_error_of_a_fetch_that_it_wakes(world: World) -> None:
+    async def scenario() -> None:
+        world.create(FIRST)
+        for _ in range(10):
+            world.append()
+        world.disk.failing = {"pread": BROKEN}
+        wanted = [FetchPartition(P0, None, 10, 1_000_000), FetchPartition(P0, None, 1, 10)]
+        world.disk.failing = {}
+        waiting = world.replicas.fetch(wanted, bytes_max=1_000_000, bytes_min=1_000_000, wait_ms_max=60_000)
+        assert not isinstance(waiting, list)
+        world.disk.failing = {"pread": BROKEN}
+        assert world.append() == 10
+        codes = [each.error_code for each in await waiting]
+        assert ErrorCode.kafka_storage_error in codes
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_cannot_be_made_is_made_later_and_keeps_no_other_from_it(world: World) -> None:
+    world.disk.failing, world.disk.where = {"write_atomic": NO_SPACE}, "flights-0"
+    with pytest.raises(OSError, match="No space left"):
+        world.create(FIRST, partitions=2)
+    assert world.append(P1) == 0
+    assert world.code_of_append(P0) is ErrorCode.kafka_storage_error
+    assert world.fetch(0, P0) == [ErrorCode.kafka_storage_error]
+    world.replicas.make_missing_logs()
+    assert world.code_of_append(P0) is ErrorCode.kafka_storage_error
+    world.disk.failing = {}
+    world.replicas.make_missing_logs()
+    assert world.append(P0) == 0
+    assert world.append(P1) == 1
+
+
+def test_a_deletion_that_the_disk_fails_leaves_nothing_to_the_next_topic_of_the_name(world: World) -> None:
+    world.create(FIRST, partitions=2)
+    world.append(P0)
+    world.append(P1)
+    world.disk.failing = {"rename": BROKEN}
+    world.delete()
+    assert world.fetch(0, P0, P1) == [ErrorCode.unknown_topic_or_partition] * 2
+    world.disk.failing = {}
+    world.create(SECOND, partitions=2)
+    assert world.replicas.log(P0).topic_id == SECOND
+    assert [world.append(P0), world.append(P1)] == [0, 0]
+
+
+def test_a_topic_deleted_while_its_log_is_missing_is_not_made_later(world: World) -> None:
+    world.disk.failing = {"create": NO_SPACE}
+    with pytest.raises(OSError, match="No space left"):
+        world.create(FIRST)
+    world.disk.failing = {}
+    world.delete()
+    world.replicas.make_missing_logs()
+    assert world.code_of_append() is ErrorCode.unknown_topic_or_partition
+
+
+def test_a_fetch_that_waits_is_answered_when_its_topic_goes(world: World) -> None:
+    async def scenario() -> None:
+        world.create(FIRST, partitions=2)
+        wanted = [FetchPartition(each, None, 0, 1_000) for each in (P0, P1)]
+        waiting = world.replicas.fetch(wanted, bytes_max=1_000, bytes_min=1, wait_ms_max=60_000)
+        assert not isinstance(waiting, list)
+        world.delete()
+        world.create(SECOND, partitions=2)
+        found = await waiting
+        assert found[0].error_code is ErrorCode.unknown_topic_or_partition
+
+    asyncio.run(scenario())
