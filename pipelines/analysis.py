@@ -89,6 +89,7 @@ def _declared_schemas(loaded: Loaded, found: Analysis) -> list[Problem]:
 
 
 def _tables(spark: SparkSession, loaded: Loaded, found: Analysis) -> list[Problem]:
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     problems = []
@@ -96,10 +97,10 @@ def _tables(spark: SparkSession, loaded: Loaded, found: Analysis) -> list[Proble
         loc = ("tables", name)
         try:
             found.tables[name] = read_table(spark, loaded, name, None).schema
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:  # a file of another format comes as the latter
             hint = "" if "://" in table.path else f"looked in {os.path.dirname(loaded.path(table.path))}"
             problem = problem_at(loaded, (*loc, "path"), error, f"cannot read the table {name}")
-            problems.append(loaded.problem((*loc, "path"), problem.message, hint))
+            problems.append(loaded.problem((*loc, "path"), problem.message.rstrip("."), hint))
     return problems
 
 

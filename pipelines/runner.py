@@ -98,6 +98,8 @@ class Runner:
             if on_session is not None:
                 on_session(spark)
             self._totals = {stage.name: StageTotals(stage.name) for stage in stages}
+            if self._stop.is_set():
+                return RunResult(dict(self._totals), True)
             with self._told():
                 analysis = analyse(spark, self._loaded)
                 if self._options.available_now:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+LOG_BYTES_MAX = 65_536  # of Spark's log that are searched for why it did not start
 DRIVER_MEMORY = "2g"  # the state of a year of flights and a persisted micro-batch fit in half of it
 
 
@@ -70,12 +73,28 @@ def open_session(name: str, log_path: str, extra: Mapping[str, str] | None = Non
     for key, value in settings(extra).items():
         builder = builder.config(key, value)
     os.makedirs(os.path.dirname(os.path.abspath(log_path)), exist_ok=True)
+    # While the JVM starts, this process would only wait; compiling takes seconds the first time, in every worker at
+    # once if it is left to them.
+    compiling = threading.Thread(target=_warm_kernels, name="warm-kernels", daemon=True)
+    compiling.start()
+    began_at = os.path.getsize(log_path) if os.path.exists(log_path) else 0
     try:
         with _output_to(log_path), _environment(WORKER_ENVIRONMENT):
             spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
-        raise SessionError(f"Spark did not start: {_reason(log_path, error)}; its log is {log_path}") from error
+        reason = start_failure(log_path, began_at, error)
+        raise SessionError(f"Spark did not start: {reason}; its log is {log_path}") from error
+    compiling.join()
     return spark
+
+
+@cache
+def _warm_kernels() -> None:
+    """Fill the cache of compiled kernels for the workers. Never raises: a worker meets the same fault and tells it."""
+    from logtier.records.columns import warm_numba_cache
+
+    with suppress(Exception):
+        warm_numba_cache()
 
 
 def running_session() -> SparkSession | None:
@@ -127,16 +146,22 @@ def _output_to(path: str) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _reason(log_path: str, error: Exception) -> str:
-    """The line of the log that names the cause, else the error's own first line."""
+def start_failure(log_path: str, began_at: int, error: Exception) -> str:
+    """Why Spark did not start, from what it logged since `began_at` (earlier runs wrote before), and what to do."""
     try:
-        with open(log_path, encoding="utf-8", errors="replace") as log:
-            lines = log.read()[-65536:].splitlines()
+        with open(log_path, "rb") as log:
+            log.seek(max(began_at, os.path.getsize(log_path) - LOG_BYTES_MAX))
+            lines = log.read().decode("utf-8", "replace").splitlines()
     except OSError:
         lines = []
     for line in reversed(lines):
-        if "unresolved dependency" in line or "JAVA_HOME" in line or "UnsupportedClassVersionError" in line:
-            return line.strip()
+        if "unresolved dependency" in line:
+            missing = line.rpartition("[")[2].strip(" ]")
+            return f"the Delta jars cannot be fetched from Maven Central ({missing}); check the network or the proxy"
+        if "JAVA_HOME" in line or "UnsupportedClassVersionError" in line or "bin/java: " in line:
+            return f"{line.strip()}; `headwater doctor` checks Java"
+        if line.startswith('Exception in thread "main"'):
+            return line.partition(": ")[2] or line
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from pipelines.datasource.errors import user_message
 from pipelines.errors import Problem
 from pipelines.spec import Loaded
 from pipelines.yaml_source import Loc
@@ -17,6 +18,12 @@ def first_line(error: BaseException) -> str:
     >>> first_line(ValueError("[X] no such column. SQLSTATE: 42703; line 1 pos 7;\\n'Project ['a]\\n"))
     '[X] no such column.'
     """
+    cause = getattr(error, "_cause", None)
+    if type(error).__name__.endswith("StreamingQueryException") and cause is not None:
+        return first_line(cause)  # the outer text is the query's identity and plan
+    ours = user_message(error)
+    if ours is not None:
+        return ours
     text = str(error).strip()
     if "Traceback (most recent call last)" in text:
         # A Python worker's error: its last line names the exception.

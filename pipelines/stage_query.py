@@ -107,6 +107,18 @@ class StageQuery:
         from pyspark.errors import PySparkException
 
         stage = self.stage
+        topic = stage.source.topic
+        others = sorted(checkpoint_topics(self._checkpoint) - {topic})
+        if others:
+            raise PipelineError(
+                [
+                    self._loaded.problem(
+                        self._loaded.stage_loc(stage, "from", "topic"),
+                        f"the checkpoint of stage {stage.name} has read the topic '{others[0]}', not '{topic}'",
+                        f"give the stage another name, or remove {self._checkpoint} to let it start anew",
+                    )
+                ]
+            )
         self._tables = register_tables(self._session, self._loaded, stage, self._analysis.tables)
         records = topic_source.stream(
             self._session,
@@ -258,6 +270,20 @@ def batch_offsets(plan: Any) -> tuple[str, str] | None:
     children = plan.children()
     found = (batch_offsets(children.apply(i)) for i in range(children.size()))
     return next((offsets for offsets in found if offsets is not None), None)
+
+
+def checkpoint_topics(checkpoint: str) -> set[str]:
+    """The topics whose offsets a checkpoint holds; none if nothing has been read yet."""
+    folder = os.path.join(checkpoint, "offsets")
+    try:
+        last = max((int(name) for name in os.listdir(folder) if name.isdigit()), default=None)
+        if last is None:
+            return set()
+        with open(os.path.join(folder, str(last)), encoding="utf-8") as file:
+            offsets = json.loads(file.read().splitlines()[-1])
+    except (FileNotFoundError, IndexError, ValueError):
+        return set()  # Spark says what is wrong with its own files
+    return set(offsets) if isinstance(offsets, dict) else set()
 
 
 def checkpoint_id(checkpoint: str) -> str:

@@ -1,19 +1,19 @@
 """The compiled loops under `columns` and `columns_encode`: record bytes to column buffers and back.
 
-Compiled by numba on first use and cached on disk. numba checks no index, so these kernels check every length
-against the bytes that remain before they touch them; they report bad input by code, never by exception. Layouts are
-those of Kafka's message format v2 (protocol guide, "Record Batch" and "Record").
+Compiled by numba on first use and cached on disk (`columns_compiled`). numba checks no index, so these kernels check
+every length against the bytes that remain before they touch them; they report bad input by code, never by exception.
+Layouts are those of Kafka's message format v2 (protocol guide, "Record Batch" and "Record").
 
 All input arrays are read-only views (one compilation each, whatever the buffer behind them).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
+
+from logtier.records.columns_compiled import kernel
 
 __all__ = [
     "BASE_OFFSET",
@@ -40,14 +40,6 @@ __all__ = [
     "scan_batches",
 ]
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _kernel(function: _F) -> _F:
-    """numba's decorator, typed."""
-    return cast(_F, numba.njit(cache=True, nogil=True, boundscheck=False)(function))
-
-
 # numba's machine integers; typed Any because Python's own are meant to mix with them.
 _I64: Any = np.int64
 _U64: Any = np.uint64
@@ -73,29 +65,28 @@ _LENGTH_MIN = _HEADER_BYTES - _LOG_OVERHEAD
 _LOG_APPEND_TIME = 8
 # The smallest record: seven one-byte varints and attributes.
 _RECORD_BYTES_MIN = 7
-# Milliseconds that still fit into Arrow's microseconds.
-_TIMESTAMP_MS_MAX = 9_000_000_000_000_000
+# Milliseconds that still fit into Arrow's microseconds. A producer may give any timestamp: one beyond is brought here
+# (year 294247), because a record that stops every reader for good is worse than one with the latest time there is.
+_TIMESTAMP_MS_MAX = 0x7FFFFFFFFFFFFFFF // 1000
 
 TRUNCATED = -1
 BAD_LENGTH = -2
 BAD_OFFSET = -3
-BAD_TIMESTAMP = -4
-BAD_COUNT = -5
-BAD_MAGIC = -6
-TRAILING_BYTES = -7
+BAD_COUNT = -4
+BAD_MAGIC = -5
+TRAILING_BYTES = -6
 
 ERRORS = {
     TRUNCATED: "a field reaches beyond the end of its record",
     BAD_LENGTH: "a length is out of range",
     BAD_OFFSET: "offsets do not ascend within the batch's range",
-    BAD_TIMESTAMP: "a timestamp is out of range",
     BAD_COUNT: "the number of records does not fit the batch",
     BAD_MAGIC: "the message format is not version 2",
     TRAILING_BYTES: "bytes follow the last field",
 }
 
 
-@_kernel
+@kernel
 def _u32(data: Any, position: int) -> Any:
     return (
         (_I64(data[position]) << 24)
@@ -105,18 +96,18 @@ def _u32(data: Any, position: int) -> Any:
     )
 
 
-@_kernel
+@kernel
 def _i32(data: Any, position: int) -> Any:
     value = _u32(data, position)
     return value - ((value >> 31) << 32)
 
 
-@_kernel
+@kernel
 def _i64(data: Any, position: int) -> Any:
     return (_i32(data, position) << 32) | _u32(data, position + 4)
 
 
-@_kernel
+@kernel
 def count_batches(data: Any) -> int:
     """How many whole batches the bytes hold (a part of one at the end is usual in a fetch), or an error code."""
     position = 0
@@ -132,7 +123,7 @@ def count_batches(data: Any) -> int:
     return count
 
 
-@_kernel
+@kernel
 def scan_batches(data: Any, table: Any) -> tuple[int, int]:
     """Fills the table from the headers of the batches that `count_batches` counted; returns (code or 0, row)."""
     position = 0
@@ -162,7 +153,7 @@ def scan_batches(data: Any, table: Any) -> tuple[int, int]:
     return 0, 0
 
 
-@_kernel
+@kernel
 def _varint(data: Any, position: int, end: int) -> tuple[Any, Any]:
     """A zigzag varint of at most ten bytes and the position behind it, or a negative position."""
     if position < end:
@@ -182,7 +173,7 @@ def _varint(data: Any, position: int, end: int) -> tuple[Any, Any]:
     return _I64(0), -1
 
 
-@_kernel
+@kernel
 def decode_batches(
     data: Any,
     table: Any,
@@ -226,9 +217,7 @@ def decode_batches(
             if position < 0:
                 return TRUNCATED, batch
             timestamp = table[batch, MAX_TIMESTAMP] if append_time else base_timestamp + delta
-            if timestamp > _TIMESTAMP_MS_MAX or timestamp < -_TIMESTAMP_MS_MAX:
-                return BAD_TIMESTAMP, batch
-            timestamps_us[row] = timestamp * 1000
+            timestamps_us[row] = min(max(timestamp, -_TIMESTAMP_MS_MAX), _TIMESTAMP_MS_MAX) * 1000
             timestamp_types[row] = 1 if append_time else 0
             delta, position = _varint(data, position, end)
             if position < 0:
@@ -268,7 +257,7 @@ def decode_batches(
     return 0, 0
 
 
-@_kernel
+@kernel
 def count_headers(data: Any, header_ranges: Any, start: int, end: int, list_offsets: Any) -> int:
     """Fills the list offsets of rows [start, end), whose headers lie in `data`; returns an error code or 0."""
     total = _I64(list_offsets[start])
@@ -285,7 +274,7 @@ def count_headers(data: Any, header_ranges: Any, start: int, end: int, list_offs
     return 0
 
 
-@_kernel
+@kernel
 def decode_headers(
     data: Any,
     header_ranges: Any,
@@ -332,7 +321,7 @@ def decode_headers(
     return 0
 
 
-@_kernel
+@kernel
 def murmur2_kernel(data: Any, start: int, end: int) -> Any:
     """Kafka's murmur2 of data[start:end], as `logtier.client.partitioner.murmur2` defines it."""
     mask = _U64(0xFFFFFFFF)
@@ -364,7 +353,7 @@ def murmur2_kernel(data: Any, start: int, end: int) -> Any:
     return _I64(h)
 
 
-@_kernel
+@kernel
 def assign_partitions(
     key_offsets: Any,
     key_data: Any,
@@ -393,7 +382,7 @@ def assign_partitions(
             sticky[1] += value_offsets[row + 1] - value_offsets[row] + _RECORD_BYTES_MIN
 
 
-@_kernel
+@kernel
 def order_by_partition(partitions: Any, starts: Any, order: Any) -> None:
     """A stable counting sort: `order` takes the row numbers by partition, `starts` where each begins (zeros before)."""
     for row in range(len(partitions)):
@@ -407,7 +396,7 @@ def order_by_partition(partitions: Any, starts: Any, order: Any) -> None:
         ends[partition] += 1
 
 
-@_kernel
+@kernel
 def _varint_size(value: int) -> Any:
     raw = _U64((value << 1) ^ (value >> 63))
     size = 1
@@ -417,7 +406,7 @@ def _varint_size(value: int) -> Any:
     return size
 
 
-@_kernel
+@kernel
 def _put_varint(out: Any, position: int, value: int) -> Any:
     raw = _U64((value << 1) ^ (value >> 63))
     while raw >= _U64(128):
@@ -428,7 +417,7 @@ def _put_varint(out: Any, position: int, value: int) -> Any:
     return position + 1
 
 
-@_kernel
+@kernel
 def encode_rows(
     order: Any,
     start: int,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
+from logtier.client.errors import UnknownTopicError
 from pipelines.datasource.errors import DataLossError, OptionError, SourceError
 from pipelines.datasource.offsets import Offsets, TopicPartition
 from pipelines.datasource.options import OffsetSpec, ReadOptions
@@ -23,8 +24,11 @@ class Planner:
         self._cluster = cluster
         self._options = options
 
-    def partitions(self) -> list[TopicPartition]:
-        """The partitions that the subscription means at this moment."""
+    def partitions(self, *, missing_is_empty: bool = False) -> list[TopicPartition]:
+        """The partitions that the subscription means at this moment.
+
+        With `missing_is_empty`, a subscribed topic that does not exist (any more) has none.
+        """
         subscription = self._options.subscription
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)
@@ -41,9 +45,14 @@ class Planner:
                         f"0 to {len(existing[topic]) - 1}"
                     )
             return list(subscription.assigned)
-        return sorted(
-            (topic, partition) for topic in subscription.topics for partition in self._cluster.partitions(topic)
-        )
+        found = {}
+        for topic in subscription.topics:
+            try:
+                found[topic] = self._cluster.partitions(topic)
+            except UnknownTopicError:
+                if not missing_is_empty:
+                    raise
+        return sorted((topic, partition) for topic, parts in found.items() for partition in parts)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """The first offset of each partition."""
@@ -103,6 +112,17 @@ class Planner:
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{what}; set failOnDataLoss=false to go on without them")
         logger.warning("%s; going on without them (failOnDataLoss=false)", what)
+
+    def clamp_to_end(self, start: Offsets) -> Offsets:
+        """Start offsets moved back to the ends of their partitions where they lie beyond, which is a data loss."""
+        end = self.latest(start)
+        for (topic, partition), offset in start.items():
+            if offset > end[topic, partition]:
+                self.lost(
+                    f"option startingOffsets: {topic}-{partition} ends at offset {end[topic, partition]}, "
+                    f"{offset} lies beyond"
+                )
+        return {key: min(offset, end[key]) for key, offset in start.items()}
 
     def clamp_to_log(self, start: Offsets) -> Offsets:
         """Start offsets moved up to what the log still has, which is a data loss to report."""

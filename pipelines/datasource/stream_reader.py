@@ -66,7 +66,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end offsets of all partitions now, newly made ones included."""
         planner = self._planner()
         if time.monotonic() - self._discovered_s > DISCOVERY_INTERVAL_S:
-            self._partitions = planner.partitions()
+            # A topic that was deleted under the stream is a data loss to report, not a name that is wrong.
+            self._partitions = planner.partitions(missing_is_empty=self._latest is not None)
             self._discovered_s = time.monotonic()
         self._latest = planner.latest(self._partitions) if self._partitions else {}
         return self._latest
@@ -78,7 +79,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._partitions = planner.partitions()
             spec = self._options.starting or OffsetSpec(everywhere=LATEST)
             start = planner.resolve(spec, self._partitions, starting=True)
-            return to_source_offset(planner.clamp_to_log(start))
+            start = planner.clamp_to_log(start)
+            if spec.offsets:
+                start = planner.clamp_to_end(start)
+            return to_source_offset(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """maxOffsetsPerTrigger, if given."""

@@ -133,6 +133,50 @@ def test_a_topic_that_does_not_exist_is_told_with_its_line(run: Any, topics: Any
     assert f"did you mean '{topics.prefix}.lines'?" in done.stderr
 
 
+def test_a_table_of_another_format_is_told_at_its_path(headwater: Any, topics: Any, tmp_path: Path) -> None:
+    (tmp_path / "shops.csv").write_text("shop,city\n")
+    path = tmp_path / "shops.yaml"
+    path.write_text(
+        HEAD.format(prefix=topics.prefix).replace(
+            "stages:", "tables:\n  shops: {format: parquet, path: shops.csv}\nstages:"
+        )
+        + f"  - {{name: one, from: {{topic: {topics.prefix}.lines}}, to: [{{topic: {topics.prefix}.one}}]}}\n"
+    )
+    done = headwater("pipeline", "run", str(path), "-b", topics.servers, "--state", str(tmp_path / "state"))
+    assert done.returncode == 2
+    assert "shops.yaml:5:34: tables.shops.path: cannot read the table shops" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_stage_that_reads_another_topic_than_its_checkpoint_is_told_so(run: Any, tmp_path: Path) -> None:
+    offsets = tmp_path / "state" / "lines" / "one" / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text('v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{"old":{"0":7}}')
+    done = run("""\
+  - name: one
+    from: {{topic: {prefix}.lines}}
+    to: [{{topic: {prefix}.one}}]
+""")
+    assert done.returncode == 2
+    assert "lines.yaml:6:19: stages[0].from.topic: the checkpoint of stage one has read the topic 'old'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_missing_java_is_told_before_anything_is_started(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = run("""\
+  - name: one
+    from: {{topic: {prefix}.lines}}
+    to: [{{topic: {prefix}.one}}]
+""")
+    assert done.returncode == 1
+    assert "Spark needs Java 17 or newer: install one" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_two_runs_cannot_share_a_state_folder(run: Any, tmp_path: Path) -> None:
     folder = tmp_path / "state" / "lines"
     folder.mkdir(parents=True)

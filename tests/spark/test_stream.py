@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewTopic as AdminTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pipelines.datasource.errors import user_message
+from pipelines.datasource import stream_reader
+from pipelines.datasource.errors import DataLossError, user_message
+from pipelines.datasource.options import ReadOptions
 from tests.spark.conftest import Produce
 
 pytestmark = pytest.mark.slow
@@ -119,11 +123,6 @@ def test_a_continuous_query_reads_what_comes_and_shows_its_backlog(
 def test_an_idle_query_waits_at_the_broker_instead_of_polling(
     stream: StreamRun, new_topic: NewTopic, produce: Produce, bootstrap_servers: str
 ) -> None:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable
-
-    from pipelines.datasource import stream_reader
-    from pipelines.datasource.options import ReadOptions
-
     topic = new_topic(2)
     produce(topic, records(0, 4))
     reader = stream_reader.StreamReader(
@@ -179,6 +178,52 @@ def test_a_topic_made_anew_is_a_data_loss(
     assert stream.read_offsets() == [(1, 10), (1, 11)]
     produce(topic, records(0, 1))
     assert stream.available_now(topic) == [[(0, 10)]]
+
+
+def test_a_topic_deleted_under_a_stream_is_a_data_loss_and_is_read_anew_when_it_comes_back(
+    new_topic: NewTopic, produce: Produce, admin: Any, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_reader, "DISCOVERY_INTERVAL_S", 0.0)
+    for fail in ("true", "false"):
+        topic = new_topic(2)
+        produce(topic, records(0, 10))
+        given = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": fail}
+        reader = stream_reader.StreamReader(ReadOptions.parse({"kafka.bootstrap.servers": bootstrap_servers, **given}))
+        try:
+            reached = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+            admin.delete_topics([topic])[topic].result(30)
+            if fail == "true":
+                with pytest.raises(DataLossError, match=f"{topic}-0 is gone since offset 10"):
+                    reader.latestOffset(reached, ReadAllAvailable())
+                admin.create_topics([AdminTopic(topic, 1, 1)])[topic].result(30)  # the fixture deletes it
+                continue
+            gone = reader.latestOffset(reached, ReadAllAvailable())
+            assert gone == {}
+            assert reader.partitions(reached, gone) == []
+            assert reader.latestOffset(gone, ReadAllAvailable()) is gone
+            admin.create_topics([AdminTopic(topic, 1, 1)])[topic].result(30)
+            produce(topic, records(0, 3))
+            back = reader.latestOffset(gone, ReadAllAvailable())
+            assert back == {topic: {"0": 3}}
+            assert [repr(part) for part in reader.partitions(gone, back)] == [f"{topic}-0[0, 3)"]
+        finally:
+            reader.stop()
+
+
+def test_starting_offsets_beyond_the_end_are_told_by_their_option(
+    new_topic: NewTopic, produce: Produce, bootstrap_servers: str
+) -> None:
+    topic = new_topic(1)
+    produce(topic, records(0, 10))
+    given = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic}
+    given["startingOffsets"] = json.dumps({topic: {"0": 300}})
+    reader = stream_reader.StreamReader(ReadOptions.parse(given))
+    with pytest.raises(DataLossError, match=f"option startingOffsets: {topic}-0 ends at offset 10, 300 lies beyond"):
+        reader.initialOffset()
+    reader.stop()
+    lenient = stream_reader.StreamReader(ReadOptions.parse({**given, "failOnDataLoss": "false"}))
+    assert lenient.initialOffset() == {topic: {"0": 10}}
+    lenient.stop()
 
 
 def test_an_unknown_topic_ends_the_query_with_one_clear_line(stream: StreamRun) -> None:

@@ -31,7 +31,7 @@ def demo(keep: bool, data_dir: str | None, bootstrap_servers: str | None) -> Non
     Starts a node, produces the flights that left New York in 2013, runs conf/pipelines/flights.yaml over them, queries
     topics and table, and checks that every record stands exactly once in the table or among the dead letters.
     """
-    from headwater.cli.pipeline import told
+    from headwater.cli.pipeline import require_java, told
     from headwater.demo import flights
     from headwater.demo.run import Folders, run
     from headwater.demo.show import Show
@@ -40,6 +40,7 @@ def demo(keep: bool, data_dir: str | None, bootstrap_servers: str | None) -> Non
         data = flights.data_folder()
     except flights.DataMissing as error:
         raise CliError("demo", str(error)) from None
+    require_java()
     show = Show()
     with _folder(data_dir, keep) as root, _node(root, bootstrap_servers, show) as (address, http_url, node):
         folders = Folders(root)

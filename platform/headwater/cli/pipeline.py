@@ -86,6 +86,7 @@ def run(
     from pipelines.session import close_session
 
     where = servers(bootstrap_servers)
+    require_java()
     with told():
         admin = TopicAdmin(where)
         existing = frozenset(topic.name for topic in admin.list_topics())
@@ -114,6 +115,15 @@ def load(file: str, assignments: tuple[str, ...], existing: frozenset[str] = fro
     for warning in loaded.warnings:
         note(f"warning: {warning}")
     return loaded
+
+
+def require_java() -> None:
+    """End the command where Spark could not start; its own words for that are of no help."""
+    from headwater.cli.checks import check_java
+
+    check = check_java()
+    if not check.is_ok:
+        raise CliError("Java", check.found, check.fix, exit_code=EXIT_FAILED)
 
 
 def user_error(error: PipelineError) -> NoReturn:
@@ -167,6 +177,8 @@ def run_until_signal(runner: Runner) -> Any:
     def on_signal(number: int, frame: Any) -> None:  # noqa: ARG001 - the signature of a handler
         runner.stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Not by sys.stderr, in whose writing the signal may have come.
+        os.write(2, b"stopping as soon as the present batch has ended; Ctrl-C cuts it short\n")
 
     def install(spark: Any = None) -> None:  # noqa: ARG001 - called by the runner once Spark has set handlers of its own
         for number in (signal.SIGINT, signal.SIGTERM):

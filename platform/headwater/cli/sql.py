@@ -49,11 +49,12 @@ def sql(
     --pipeline its values have columns, and the pipeline's Delta tables are views, too: by the last part of their path,
     followed by _delta when a topic has that name.
     """
-    from headwater.cli.pipeline import load, told
+    from headwater.cli.pipeline import load, require_java, told
     from pipelines.session import open_session
     from pipelines.sql import views
 
     where = servers(bootstrap_servers)
+    require_java()
     tables = key_values(deltas, "--delta")
     with told(), tempfile.TemporaryDirectory(prefix="headwater-sql-") as folder:
         existing = topics_of(where, query)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 REPORT_EVERY = 50_000  # records between two calls of `on_progress`
 FLUSH_SECONDS_MAX = 60.0
+WAIT_SECONDS = 0.2  # how soon Ctrl-C is heeded while librdkafka works
 
 
 class ProduceFailed(Exception):  # noqa: N818 - it says what happened
@@ -50,21 +54,26 @@ def produce(
     )
     sent = 0
     try:
-        for key, value in records:
-            while True:
-                try:
-                    producer.produce(topic, value=value, key=key, on_delivery=delivered)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-            sent += 1
-            if sent % 1_000 == 0:
-                producer.poll(0)
-                if failures:
-                    break
-            if sent % REPORT_EVERY == 0:
-                on_progress(sent)
-        left = producer.flush(FLUSH_SECONDS_MAX)
+        with _interrupts_between_calls() as check:
+            for key, value in records:
+                while True:
+                    try:
+                        producer.produce(topic, value=value, key=key, on_delivery=delivered)
+                        break
+                    except BufferError:
+                        check()
+                        producer.poll(WAIT_SECONDS)
+                sent += 1
+                if sent % 1_000 == 0:
+                    check()
+                    producer.poll(0)
+                    if failures:
+                        break
+                if sent % REPORT_EVERY == 0:
+                    on_progress(sent)
+            deadline = time.monotonic() + FLUSH_SECONDS_MAX
+            while (left := producer.flush(WAIT_SECONDS)) and time.monotonic() < deadline:
+                check()
     except KafkaException as error:
         raise ProduceFailed(f"cannot produce to {topic}: {error}") from None
     if failures or left:
@@ -72,3 +81,27 @@ def produce(
         raise ProduceFailed(f"{sent - acknowledged} of {sent} records were not acknowledged: {reason}")
     on_progress(sent)
     return acknowledged
+
+
+@contextmanager
+def _interrupts_between_calls() -> Iterator[Callable[[], None]]:
+    """Keep SIGINT and SIGTERM back; the function given raises KeyboardInterrupt if one came.
+
+    Raised in a delivery callback, as they would be, librdkafka's binding makes a SystemError without a reason of them.
+    """
+    came: list[int] = []
+    kept = {
+        number: signal.signal(number, lambda number, _frame: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    try:
+        yield check
+        check()
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)

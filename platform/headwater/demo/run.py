@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headwater.cli.errors import EXIT_FAILED, CliError
+from headwater.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, CliError
 from headwater.demo import flights, produce, proof
 from headwater.demo.files import conf_file
 from headwater.demo.show import Show
@@ -85,7 +85,7 @@ def run(bootstrap_servers: str, folders: Folders, data: str, show: Show) -> bool
     assert spark is not None, "the runner leaves its session open"
     try:
         if result.stopped:
-            raise CliError("demo", "stopped before its end", exit_code=EXIT_FAILED)
+            raise CliError("demo", "stopped before its end", exit_code=EXIT_INTERRUPTED)
         show.line("the pipeline has run")
         late_rows = sum(totals.late_rows for totals in result.totals.values())
         _queries(spark, bootstrap_servers, loaded)

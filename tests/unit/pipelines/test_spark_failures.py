@@ -1,0 +1,72 @@
+"""What is said when Spark does not start, fails, or meets a checkpoint of something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipelines import session
+from pipelines.session import start_failure
+from pipelines.spark_errors import first_line
+from pipelines.stage_query import checkpoint_topics
+
+GATEWAY = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
+
+
+def test_an_earlier_runs_failure_in_the_log_is_not_told_as_this_ones(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    earlier = (
+        'Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: io.delta#delta: not found]\n'
+    )
+    log.write_text(earlier)
+    assert "Delta jars cannot be fetched" in start_failure(str(log), 0, GATEWAY)
+    log.write_text(earlier + 'Exception in thread "main" org.apache.spark.SparkException: Master must be local\n')
+    assert start_failure(str(log), len(earlier), GATEWAY) == "Master must be local"
+    assert start_failure(str(log), log.stat().st_size, GATEWAY).startswith("[JAVA_GATEWAY_EXITED]")
+
+
+def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    log.write_text("spark-class: line 71: /nonexistent/bin/java: No such file or directory\nCMD: bad array subscript\n")
+    assert "/nonexistent/bin/java: No such file" in start_failure(str(log), 0, GATEWAY)
+
+
+def test_a_log_longer_than_what_is_searched_is_read_from_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    log.write_text("x\n" * session.LOG_BYTES_MAX + 'Exception in thread "main" a.B: the reason\n')
+    assert start_failure(str(log), 0, GATEWAY) == "the reason"
+
+
+class FakeStreamingQueryException(Exception):
+    """Looks like Spark's: its text is the query's identity, its cause is what happened."""
+
+    def __init__(self, text: str, cause: Exception) -> None:
+        super().__init__(text)
+        self._cause = cause
+
+
+def test_a_failed_query_is_told_by_its_cause_not_by_its_identifier() -> None:
+    cause = RuntimeError(
+        "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] failed: Traceback (most recent call last):\n"
+        '  File "x.py", line 1\npipelines.datasource.errors.DataLossError: t-0 is gone\n'
+    )
+    assert first_line(FakeStreamingQueryException("Identifier: p.s [id = 1]", cause)) == "t-0 is gone"
+
+
+@pytest.mark.parametrize(
+    ("files", "topics"),
+    [
+        ({}, set()),
+        ({"0": 'v1\n{}\n{"a": {"0": 1}}', "10": 'v1\n{}\n{"b": {"0": 1}}', "9": 'v1\n{}\n{"a": {}}'}, {"b"}),
+        ({"0": ""}, set()),
+        ({"0": "v1\n-"}, set()),
+        ({".0.crc": "x"}, set()),
+    ],
+)
+def test_a_checkpoint_says_which_topics_it_has_read(tmp_path: Path, files: dict[str, str], topics: set[str]) -> None:
+    assert checkpoint_topics(str(tmp_path)) == set()
+    (tmp_path / "offsets").mkdir()
+    for name, text in files.items():
+        (tmp_path / "offsets" / name).write_text(text)
+    assert checkpoint_topics(str(tmp_path)) == topics
