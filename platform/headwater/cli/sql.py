@@ -50,7 +50,7 @@ def sql(
     followed by _delta when a topic has that name.
     """
     from headwater.cli.pipeline import load, require_java, told
-    from pipelines.session import open_session
+    from pipelines.session import close_session, open_session
     from pipelines.sql import views
 
     where = servers(bootstrap_servers)
@@ -68,7 +68,7 @@ def sql(
                 note(f"{name}: there is no Delta table at {tables[name]} yet")
             show(run(spark, query, sorted(existing), sorted(tables)), output)
         finally:
-            spark.stop()
+            close_session()
 
 
 def topics_of(bootstrap_servers: str, query: str) -> frozenset[str]:

@@ -71,7 +71,7 @@ def run(bootstrap_servers: str, folders: Folders, data: str, show: Show) -> bool
     from api.topic_admin import TopicAdmin
     from headwater.cli.pipeline import run_until_signal, topics_creator
     from pipelines.runner import Runner, RunOptions
-    from pipelines.session import running_session
+    from pipelines.session import close_session, running_session
 
     loaded = load_pipeline(folders, data)
     admin = TopicAdmin(bootstrap_servers)
@@ -80,7 +80,7 @@ def run(bootstrap_servers: str, folders: Folders, data: str, show: Show) -> bool
     _produce(admin, bootstrap_servers, loaded, data, show)
     show.line("running conf/pipelines/flights.yaml: clean, then delays (starting Spark takes a few seconds)")
     with show.stages(flights.FLIGHTS) as on_progress:
-        result = run_until_signal(Runner(loaded, options, ensure, on_progress))
+        result = run_until_signal(Runner(loaded, options, ensure, on_progress), show.spark_is_up)
     spark = running_session()
     assert spark is not None, "the runner leaves its session open"
     try:
@@ -91,7 +91,7 @@ def run(bootstrap_servers: str, folders: Folders, data: str, show: Show) -> bool
         _queries(spark, bootstrap_servers, loaded)
         return _prove(spark, bootstrap_servers, folders, admin, late_rows)
     finally:
-        spark.stop()
+        close_session()
 
 
 def _produce(admin: TopicAdmin, bootstrap_servers: str, loaded: Loaded, data: str, show: Show) -> None:

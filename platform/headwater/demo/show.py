@@ -24,6 +24,11 @@ class Show:
         sys.stdout.write(f"[{time.monotonic() - self._began:5.1f} s] {text}\n")
         sys.stdout.flush()
 
+    def spark_is_up(self) -> None:
+        """Say what the wait for the first micro-batch is about; on a terminal a bar shows that something happens."""
+        if not self.terminal:
+            self.line("  Spark is up; its first micro-batch, in which all is compiled, takes the longest")
+
     @contextmanager
     def produced(self, total: int) -> Iterator[Callable[[int], None]]:
         """Show records being produced; gives the function to call with how many there are."""
