@@ -42,7 +42,7 @@ def measure(folder: Path, driver_names: list[str], messages: int, rounds: int) -
             brokers.append(Broker(name, child, port))
         for round_number in range(rounds + 1):
             for driver_name in driver_names:
-                # Who comes second reads while the kernel still writes back what the first one wrote: take turns at it.
+                # Neither is always the one whose round begins while the kernel writes back what the other one wrote.
                 for broker in brokers if round_number % 2 else reversed(brokers):
                     count = messages if round_number else min(WARM_UP_MESSAGES, messages)
                     row = one_round(broker, driver_name, count, f"bench-{round_number}-{driver_name}")
