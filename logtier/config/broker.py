@@ -86,7 +86,11 @@ class BrokerConfig:
     )
     socket_request_max_bytes: int = config(ConfigType.INT, 104_857_600, "Largest request that is read.", at_least(1))
     socket_send_buffer_bytes: int = config(
-        ConfigType.INT, 102_400, "SO_SNDBUF of a connection; -1 leaves it to the operating system.", at_least(-1)
+        ConfigType.INT,
+        1_048_576,
+        "SO_SNDBUF of a connection; -1 leaves it to the operating system. Kafka's default is a tenth of it, with which "
+        "a consumer that reads much waits for the broker to wake up.",
+        at_least(-1),
     )
     fetch_max_bytes: int = config(
         ConfigType.INT, 57_671_680, "Most bytes of records in one answer to a fetch.", at_least(1024)

@@ -31,7 +31,7 @@ class Dispatcher:
         self._handlers = handlers
         self._asynchronous = {key for key, handler in handlers.items() if iscoroutinefunction(handler.handle)}
 
-    def dispatch(self, frame: bytes, connection: ClientConnection) -> Response | Awaitable[Response]:
+    def dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         """Answer one frame, at once or later."""
         header = messages.read_request_header(frame)
         handler = self._handlers.get(header.api_key)

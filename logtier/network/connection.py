@@ -22,13 +22,14 @@ class RequestFramer:
     """Collects received bytes and hands out whole frames.
 
     Invariant: `_start <= _end <= len(_buffer)`; the bytes between them are received and not yet handed out. The buffer
-    never grows past one frame of the largest size and the read-ahead.
+    never grows past one frame of the largest size and the read-ahead. What was handed out last is not overwritten
+    before `next_frame` is called again: its reader may hold views into it.
 
     Args:
         frame_bytes_max: The largest frame that is accepted (`socket.request.max.bytes`).
     """
 
-    __slots__ = ("_buffer", "_end", "_frame_bytes_max", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_frame_bytes_max", "_is_frame_in_use", "_start", "_view")
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -36,11 +37,12 @@ class RequestFramer:
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
+        self._is_frame_in_use = False
 
     def get_buffer(self) -> memoryview:
         """Where the next received bytes go; never empty."""
         received = self._end - self._start
-        if not received:
+        if not received and not self._is_frame_in_use:
             self._start = self._end = 0
             if len(self._buffer) > KEPT_BUFFER_BYTES:
                 self._replace(INITIAL_BUFFER_BYTES)
@@ -58,12 +60,13 @@ class RequestFramer:
         assert 0 < size <= len(self._buffer) - self._end
         self._end += size
 
-    def next_frame(self) -> bytes | None:
-        """The next whole frame without its length, or None while it is not all there.
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its length, or None while it is not all there. The one before is given up.
 
         Raises:
             ProtocolViolationError: if the length is negative, too small for a header, or over the limit.
         """
+        self._is_frame_in_use = False
         if self._end - self._start < 4:
             return None
         size = self._size_at_start()
@@ -71,8 +74,8 @@ class RequestFramer:
             return None
         begin = self._start + 4
         self._start += size
-        # kio reads from immutable bytes only.
-        return bytes(self._view[begin : self._start])
+        self._is_frame_in_use = True
+        return self._view[begin : self._start]
 
     @property
     def unfinished_bytes(self) -> int:

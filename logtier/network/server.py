@@ -22,8 +22,9 @@ REST_MS = 10_000
 
 #: The response of one request: its parts in order, or None where the request asked for none (acks=0).
 Response = Sequence[Part] | None
-#: What turns a frame into a response. It raises ProtocolViolationError to have the connection closed.
-Dispatch = Callable[[bytes, "ClientConnection"], Response | Awaitable[Response]]
+#: What turns a frame into a response; the frame is there until then. It raises ProtocolViolationError to have the
+#: connection closed.
+Dispatch = Callable[[memoryview, "ClientConnection"], Response | Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)

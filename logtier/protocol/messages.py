@@ -21,7 +21,10 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import DecodeError
 
 from logtier.protocol.errors import ErrorCode, ProtocolViolationError
+from logtier.protocol.produce_request import FIRST_FLEXIBLE_VERSION, ProduceRequest, read_produce_request
+from logtier.protocol.wire import skip_tagged_fields
 
+PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18
 
 _HEADER = struct.Struct(">hhi")
@@ -70,7 +73,7 @@ def is_flexible(api_key: int, version: int) -> bool:
     return bool(_request_class(api_key, version).__flexible__)
 
 
-def read_request_header(frame: bytes) -> RequestHeader:
+def read_request_header(frame: bytes | memoryview) -> RequestHeader:
     """Read the header of a request frame (without its length prefix).
 
     Raises:
@@ -85,24 +88,28 @@ def read_request_header(frame: bytes) -> RequestHeader:
     if position > len(frame):
         raise ProtocolViolationError(f"the client id claims {length} bytes in a request of {len(frame)}")
     try:
-        client_id = None if length < 0 else frame[10:position].decode()
+        client_id = None if length < 0 else str(frame[10:position], "utf-8")
     except UnicodeDecodeError:
         raise ProtocolViolationError("the client id is not UTF-8") from None
     return RequestHeader(api_key, api_version, correlation_id, client_id, position)
 
 
-def read_request(header: RequestHeader, frame: bytes) -> Any:
-    """Read the body of a request as kio's entity of its version.
+def read_request(header: RequestHeader, frame: bytes | memoryview) -> Any:
+    """Read the body of a request as kio's entity of its version, or a Produce request as one with views into `frame`.
 
     Raises:
         ProtocolViolationError: if the bytes are no such request.
     """
     position = header.body_offset
     name = api_name(header.api_key)
+    if header.api_key == PRODUCE_KEY:
+        return _read_produce_request(header, memoryview(frame))
+    # kio reads from immutable bytes only.
+    frame = bytes(frame)
     reader, flexible = _request_reader(header.api_key, header.api_version)
     try:
         if flexible:
-            position = _skip_tagged_fields(frame, position)
+            position = skip_tagged_fields(frame, position)
         request, _ = reader(frame, position)
         _check_arrays(request, _arrays(_request_class(header.api_key, header.api_version)))
     except (DecodeError, ValueError, OverflowError, IndexError, KeyError, UnicodeError) as error:
@@ -113,6 +120,16 @@ def read_request(header: RequestHeader, frame: bytes) -> Any:
     # Bytes after the end are borne, as Kafka bears them: librdkafka appends three to every Metadata request from
     # version 9 on.
     return request
+
+
+def _read_produce_request(header: RequestHeader, frame: memoryview) -> ProduceRequest:
+    position = header.body_offset
+    if header.api_version >= FIRST_FLEXIBLE_VERSION:
+        try:
+            position = skip_tagged_fields(frame, position)
+        except (IndexError, ValueError) as error:
+            raise ProtocolViolationError(f"malformed header of a produce request: {error}") from error
+    return read_produce_request(frame, position, header.api_version)
 
 
 def response_prefix(api_key: int, version: int, correlation_id: int, body_size: int) -> bytes:
@@ -160,31 +177,6 @@ def _response_class(api_key: int, version: int) -> Any:
 def _request_reader(api_key: int, version: int) -> tuple[Callable[[bytes, int], tuple[Any, int]], bool]:
     request_class = _request_class(api_key, version)
     return entity_reader(request_class), bool(request_class.__flexible__)
-
-
-def _skip_tagged_fields(frame: bytes, position: int) -> int:
-    """Step over the header's tagged fields; none is defined yet, so nearly always one zero byte."""
-    if frame[position] == 0:
-        return position + 1
-    count, position = _read_unsigned_varint(frame, position)
-    for _ in range(count):
-        _, position = _read_unsigned_varint(frame, position)
-        size, position = _read_unsigned_varint(frame, position)
-        position += size
-        if position > len(frame):
-            raise ProtocolViolationError("a tagged field of the header is longer than the request")
-    return position
-
-
-def _read_unsigned_varint(frame: bytes, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 35, 7):
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ProtocolViolationError("an unsigned varint of the header has more than five bytes")
 
 
 #: Of each array of an entity: field, whether it may be null, and the arrays within its elements.

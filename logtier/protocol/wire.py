@@ -1,4 +1,4 @@
-"""The few primitive types that the hand-written responses need (Kafka protocol guide, "Protocol Primitive Types")."""
+"""The few primitive types that the hand-written messages need (Kafka protocol guide, "Protocol Primitive Types")."""
 
 import struct
 
@@ -51,3 +51,37 @@ def string(text: str) -> bytes:
     """
     encoded = text.encode()
     return _LENGTH.pack(len(encoded)) + encoded
+
+
+def read_unsigned_varint(frame: bytes | memoryview, position: int) -> tuple[int, int]:
+    """The value at `position` and where the next field begins; IndexError past the end, ValueError if it is endless.
+
+    >>> read_unsigned_varint(b"\\xac\\x02", 0)
+    (300, 2)
+    """
+    byte = frame[position]
+    position += 1
+    if byte < 0x80:
+        return byte, position
+    value = byte & 0x7F
+    for shift in range(7, 35, 7):
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("an unsigned varint has more than five bytes")
+
+
+def skip_tagged_fields(frame: bytes | memoryview, position: int) -> int:
+    """Where the fields behind the tagged ones begin (KIP-482): nearly always there is one zero byte to step over."""
+    if frame[position] == 0:
+        return position + 1
+    count, position = read_unsigned_varint(frame, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(frame, position)
+        size, position = read_unsigned_varint(frame, position)
+        position += size
+        if position > len(frame):
+            raise ValueError("a tagged field is longer than the request")
+    return position

@@ -261,10 +261,11 @@ class _SocketStream:
                     if sent == 0:
                         raise OSError(errno.EIO, "the file is shorter than the slice that was to be sent")
                     budget -= sent
-                    if sent < first.size:
-                        pending[0] = FileSlice(first.fileno, first.position + sent, first.size - sent, first.owner)
-                    else:
+                    if sent == first.size:
                         pending.popleft()
+                    else:
+                        pending[0] = FileSlice(first.fileno, first.position + sent, first.size - sent, first.owner)
+                        break  # the peer takes no more now, or the budget is spent
                 else:
                     self._send_buffers()
         except _WOULD_BLOCK:

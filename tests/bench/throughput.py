@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from tests.bench.processes import Child, cpu_seconds, resident_mib
 from tests.bench.report import Figures, Table, comparison
 
 SETTLE_S = 1.0
+# Several times what one round writes; see `warm_memory`.
+WARM_GIBIBYTES = 3
 WARM_UP_MESSAGES = 200_000
 
 
@@ -79,6 +82,7 @@ def phase(
     broker: Broker, what: str, action: Callable[[str, str, int], float], topic: str, messages: int
 ) -> dict[str, float]:
     """Speed by the client's clock; the broker's CPU time, with what it puts off until just after."""
+    drivers.run([sys.executable, "-m", "tests.bench.warm_memory", str(WARM_GIBIBYTES)])
     before = cpu_seconds(broker.child.pid)
     speed = action(broker.bootstrap, topic, messages)
     time.sleep(SETTLE_S)

@@ -18,7 +18,7 @@ def feed(framer: RequestFramer, data: bytes, chunk: int) -> list[bytes]:
         framer.received(len(piece))
         position += len(piece)
         while (frame := framer.next_frame()) is not None:
-            frames.append(frame)
+            frames.append(bytes(frame))
     return frames
 
 
@@ -64,3 +64,25 @@ def test_a_large_buffer_is_given_back_when_it_is_empty() -> None:
     assert feed(framer, framed(payload), 1 << 20) == [payload]
     framer.get_buffer()
     assert len(framer._buffer) == INITIAL_BUFFER_BYTES
+
+
+def test_a_frame_keeps_its_bytes_while_more_are_received_until_the_next_one_is_asked_for() -> None:
+    framer = RequestFramer(10 * INITIAL_BUFFER_BYTES)
+    first, second = bytes(range(1, 101)), b"x" * 3 * INITIAL_BUFFER_BYTES
+    buffer = framer.get_buffer()
+    buffer[:104] = framed(first)
+    framer.received(104)
+    frame = framer.next_frame()
+    assert frame is not None
+    received = 0
+    data = framed(second)
+    while received < len(data):
+        buffer = framer.get_buffer()
+        piece = data[received : received + min(len(buffer), 1000)]
+        buffer[: len(piece)] = piece
+        framer.received(len(piece))
+        received += len(piece)
+    assert bytes(frame) == first
+    following = framer.next_frame()
+    assert following is not None
+    assert bytes(following) == second

@@ -28,7 +28,9 @@ def request(number: int, size: int = 20) -> bytes:
 
 
 class Running:
-    def __init__(self, dispatch: Callable[[bytes, ClientConnection], object], limits: ServerLimits = LIMITS) -> None:
+    def __init__(
+        self, dispatch: Callable[[memoryview, ClientConnection], object], limits: ServerLimits = LIMITS
+    ) -> None:
         self.server = Server(SocketNetwork(), SystemClock(), dispatch, limits)  # type: ignore[arg-type]
 
     async def __aenter__(self) -> "Running":
@@ -44,8 +46,8 @@ class Running:
         return await asyncio.open_connection(self.host, self.port)
 
 
-def echo(frame: bytes, _: ClientConnection) -> Response:
-    return [framed(frame)]
+def echo(frame: memoryview, _: ClientConnection) -> Response:
+    return [framed(bytes(frame))]
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
@@ -55,7 +57,7 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 
 def test_pipelined_requests_are_answered_in_their_order() -> None:
-    def sometimes_later(frame: bytes, connection: ClientConnection) -> Response | Awaitable[Response]:
+    def sometimes_later(frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         async def later() -> Response:
             await asyncio.sleep(0.001)
             return echo(frame, connection)
@@ -94,7 +96,7 @@ def test_a_slice_of_a_file_arrives_between_its_neighbours(tmp_path: Path) -> Non
 def test_a_slow_consumer_waits_alone_and_holds_one_response() -> None:
     served: list[int] = []
 
-    def large(frame: bytes, connection: ClientConnection) -> Response:
+    def large(frame: memoryview, connection: ClientConnection) -> Response:
         served.append(frame[7])
         return [bytes(8 << 20)] if frame[7] < 100 else echo(frame, connection)
 
@@ -119,7 +121,7 @@ def test_a_slow_consumer_waits_alone_and_holds_one_response() -> None:
 
 
 def test_a_violation_closes_its_connection_with_one_log_line_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    def picky(frame: bytes, connection: ClientConnection) -> Response:
+    def picky(frame: memoryview, connection: ClientConnection) -> Response:
         if frame[7] == 13:
             raise ProtocolViolationError("thirteen")
         return echo(frame, connection)
@@ -155,7 +157,7 @@ def test_a_hostile_length_closes_the_connection(length: int, caplog: pytest.LogC
 def test_a_client_that_leaves_in_the_middle_of_a_request_or_a_wait_is_forgotten() -> None:
     cancelled: list[bool] = []
 
-    def wait(frame: bytes, _: ClientConnection) -> Awaitable[Response]:
+    def wait(frame: memoryview, _: ClientConnection) -> Awaitable[Response]:
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: cancelled.append(done.cancelled()))
         return future
@@ -251,7 +253,7 @@ def test_large_requests_beyond_the_memory_for_requests_wait_for_each_other_and_a
 
 
 def test_a_fault_of_ours_ends_its_connection_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    def faulty(frame: bytes, connection: ClientConnection) -> Response | Awaitable[Response]:
+    def faulty(frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         async def later() -> Response:
             raise ZeroDivisionError("later")
 
