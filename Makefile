@@ -64,6 +64,10 @@ bench: java venv ## Side by side with Apache Kafka and its Spark connector (BENC
 kill: venv ## kill -9 during an idempotent produce, many rounds (ROUNDS=25, SEED=...)
 	@KILL_ROUNDS=$(or $(ROUNDS),25) KILL_SEED=$(SEED) $(BIN)/python -m pytest -m slow -s tests/end_to_end/kill
 
+.PHONY: docs
+docs: venv ## Write the reference pages that are made of tables in the code
+	@$(BIN)/python -m logtier.config.reference docs/reference
+
 .PHONY: lock
 lock: ## Renew requirements.lock (maintainers; needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv (https://docs.astral.sh/uv): install it first" >&2; exit 1; }

@@ -7,6 +7,8 @@ of them prints librdkafka's own log lines and all of them give up after the same
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
+from typing import Any
 
 SERVERS_MAX = 100
 """Bootstrap servers in one list; a longer list is a mistake, and each costs a connection attempt."""
@@ -52,12 +54,28 @@ def parse_bootstrap_servers(text: str) -> list[tuple[str, int]]:
     return servers
 
 
-def client_properties(bootstrap_servers: str, request_timeout_ms: int) -> dict[str, str | int | float | bool]:
-    """Return librdkafka properties every client here starts from.
+class Outage:
+    """Remembers why a broker refuses connections: librdkafka tells that to a callback only, and tries again."""
+
+    def __init__(self) -> None:
+        self.refusal: str | None = None
+
+    def __call__(self, error: Any) -> None:
+        """Take one of librdkafka's errors."""
+        if error.name() in ("_AUTHENTICATION", "_SSL"):
+            # "sasl_ssl://host:port/bootstrap: reason (after 3ms in state ...)"
+            self.refusal = error.str().rpartition("/bootstrap: ")[2].partition(" (after ")[0]
+
+
+def client_properties(
+    bootstrap_servers: str, request_timeout_ms: int, security: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return librdkafka properties every client here starts from; `security` says how to connect.
 
     `log_level` 0 silences librdkafka's own lines on stderr: what goes wrong is reported once, by the caller.
     """
     return {
+        **(security or {}),
         "bootstrap.servers": bootstrap_servers,
         "log_level": 0,
         "socket.timeout.ms": request_timeout_ms,

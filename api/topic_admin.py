@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from api.connection import BootstrapServersError, BrokerUnreachableError, client_properties, require_reachable
+from api.connection import (
+    BootstrapServersError,
+    BrokerUnreachableError,
+    Outage,
+    client_properties,
+    require_reachable,
+)
 from api.topic_model import (
     BrokerInfo,
     ClusterInfo,
@@ -110,10 +116,16 @@ class TopicAdmin:
     Construction opens no connection; each call fails with `UNAVAILABLE` when no bootstrap server answers.
     """
 
-    def __init__(self, bootstrap_servers: str, request_timeout_ms: int = 10_000) -> None:
+    def __init__(
+        self, bootstrap_servers: str, request_timeout_ms: int = 10_000, security: Mapping[str, str] | None = None
+    ) -> None:
+        """Prepare a client; `security` are librdkafka's properties of how to connect (see `client_config`)."""
         self.bootstrap_servers = bootstrap_servers
         self._request_timeout_s = request_timeout_ms / 1000
-        self._properties = client_properties(bootstrap_servers, request_timeout_ms)
+        self._outage = Outage()
+        self._properties = client_properties(bootstrap_servers, request_timeout_ms, security) | {
+            "error_cb": self._outage
+        }
         self._client: Any = None
 
     def cluster(self) -> ClusterInfo:
@@ -300,7 +312,11 @@ class TopicAdmin:
                 raise TopicAdminError(ErrorCode.INVALID_REQUEST, str(error)) from None
             except BrokerUnreachableError as error:
                 raise TopicAdminError(ErrorCode.UNAVAILABLE, f"no broker answers at {error}") from None
-            self._client = _kafka().AdminClient(self._properties)
+            try:
+                self._client = _kafka().AdminClient(self._properties)
+            except Exception as error:  # noqa: BLE001 (librdkafka raises its own kind, of a module not imported here)
+                reason = getattr(error.args[0], "str", lambda: "")() if error.args else ""
+                raise TopicAdminError(ErrorCode.INVALID_REQUEST, reason or "the client cannot be made") from None
         return self._client
 
     def _describe(self, names: list[str]) -> dict[str, TopicInfo | TopicAdminError]:
@@ -360,6 +376,10 @@ class TopicAdmin:
             require_reachable(self.bootstrap_servers, timeout_ms=1_000)
         except BrokerUnreachableError as unreachable:
             return TopicAdminError(ErrorCode.UNAVAILABLE, f"no broker answers at {unreachable}")
+        self._client.poll(0)  # its callbacks are called in here
+        refusal = self._outage.refusal
+        if refusal is not None:
+            return TopicAdminError(ErrorCode.UNAVAILABLE, f"the broker refuses the connection: {refusal}")
         return error
 
 

@@ -1,28 +1,40 @@
 """One broker: makes the parts and puts them together; decides nothing."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
-import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from importlib import import_module
 
-from logtier.config import BrokerConfig, Listener
+from logtier.config import BrokerConfig, ConfigError, Listener
 from logtier.controller.controller import Controller
 from logtier.group.coordinator import GroupCoordinator
+from logtier.handlers.configured_quotas import configured_quotas
 from logtier.handlers.context import Services
 from logtier.handlers.dispatcher import Dispatcher
 from logtier.handlers.registry import HANDLERS, advertised_versions
+from logtier.log.cleaner import LogCleaner
+from logtier.log.durability import Post
 from logtier.log.log_manager import LogDirError, LogManager
-from logtier.metadata.image import MetadataCache
+from logtier.metadata.acl_follower import configured_authorizer
+from logtier.metadata.image import MetadataCache, MetadataDelta
 from logtier.metadata.local import LocalMetadataStore
 from logtier.metadata.paths import CorruptNodeError
 from logtier.metadata.store import MetadataStoreError
-from logtier.network.server import Server, ServerLimits
+from logtier.network.listeners import ListenError, Listeners
+from logtier.replication.fetch_session import FetchSessionCache
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import Clock, SystemClock
 from logtier.runtime.disk import Disk, RealDisk
+from logtier.runtime.loop_lag import measure_loop_lag
+from logtier.runtime.metrics import BrokerMetrics
 from logtier.runtime.network import Network, SocketNetwork
+from logtier.runtime.read_ahead import ReadAhead
+from logtier.security.scram import ScramCredential
+from logtier.transaction.coordinator import TransactionCoordinator
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +72,29 @@ class Broker:
         self._disk = disk or RealDisk()
         self._network = network or SocketNetwork()
         self._parts = AsyncExitStack()
-        self._advertised = Listener("PLAINTEXT", "", 0)
+        #: The addresses that clients are told, known once it is started.
+        self.advertised: tuple[Listener, ...] = ()
+        #: Port of Prometheus' endpoint, None without one; known once it is started.
+        self.metrics_port: int | None = None
+        self._inside = Listener("PLAINTEXT", "", 0)
+        self._failure: asyncio.Future[str] | None = None
 
     @property
     def bootstrap_address(self) -> str:
-        """Where clients reach this broker, as `host:port`; known once it is started."""
-        return str(self._advertised).removeprefix(f"{self._advertised.protocol}://")
+        """Where this node's own processes reach the broker, as `host:port`; known once it is started."""
+        return self._inside.address
+
+    @property
+    def bootstrap_protocol(self) -> str:
+        """The security protocol of that address."""
+        return self._inside.protocol
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where Prometheus asks, None without an endpoint."""
+        return (
+            None if self.metrics_port is None else f"http://{self._config.prometheus_host}:{self.metrics_port}/metrics"
+        )
 
     async def start(self) -> None:
         """Recover the logs, become controller, open the port, serve.
@@ -82,6 +111,15 @@ class Broker:
             await self._parts.aclose()
             raise
 
+    async def failed(self) -> str:
+        """Wait until the broker cannot go on, and say why; it has been started, and is to be stopped then."""
+        assert self._failure is not None
+        return await asyncio.shield(self._failure)
+
+    def _fail(self, reason: str) -> None:
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_result(reason)
+
     async def stop(self) -> None:
         """Close the port, finish writes, mark the logs as cleanly shut down."""
         await self._parts.aclose()
@@ -89,7 +127,11 @@ class Broker:
 
     async def _start(self) -> None:
         config, clock, prng = self._config, self._clock, self._prng
-        store = LocalMetadataStore(os.path.join(config.log_dirs[0], METADATA_DIRECTORY), self._disk)
+        loop = asyncio.get_running_loop()
+        self._failure = loop.create_future()
+        store = LocalMetadataStore(
+            os.path.join(config.log_dirs[0], METADATA_DIRECTORY), self._disk, on_failure=self._fail
+        )
         await store.start()
         self._parts.push_async_callback(store.close)
         metadata = MetadataCache(config)
@@ -105,6 +147,9 @@ class Broker:
             prng,
             cluster_id=image.cluster_id,
             topic_configs={topic.name: metadata.topic_config(topic) for topic in image.topics.values()},
+            topic_ids={topic.name: topic.topic_id for topic in image.topics.values()},
+            post=_poster(loop),
+            on_fatal=self._fail,
         )
         log_manager.start()
         self._parts.callback(log_manager.close)
@@ -112,62 +157,103 @@ class Broker:
             config.node_id, metadata.topic_config, log_manager, clock, asyncio.get_running_loop().call_later
         )
         replica_manager.start(image)
+        replica_manager.log_dirs.resume()
+        self._parts.push_async_callback(replica_manager.log_dirs.stop)
         metadata.subscribe(replica_manager.apply)
+        cleaner = LogCleaner(
+            lambda: metadata.config,
+            self._disk,
+            clock,
+            log_manager.logs,
+            lambda topic_partition: replica_manager.partition(topic_partition).last_stable_offset,
+        )
+        cleaner.start()
+        self._parts.push_async_callback(cleaner.stop)
 
         groups = GroupCoordinator(config, clock, prng, replica_manager, controller, metadata)
-        services = Services(config, clock, prng, metadata, controller, replica_manager, groups, advertised_versions())
-        servers = self._bind(Dispatcher(services, HANDLERS))
+        transactions = TransactionCoordinator(
+            config,
+            clock,
+            replica_manager,
+            controller,
+            metadata,
+            controller.producer_ids.next,
+            groups.transactional.marker_written,
+        )
+        read_ahead = ReadAhead()
+        self._parts.callback(read_ahead.close)
+        services = Services(
+            config,
+            clock,
+            prng,
+            metadata,
+            controller,
+            replica_manager,
+            groups,
+            transactions,
+            advertised_versions(),
+            authorizer=configured_authorizer(metadata),
+            fetch_sessions=FetchSessionCache(config.max_incremental_fetch_session_cache_slots, prng),
+            read_ahead=read_ahead,
+            quotas=configured_quotas(metadata),
+        )
+        listeners = self._listen(Dispatcher(services, HANDLERS), metadata)
+        listeners.limit_hosts(services.quotas.record_connection)
         await controller.register_broker(
-            config.node_id, self._advertised.host, self._advertised.port, config.broker_rack
+            config.node_id, self._inside.host, self._inside.port, config.broker_rack, self.advertised
         )
         await groups.start()
         self._parts.push_async_callback(groups.stop)
+        await transactions.start()
+        self._parts.push_async_callback(transactions.stop)
         self._parts.callback(asyncio.create_task(self._maintain(log_manager, replica_manager)).cancel)
-        for server in servers:
-            server.serve()
+        self._parts.callback(asyncio.create_task(measure_loop_lag(services.metrics)).cancel)
+        metadata.subscribe(_forgetter(services.metrics))
+        listeners.serve()
+        if config.prometheus_port >= 0:
+            await self._tell_prometheus(services, cleaner, listeners)
         logger.info(
             "broker %d of cluster %s serves %s with %d topics and %d logs",
             config.node_id,
             metadata.image.cluster_id,
-            self.bootstrap_address,
+            ", ".join(map(str, self.advertised)),
             len(metadata.image.topics),
             len(log_manager.logs),
         )
 
-    def _bind(self, dispatcher: Dispatcher) -> list[Server]:
-        """Open every listener; clients are told the first one's address."""
-        config = self._config
-        limits = ServerLimits(
-            request_bytes_max=config.socket_request_max_bytes,
-            connections_max=config.max_connections,
-            connections_per_host_max=config.max_connections_per_ip,
-            idle_ms_max=config.connections_max_idle_ms,
-            queued_bytes_max=config.queued_max_request_bytes,
-            buffer_bytes=(config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes),
-            backlog=config.socket_listen_backlog_size,
-        )
-        servers: list[Server] = []
-        for endpoint in config.bind_endpoints:
-            server = Server(self._network, self._clock, dispatcher.dispatch, limits)
-            try:
-                host, port = server.bind(endpoint.host, endpoint.port)
-            except OSError as error:
-                raise BrokerStartError(
-                    f"cannot listen on {endpoint}: {error.strerror or error}; "
-                    "stop what uses the port or choose another one (listeners; port 0 takes any free port)"
-                ) from error
-            self._parts.callback(server.stop)
-            if not servers:
-                self._advertised = self._advertise(endpoint, host, port)
-            servers.append(server)
-        return servers
+    def _listen(self, dispatcher: Dispatcher, metadata: MetadataCache) -> Listeners:
+        """Open every listener."""
 
-    def _advertise(self, endpoint: Listener, host: str, port: int) -> Listener:
-        """The address that clients are told: what is configured, else the bound one, else this machine's name."""
-        if self._config.advertised_endpoints:
-            return self._config.advertised_endpoints[0]
-        everywhere = endpoint.host in ("", "0.0.0.0", "::")  # noqa: S104 (compared, not bound)
-        return Listener(endpoint.protocol, socket.getfqdn() if everywhere else host, port)
+        def credential(mechanism: str, user: str) -> ScramCredential | None:
+            return metadata.image.scram_credentials.get(user, {}).get(mechanism)
+
+        listeners = Listeners(self._config, self._network, self._clock, dispatcher.dispatch, credential)
+        self._parts.callback(listeners.stop)
+        try:
+            listeners.open()
+        except (ListenError, ConfigError) as error:
+            raise BrokerStartError(str(error)) from error
+        self.advertised = listeners.advertised
+        self._inside = listeners.inside
+        return listeners
+
+    async def _tell_prometheus(self, services: Services, cleaner: LogCleaner, listeners: Listeners) -> None:
+        """Open Prometheus' endpoint; its library is imported only now, while clients are served already."""
+        config = self._config
+        endpoint_module = await asyncio.to_thread(import_module, "logtier.metrics.endpoint")
+        collector = endpoint_module.BrokerCollector(
+            asyncio.get_running_loop(), services, services.metrics, cleaner.counters, listeners.connections
+        )
+        endpoint = endpoint_module.MetricsEndpoint(collector)
+        try:
+            self.metrics_port = endpoint.start(config.prometheus_host, config.prometheus_port)
+        except OSError as error:
+            raise BrokerStartError(
+                f"cannot serve metrics at {config.prometheus_host}:{config.prometheus_port}: "
+                f"{error.strerror or error}; stop what uses the port or choose another one "
+                "(prometheus.port; 0 takes any free port)"
+            ) from error
+        self._parts.push_async_callback(asyncio.to_thread, endpoint.stop)
 
     async def _maintain(self, log_manager: LogManager, replica_manager: ReplicaManager) -> None:
         """Look after the logs between requests; a failure is logged and the next round comes all the same."""
@@ -181,3 +267,23 @@ class Broker:
                 logger.error("log maintenance failed: %s", error)
             except Exception:
                 logger.exception("log maintenance failed")
+
+
+def _forgetter(metrics: BrokerMetrics) -> Callable[[MetadataDelta], None]:
+    """Forget the traffic of topics that are gone."""
+
+    def forget(delta: MetadataDelta) -> None:
+        for topic in delta.deleted:
+            metrics.topics.pop(topic.name, None)
+
+    return forget
+
+
+def _poster(loop: asyncio.AbstractEventLoop) -> Post:
+    """Have other threads call on the loop's thread; once the loop is closed, nobody is left to be told."""
+
+    def post(call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(call)
+
+    return post

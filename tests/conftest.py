@@ -11,8 +11,10 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -26,7 +28,7 @@ settings.load_profile("explore" if os.environ.get("HYPOTHESIS_EXPLORE") else "ga
 
 START_S = 60
 STOP_S = 30
-READY = re.compile(r"^Broker is ready: kafka (\S+:\d+)", re.MULTILINE)
+READY = re.compile(r"^Broker is ready: kafka (\S+:\d+)((?:, [\w.-]+://\S+:\d+)*)", re.MULTILINE)
 
 
 class BrokerProcess:
@@ -44,11 +46,12 @@ class BrokerProcess:
             "-m",
             "headwater",
             "broker",
-            "--data",
-            str(data_dir),
-            "--kafka-port",
-            str(kafka_port),
         ]
+        # A flag would be stronger than the property.
+        if "log.dirs" not in properties:
+            command += ["--data", str(data_dir)]
+        if "listeners" not in properties:
+            command += ["--kafka-port", str(kafka_port)]
         for name, value in properties.items():
             command += ["--set", f"{name}={value}"]
         environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
@@ -62,6 +65,8 @@ class BrokerProcess:
                 start_new_session=True,
             )
         self.address = ""
+        #: Of the other listeners, by their names.
+        self.addresses: dict[str, str] = {}
 
     @property
     def pid(self) -> int:
@@ -105,6 +110,7 @@ class BrokerProcess:
         while time.monotonic() < deadline:
             if found := READY.search(self.log()):
                 self.address = found[1]
+                self.addresses = dict(other.split("://") for other in found[2].split(", ")[1:])
                 return
             if not self.is_running():
                 raise RuntimeError(f"the broker ended with {self.process.returncode} while starting:\n{self.log()}")
@@ -205,3 +211,71 @@ def new_topic(admin: AdminClient) -> Iterator[TopicFactory]:
     yield create
     for future in admin.delete_topics(names, request_timeout=30).values() if names else ():
         future.result(30)
+
+
+class Certificates:
+    """An authority and what it has signed, as PEM files in one folder: `ca`, `server` with its key, clients by name."""
+
+    def __init__(self, folder: Path) -> None:
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        self.folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = self._names({"CN": "test authority"})
+        self.ca = self._write("ca.pem", self._signed(self._name, self._key, is_authority=True))
+        self.server = self.issue("server", {"CN": "localhost"})
+
+    def issue(self, name: str, subject: Mapping[str, str]) -> Path:
+        """A private key and its certificate in one file."""
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return self._write(f"{name}.pem", pem + self._signed(self._names(subject), key))
+
+    def _write(self, name: str, data: bytes) -> Path:
+        path = self.folder / name
+        path.write_bytes(data)
+        return path
+
+    @staticmethod
+    def _names(subject: Mapping[str, str]) -> Any:
+        from cryptography import x509
+        from cryptography.x509.oid import NameOID
+
+        kinds = {
+            "C": NameOID.COUNTRY_NAME,
+            "O": NameOID.ORGANIZATION_NAME,
+            "OU": NameOID.ORGANIZATIONAL_UNIT_NAME,
+            "CN": NameOID.COMMON_NAME,
+            "EMAIL": NameOID.EMAIL_ADDRESS,
+        }
+        return x509.Name([x509.NameAttribute(kinds[kind], value) for kind, value in subject.items()])
+
+    def _signed(self, subject: Any, key: Any, *, is_authority: bool = False) -> bytes:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.serialization import Encoding
+
+        now = datetime.now(UTC)
+        hosts = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=7))
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+            .sign(self._key, hashes.SHA256())
+            .public_bytes(Encoding.PEM)
+        )
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Keys and certificates for listeners and clients with TLS."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))

@@ -189,13 +189,17 @@ class ClusterClient:
             leaders = {int(part.partition_index): int(part.leader_id) for part in topic.partitions}
             self._metadata.topics[str(topic.name)] = _Topic(int(topic.error_code), leaders, bool(topic.is_internal))
 
-    def topics(self) -> dict[str, list[int]]:
-        """Every topic that is not internal, with its partitions."""
+    def nodes(self) -> list[int]:
+        """The brokers of the last metadata."""
+        return sorted(self._metadata.brokers)
+
+    def topics(self, *, with_internal: bool = False) -> dict[str, list[int]]:
+        """Every topic with its partitions; internal ones only if asked for."""
         self.retry("listing the topics", lambda: self.refresh_metadata(None))
         return {
             name: sorted(topic.leaders)
             for name, topic in self._metadata.topics.items()
-            if not topic.internal and not topic.error_code
+            if (with_internal or not topic.internal) and not topic.error_code
         }
 
     def partitions(self, topic: str, *, allow_auto_create: bool = False) -> list[int]:

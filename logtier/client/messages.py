@@ -25,8 +25,13 @@ class ApiKey:
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    FIND_COORDINATOR = 10
     API_VERSIONS = 18
     INIT_PRODUCER_ID = 22
+    WRITE_TXN_MARKERS = 27
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
 
 
 API_NAMES = {
@@ -36,6 +41,11 @@ API_NAMES = {
     ApiKey.METADATA: "Metadata",
     ApiKey.API_VERSIONS: "ApiVersions",
     ApiKey.INIT_PRODUCER_ID: "InitProducerId",
+    ApiKey.FIND_COORDINATOR: "FindCoordinator",
+    ApiKey.WRITE_TXN_MARKERS: "WriteTxnMarkers",
+    ApiKey.DESCRIBE_PRODUCERS: "DescribeProducers",
+    ApiKey.DESCRIBE_TRANSACTIONS: "DescribeTransactions",
+    ApiKey.LIST_TRANSACTIONS: "ListTransactions",
 }
 
 # The versions this client can speak. Fetch and Produce end where topic names give way to topic ids (13).
@@ -45,6 +55,11 @@ CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.LIST_OFFSETS: (1, 8),
     ApiKey.METADATA: (4, 12),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
+    ApiKey.FIND_COORDINATOR: (4, 6),
+    ApiKey.WRITE_TXN_MARKERS: (1, 1),
+    ApiKey.DESCRIBE_PRODUCERS: (0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
+    ApiKey.LIST_TRANSACTIONS: (0, 2),
 }
 
 

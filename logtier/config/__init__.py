@@ -5,6 +5,7 @@
 
 from logtier.config.broker import BROKER_CONFIGS, BrokerConfig
 from logtier.config.definition import ConfigDef, ConfigError, ConfigType, render
+from logtier.config.group import GROUP_CONFIGS, ConsumerGroupConfig, check_group_overrides
 from logtier.config.listeners import Listener
 from logtier.config.topic import (
     TOPIC_CONFIGS,
@@ -16,14 +17,17 @@ from logtier.config.topic import (
 
 __all__ = [
     "BROKER_CONFIGS",
+    "GROUP_CONFIGS",
     "TOPIC_CONFIGS",
     "BrokerConfig",
     "ConfigDef",
     "ConfigError",
     "ConfigType",
+    "ConsumerGroupConfig",
     "Listener",
     "TopicConfig",
     "broker_default",
+    "check_group_overrides",
     "check_topic_overrides",
     "parse_topic_config",
     "render",

@@ -12,7 +12,10 @@ from logtier.config.definition import (
     ConfigError,
     ConfigType,
     Unsupported,
+    Validator,
+    Value,
     at_least,
+    between,
     config,
     config_defs,
     list_of,
@@ -20,22 +23,24 @@ from logtier.config.definition import (
     one_of,
     unknown_name,
 )
-from logtier.config.listeners import Listener, parse_listener
+from logtier.config.group_protocol import check_group_protocol
+from logtier.config.listener_config import (
+    LISTENER_PREFIX,
+    ListenerConfig,
+    check_listener_configs,
+    listener_config_def,
+)
+from logtier.config.listeners import Listener, check_listeners, parse_listener, parse_protocol_map
+from logtier.config.principals import are_principals
+from logtier.config.transactions import TransactionConfig
+from logtier.config.unused import UNUSED
 
-_RENAMED: Final = {
-    "broker.id": "Kafka's present name is node.id",
-    "log.dir": "use log.dirs",
-    "process.roles": "every Headwater node is broker and controller; leave it out",
-    "controller.quorum.voters": "Headwater has no KRaft quorum; leave it out",
-    "controller.quorum.bootstrap.servers": "Headwater has no KRaft quorum; leave it out",
-    "controller.listener.names": "Headwater has no KRaft quorum; leave it out",
-    "num.io.threads": "the broker is one event loop; leave it out",
-    "num.network.threads": "the broker is one event loop; leave it out",
-}
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""Kafka's name of the authorizer by access control lists, and ours."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BrokerConfig:
+class BrokerConfig(TransactionConfig):
     """All configs of one broker, typed; made by `from_properties`, immutable, compared by identity.
 
     Invariant: every value passed its validator, and rules over several configs hold.
@@ -49,7 +54,8 @@ class BrokerConfig:
     listeners: tuple[str, ...] = config(
         ConfigType.LIST,
         ("PLAINTEXT://:9092",),
-        "Addresses to listen on, as PLAINTEXT://host:port; an empty host is every interface, port 0 any free port.",
+        "Addresses to listen on, as NAME://host:port; an empty host is every interface, port 0 any free port. A name "
+        "is a security protocol, or stands in listener.security.protocol.map.",
         non_empty(),
     )
     advertised_listeners: tuple[str, ...] | None = config(
@@ -95,6 +101,15 @@ class BrokerConfig:
     fetch_max_bytes: int = config(
         ConfigType.INT, 57_671_680, "Most bytes of records in one answer to a fetch.", at_least(1024)
     )
+    max_request_partition_size_limit: int = config(
+        ConfigType.INT, 2000, "Most partitions in one answer to DescribeTopicPartitions.", at_least(1)
+    )
+    max_incremental_fetch_session_cache_slots: int = config(
+        ConfigType.INT,
+        1000,
+        "Most incremental fetch sessions; a client that gets none is answered in full every time.",
+        at_least(0),
+    )
 
     # Topics
     auto_create_topics_enable: bool = config(
@@ -124,20 +139,100 @@ class BrokerConfig:
         "producer",
         "Codec of the batches on disk; producer keeps the bytes as they were sent.",
         one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        unsupported=Unsupported(
-            lambda value: value == "producer",
-            "the broker never compresses again what a producer sent; set compression.type on the producer",
-        ),
+        dynamic=True,
+    )
+    compression_gzip_level: int = config(
+        ConfigType.INT,
+        -1,
+        "Compression level of gzip; used only where compression.type is gzip.",
+        Validator("-1 or between 1 and 9", lambda value: value == -1 or 1 <= value <= 9),
+        dynamic=True,
+    )
+    compression_lz4_level: int = config(
+        ConfigType.INT,
+        9,
+        "Compression level of lz4; used only where compression.type is lz4.",
+        between(1, 17),
+        unsupported=Unsupported(lambda value: value == 9, "lz4 is compressed at its default level only, which is 9"),
+        dynamic=True,
+    )
+    compression_zstd_level: int = config(
+        ConfigType.INT,
+        3,
+        "Compression level of zstd; used only where compression.type is zstd.",
+        between(-131072, 22),
         dynamic=True,
     )
     log_cleanup_policy: tuple[str, ...] = config(
         ConfigType.LIST,
         ("delete",),
-        "How old segments go: delete discards them by retention time and size.",
+        "How old segments go: delete discards them by retention, compact keeps the last record of each key.",
         list_of("delete", "compact"),
-        unsupported=Unsupported(
-            lambda value: value == ("delete",), "topics of users are not compacted by this release; use delete"
-        ),
+        dynamic=True,
+    )
+    log_cleaner_backoff_ms: int = config(
+        ConfigType.LONG, 15_000, "How long the cleaner sleeps when no log needs it.", at_least(0), dynamic=True
+    )
+    log_cleaner_dedupe_buffer_size: int = config(
+        ConfigType.LONG,
+        134_217_728,
+        "Memory for the map of keys to offsets, shared by all cleaner processes: 24 bytes a key.",
+        at_least(1_048_576),
+        dynamic=True,
+    )
+    log_cleaner_delete_retention_ms: int = config(
+        ConfigType.LONG,
+        86_400_000,
+        "How long compacted topics keep tombstones, from the first cleaning that finds nothing older of their key.",
+        at_least(0),
+        dynamic=True,
+    )
+    log_cleaner_enable: bool = config(
+        ConfigType.BOOLEAN, True, "Whether logs are compacted; without it compacted topics grow without end."
+    )
+    log_cleaner_io_buffer_load_factor: float = config(
+        ConfigType.DOUBLE, 0.9, "How full the map of keys to offsets may become.", between(0.01, 0.99), dynamic=True
+    )
+    log_cleaner_io_buffer_size: int = config(
+        ConfigType.INT,
+        524_288,
+        "Bytes that the cleaner reads at a time, shared by all cleaner processes.",
+        at_least(0),
+        dynamic=True,
+    )
+    log_cleaner_io_max_bytes_per_second: float = config(
+        ConfigType.DOUBLE,
+        1.7976931348623157e308,
+        "Most bytes a second that the cleaner reads and writes, on average; the default is no limit.",
+        Validator("more than 0", lambda value: value > 0),
+        dynamic=True,
+    )
+    log_cleaner_max_compaction_lag_ms: int = config(
+        ConfigType.LONG,
+        LONG_MAX,
+        "Longest time a record of a compacted topic stays uncompacted.",
+        at_least(1),
+        dynamic=True,
+    )
+    log_cleaner_min_cleanable_ratio: float = config(
+        ConfigType.DOUBLE,
+        0.5,
+        "Share of a compacted log that must be dirty before it is cleaned.",
+        between(0, 1),
+        dynamic=True,
+    )
+    log_cleaner_min_compaction_lag_ms: int = config(
+        ConfigType.LONG,
+        0,
+        "Shortest time a record of a compacted topic stays uncompacted.",
+        at_least(0),
+        dynamic=True,
+    )
+    log_cleaner_threads: int = config(
+        ConfigType.INT,
+        1,
+        "Logs that are compacted at the same time, each by a process of its own; with 0, none is.",
+        at_least(0),
         dynamic=True,
     )
     log_flush_interval_messages: int = config(
@@ -153,6 +248,15 @@ class BrokerConfig:
         "Time after which a log is forced to disk; by default log.flush.scheduler.interval.ms.",
         at_least(0),
         dynamic=True,
+    )
+    log_flush_offset_checkpoint_interval_ms: int = config(
+        ConfigType.INT,
+        60_000,
+        "How often the logs are brought to disk beside other work, so that a start after a crash has little to check.",
+        at_least(0),
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = config(
+        ConfigType.INT, 60_000, "How often it is written down where the logs begin.", at_least(0)
     )
     log_flush_scheduler_interval_ms: int = config(
         ConfigType.LONG, LONG_MAX, "How often it is checked whether a log must be forced to disk.", at_least(1)
@@ -292,67 +396,124 @@ class BrokerConfig:
         ConfigType.INT, 104_857_600, "Segment size of __consumer_offsets.", at_least(14)
     )
 
+    # Metrics
+    prometheus_host: str = config(ConfigType.STRING, "127.0.0.1", "Address on which Prometheus' endpoint listens.")
+    prometheus_port: int = config(
+        ConfigType.INT,
+        -1,
+        "Port of Prometheus' endpoint, GET /metrics; 0 takes any free port, -1 has none.",
+        between(-1, 65_535),
+    )
+
+    # Who may do what
+    authorizer_class_name: str = config(
+        ConfigType.STRING,
+        "",
+        f"{STANDARD_AUTHORIZER}: access control lists decide who may do what. Empty: everybody may do everything.",
+        Validator(f"{STANDARD_AUTHORIZER} or empty", lambda value: value in ("", STANDARD_AUTHORIZER)),
+    )
+    super_users: str = config(
+        ConfigType.STRING,
+        "",
+        "Principals that may do everything, separated by semicolons: User:admin;User:CN=broker.",
+        Validator("principals such as User:admin, separated by semicolons", are_principals),
+    )
+    allow_everyone_if_no_acl_found: bool = config(
+        ConfigType.BOOLEAN, False, "Whether everybody may do everything to what no access control list is about."
+    )
+
+    # How much clients may use
+    quota_window_num: int = config(
+        ConfigType.INT, 11, "Windows of time over which a client's use is measured.", at_least(1)
+    )
+    quota_window_size_seconds: int = config(ConfigType.INT, 1, "Length of each of these windows.", at_least(1))
+    controller_quota_window_num: int = config(
+        ConfigType.INT, 11, "Windows of time whose creations and deletions of partitions may come at once.", at_least(1)
+    )
+    controller_quota_window_size_seconds: int = config(
+        ConfigType.INT, 1, "Length of each of these windows.", at_least(1)
+    )
+
     explicit: frozenset[str] = frozenset()
     """Names that were set, whatever to."""
+    listener_overrides: Mapping[str, Value] = dataclasses.field(default_factory=dict, repr=False)
+    """What was set for one listener, by its whole name (`listener.name.<name>....`)."""
 
     @staticmethod
     def from_properties(properties: Mapping[str, object] | None = None) -> "BrokerConfig":
         """A broker's configs from Kafka's names to texts or typed values; ConfigError with one line for a mistake."""
-        return _build({}, frozenset(), properties or {})
+        return _build({}, frozenset(), {}, properties or {})
 
     def with_properties(self, properties: Mapping[str, object]) -> "BrokerConfig":
         """These configs with some replaced (such as a broker's dynamic configs), under the same rules."""
         if not properties:
             return self
         values = {definition.attribute: self.value(name) for name, definition in BROKER_CONFIGS.items()}
-        return _build(values, self.explicit, properties)
+        return _build(values, self.explicit, self.listener_overrides, properties)
 
     def value(self, name: str) -> Any:
         """The value of a config by Kafka's name."""
+        if name.startswith(LISTENER_PREFIX):
+            return self.listener_overrides[name]
         return getattr(self, BROKER_CONFIGS[name].attribute)
+
+    @property
+    def listener_definitions(self) -> dict[str, ConfigDef]:
+        """The configs that were set for one listener, by their whole names."""
+        return {name: listener_config_def(name) for name in self.listener_overrides}
+
+    def listener_config(self, listener: Listener) -> ListenerConfig:
+        """The configs that hold for one of the listeners."""
+        return ListenerConfig(self, listener)
 
     @property
     def bind_endpoints(self) -> tuple[Listener, ...]:
         """`listeners`, parsed."""
-        return tuple(parse_listener("listeners", text) for text in self.listeners)
+        protocols = parse_protocol_map(self.listener_security_protocol_map)
+        return tuple(parse_listener("listeners", text, protocols) for text in self.listeners)
 
     @property
     def advertised_endpoints(self) -> tuple[Listener, ...]:
         """`advertised.listeners`, parsed; empty when they are to be inferred from the listeners."""
-        return tuple(parse_listener("advertised.listeners", text) for text in self.advertised_listeners or ())
+        protocols = parse_protocol_map(self.listener_security_protocol_map)
+        return tuple(
+            parse_listener("advertised.listeners", text, protocols) for text in self.advertised_listeners or ()
+        )
 
 
 BROKER_CONFIGS: Final[Mapping[str, ConfigDef]] = config_defs(BrokerConfig)
 
 
-def _build(values: dict[str, Any], explicit: frozenset[str], properties: Mapping[str, object]) -> BrokerConfig:
+def _build(
+    values: dict[str, Any],
+    explicit: frozenset[str],
+    listener_overrides: Mapping[str, Value],
+    properties: Mapping[str, object],
+) -> BrokerConfig:
+    overrides = dict(listener_overrides)
     for name, raw in properties.items():
+        if name.startswith(LISTENER_PREFIX):
+            of_listener = listener_config_def(name)
+            overrides[name] = of_listener.parse(raw)
+            of_listener.check_supported(overrides[name])
+            continue
         definition = BROKER_CONFIGS.get(name)
+        if name in UNUSED:
+            raise ConfigError(f"broker property {name!r} has no use here: {UNUSED[name]}; leave it out")
         if definition is None:
-            raise unknown_name("broker property", name, BROKER_CONFIGS, _RENAMED)
+            raise unknown_name("broker property", name, BROKER_CONFIGS)
         value = definition.parse(raw)
         definition.check_supported(value)
         values[definition.attribute] = value
-    built = BrokerConfig(**values, explicit=explicit | frozenset(properties))
+    built = BrokerConfig(**values, explicit=explicit | frozenset(properties), listener_overrides=overrides)
     _check_together(built)
     return built
 
 
 def _check_together(broker: BrokerConfig) -> None:
     """Rules over several configs."""
-    bound = broker.bind_endpoints
-    ports = [listener.port for listener in bound if listener.port != 0]
-    if len(set(ports)) != len(ports):
-        raise ConfigError(f"listeners: two of them have the same port: {','.join(broker.listeners)}")
-    for listener in broker.advertised_endpoints:
-        if listener.host in ("", "0.0.0.0", "::"):  # noqa: S104 (refused, not bound)
-            raise ConfigError(
-                f"advertised.listeners: {listener} is no address that a client can connect to; name the host"
-            )
-        if listener.port == 0:
-            raise ConfigError(f"advertised.listeners: {listener} needs the port that clients connect to")
-    if broker.advertised_listeners is not None and len(broker.advertised_listeners) > len(bound):
-        raise ConfigError("advertised.listeners: there are more of them than listeners")
+    check_listeners(broker.bind_endpoints, broker.advertised_endpoints)
+    check_listener_configs(broker)
     if len(set(broker.log_dirs)) != len(broker.log_dirs):
         raise ConfigError(f"log.dirs: a folder stands there twice: {','.join(broker.log_dirs)}")
     if broker.group_min_session_timeout_ms > broker.group_max_session_timeout_ms:
@@ -360,6 +521,7 @@ def _check_together(broker: BrokerConfig) -> None:
             f"group.min.session.timeout.ms ({broker.group_min_session_timeout_ms}) is above "
             f"group.max.session.timeout.ms ({broker.group_max_session_timeout_ms})"
         )
+    check_group_protocol(broker)
     if broker.message_max_bytes > broker.socket_request_max_bytes:
         raise ConfigError(
             f"message.max.bytes ({broker.message_max_bytes}) is above socket.request.max.bytes "
@@ -370,4 +532,5 @@ def _check_together(broker: BrokerConfig) -> None:
 assert {field.name for field in dataclasses.fields(BrokerConfig)} == {
     *(definition.attribute for definition in BROKER_CONFIGS.values()),
     "explicit",
+    "listener_overrides",
 }

@@ -7,7 +7,7 @@ config `log.segment.bytes`, so the table, the typed access and the documentation
 import dataclasses
 import difflib
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -225,7 +225,10 @@ def config(
         "broker_configs": broker_configs,
         "dynamic": dynamic,
     }
-    return dataclasses.field(default=default, metadata={"config": settings})
+    # A secret must not stand in the table's repr.
+    return dataclasses.field(
+        default=default, repr=config_type is not ConfigType.PASSWORD, metadata={"config": settings}
+    )
 
 
 def config_defs(table: type) -> dict[str, ConfigDef]:
@@ -256,8 +259,8 @@ def attribute_name(name: str) -> str:
 def render(value: Value) -> str | None:
     """A value as Kafka writes it.
 
-    >>> render(("delete", "compact")), render(True), render(0.5), render(None)
-    ('delete,compact', 'true', '0.5', None)
+    >>> render(("delete", "compact")), render(True), render(0.5), render(1e308), render(None)
+    ('delete,compact', 'true', '0.5', '1.0E308', None)
     """
     if value is None:
         return None
@@ -265,13 +268,14 @@ def render(value: Value) -> str | None:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
+    if isinstance(value, float):  # as Java writes a double
+        mantissa, exponent, power = repr(value).partition("e")
+        return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(power)}" if exponent else mantissa
     return str(value)
 
 
-def unknown_name(what: str, name: str, known: Iterable[str], renamed: Mapping[str, str] | None = None) -> ConfigError:
+def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a name that no table has, with the nearest name that one has."""
-    if renamed is not None and name in renamed:
-        return ConfigError(f"{what} {name!r} is not known: {renamed[name]}")
     nearest = difflib.get_close_matches(name[:200], list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     return ConfigError(f"{what} {name[:200]!r} is not known{hint}")

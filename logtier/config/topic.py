@@ -40,9 +40,6 @@ class TopicConfig:
         ("delete",),
         "How old segments go: delete discards them by retention, compact keeps the last record of each key.",
         list_of("delete", "compact"),
-        unsupported=Unsupported(
-            lambda value: value == ("delete",), "topics of users are not compacted by this release; use delete"
-        ),
         broker_configs=("log.cleanup.policy",),
     )
     compression_gzip_level: int = config(
@@ -50,26 +47,36 @@ class TopicConfig:
         -1,
         "Compression level of gzip; used only where compression.type is gzip.",
         Validator("-1 or between 1 and 9", lambda value: value == -1 or 1 <= value <= 9),
+        broker_configs=("compression.gzip.level",),
     )
     compression_lz4_level: int = config(
-        ConfigType.INT, 9, "Compression level of lz4; used only where compression.type is lz4.", between(1, 17)
+        ConfigType.INT,
+        9,
+        "Compression level of lz4; used only where compression.type is lz4.",
+        between(1, 17),
+        unsupported=Unsupported(lambda value: value == 9, "lz4 is compressed at its default level only, which is 9"),
+        broker_configs=("compression.lz4.level",),
     )
     compression_type: str = config(
         ConfigType.STRING,
         "producer",
         "Codec of the batches on disk; producer keeps the bytes as they were sent.",
         one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        unsupported=Unsupported(
-            lambda value: value == "producer",
-            "the broker never compresses again what a producer sent; set compression.type on the producer",
-        ),
         broker_configs=("compression.type",),
     )
     compression_zstd_level: int = config(
-        ConfigType.INT, 3, "Compression level of zstd; used only where compression.type is zstd.", between(-131072, 22)
+        ConfigType.INT,
+        3,
+        "Compression level of zstd; used only where compression.type is zstd.",
+        between(-131072, 22),
+        broker_configs=("compression.zstd.level",),
     )
     delete_retention_ms: int = config(
-        ConfigType.LONG, 86_400_000, "How long a compacted topic keeps tombstones.", at_least(0)
+        ConfigType.LONG,
+        86_400_000,
+        "How long a compacted topic keeps tombstones, from the first cleaning that finds nothing older of their key.",
+        at_least(0),
+        broker_configs=("log.cleaner.delete.retention.ms",),
     )
     file_delete_delay_ms: int = config(
         ConfigType.LONG,
@@ -126,7 +133,11 @@ class TopicConfig:
         unsupported=Unsupported(lambda value: value == -2, _NO_TIERED_STORAGE),
     )
     max_compaction_lag_ms: int = config(
-        ConfigType.LONG, LONG_MAX, "Longest time a record of a compacted topic stays uncompacted.", at_least(1)
+        ConfigType.LONG,
+        LONG_MAX,
+        "Longest time a record of a compacted topic stays uncompacted.",
+        at_least(1),
+        broker_configs=("log.cleaner.max.compaction.lag.ms",),
     )
     max_message_bytes: int = config(
         ConfigType.INT,
@@ -157,10 +168,18 @@ class TopicConfig:
         broker_configs=("log.message.timestamp.type",),
     )
     min_cleanable_dirty_ratio: float = config(
-        ConfigType.DOUBLE, 0.5, "Share of a compacted log that must be dirty before it is cleaned.", between(0, 1)
+        ConfigType.DOUBLE,
+        0.5,
+        "Share of a compacted log that must be dirty before it is cleaned.",
+        between(0, 1),
+        broker_configs=("log.cleaner.min.cleanable.ratio",),
     )
     min_compaction_lag_ms: int = config(
-        ConfigType.LONG, 0, "Shortest time a record of a compacted topic stays uncompacted.", at_least(0)
+        ConfigType.LONG,
+        0,
+        "Shortest time a record of a compacted topic stays uncompacted.",
+        at_least(0),
+        broker_configs=("log.cleaner.min.compaction.lag.ms",),
     )
     min_insync_replicas: int = config(
         ConfigType.INT,
@@ -275,16 +294,12 @@ def parse_topic_config(name: str, raw: object) -> Any:
     return definition.parse(raw)
 
 
-def check_topic_overrides(overrides: Mapping[str, str], broker: BrokerConfig, *, internal: bool) -> TopicConfig:
-    """Whether a topic may have these overrides: known names, valid values, and only what this broker acts upon.
-
-    Internal topics may be compacted in name: retention never touches them.
-    """
+def check_topic_overrides(overrides: Mapping[str, str], broker: BrokerConfig) -> TopicConfig:
+    """Whether a topic may have these overrides: known names, valid values, and only what this broker acts upon."""
     resolved = TopicConfig.resolve(overrides, broker)
     for name in overrides:
         definition = TOPIC_CONFIGS[name]
-        if not (internal and name == "cleanup.policy"):
-            definition.check_supported(getattr(resolved, definition.attribute))
+        definition.check_supported(getattr(resolved, definition.attribute))
     if resolved.min_compaction_lag_ms > resolved.max_compaction_lag_ms:
         raise ConfigError(
             f"min.compaction.lag.ms ({resolved.min_compaction_lag_ms}) is above max.compaction.lag.ms "

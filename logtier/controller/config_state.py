@@ -6,12 +6,15 @@ from typing import Any
 
 from logtier.config import (
     BROKER_CONFIGS,
+    GROUP_CONFIGS,
     TOPIC_CONFIGS,
     BrokerConfig,
     ConfigDef,
     ConfigError,
     ConfigType,
+    ConsumerGroupConfig,
     TopicConfig,
+    check_group_overrides,
     check_topic_overrides,
     render,
 )
@@ -27,6 +30,7 @@ from logtier.controller.state import Plan
 from logtier.metadata import paths
 from logtier.metadata.image import MetadataImage, dynamic_broker_configs
 from logtier.metadata.store import Create, Delete, Operation, SetData
+from logtier.metadata.topic_names import topic_name_problem
 from logtier.protocol.errors import ErrorCode, KafkaError
 
 
@@ -50,10 +54,14 @@ def plan_alter_configs(
                     operations = _alter_topic(image, static_config, change)
                 case ConfigResourceType.BROKER:
                     operations = _alter_broker(image, static_config, change)
+                case ConfigResourceType.GROUP:
+                    operations = _alter_group(image, static_config, change)
                 case _:
                     raise unsupported_resource(change.resource_type)
         except ConfigError as error:
-            refusal = KafkaError(ErrorCode.invalid_config, str(error))
+            is_broker = change.resource_type == ConfigResourceType.BROKER
+            # As Kafka: a broker's own configs are refused with the code of a wrong request.
+            refusal = KafkaError(ErrorCode.invalid_request if is_broker else ErrorCode.invalid_config, str(error))
             plan.results.append(ConfigResult(change.resource_type, change.resource_name, refusal))
         except KafkaError as error:
             plan.results.append(ConfigResult(change.resource_type, change.resource_name, error))
@@ -70,7 +78,7 @@ def unsupported_resource(resource_type: int) -> KafkaError:
     except ValueError:
         name = str(resource_type)
     return KafkaError(
-        ErrorCode.invalid_request, f"Configs of resource type {name} are not supported; TOPIC and BROKER are."
+        ErrorCode.invalid_request, f"Configs of resource type {name} are not supported; TOPIC, BROKER and GROUP are."
     )
 
 
@@ -87,12 +95,17 @@ def _check_operations(change: ConfigChange) -> None:
 
 
 def _alter_topic(image: MetadataImage, static_config: BrokerConfig, change: ConfigChange) -> list[Operation]:
+    if not change.resource_name:
+        raise KafkaError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
+    problem = topic_name_problem(change.resource_name)
+    if problem is not None:
+        raise KafkaError(ErrorCode.invalid_topic_exception, problem)
     topic = image.topic(change.resource_name)
     if topic is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{change.resource_name[:249]}' does not exist.")
     defaults = TopicConfig.resolve({}, static_config)
     altered = _altered(change, topic.configs, TOPIC_CONFIGS, "topic config", defaults)
-    check_topic_overrides(altered, static_config, internal=topic.is_internal)
+    check_topic_overrides(altered, static_config)
     return _write(paths.topic_config_path(topic.name), topic.configs, altered)
 
 
@@ -123,6 +136,18 @@ def _alter_broker(image: MetadataImage, static_config: BrokerConfig, change: Con
     return operations
 
 
+def _alter_group(image: MetadataImage, static_config: BrokerConfig, change: ConfigChange) -> list[Operation]:
+    name = change.resource_name
+    if not name:
+        raise KafkaError(ErrorCode.invalid_request, "Default group resources are not allowed.")
+    current = image.group_configs.get(name, {})
+    broker = static_config.with_properties(dynamic_broker_configs(image, static_config.node_id))
+    defaults = ConsumerGroupConfig.resolve({}, broker)
+    altered = _altered(change, current, GROUP_CONFIGS, "group config", defaults)
+    check_group_overrides(altered, broker)
+    return _write(paths.group_config_path(name), current, altered)
+
+
 def _altered(
     change: ConfigChange, current: Mapping[str, str], definitions: Mapping[str, ConfigDef], what: str, defaults: Any
 ) -> dict[str, str]:
@@ -130,8 +155,8 @@ def _altered(
     for operation in change.operations:
         definition = definitions.get(operation.name)
         if definition is None:
-            if operation.type == ConfigOperationType.DELETE and operation.name in altered:
-                del altered[operation.name]
+            if operation.type == ConfigOperationType.DELETE:
+                altered.pop(operation.name, None)
                 continue
             raise unknown_name(what, operation.name, definitions)
         inherited = render(getattr(defaults, definition.attribute))

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from logtier.config import BrokerConfig
+from logtier.config import BrokerConfig, Listener
+from logtier.controller.acl_state import AclDeletion, plan_create_acls, plan_delete_acls
 from logtier.controller.commands import (
     ConfigChange,
     ConfigResult,
@@ -18,7 +19,16 @@ from logtier.controller.commands import (
 )
 from logtier.controller.config_state import plan_alter_configs
 from logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
-from logtier.controller.state import Plan, plan_create_partitions, plan_create_topics, plan_delete_topics
+from logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
+from logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion, plan_alter_scram
+from logtier.controller.state import (
+    CountMutations,
+    Plan,
+    plan_create_partitions,
+    plan_create_topics,
+    plan_delete_topics,
+    unlimited,
+)
 from logtier.metadata import paths
 from logtier.metadata.image import MetadataCache, MetadataImage
 from logtier.metadata.store import (
@@ -37,6 +47,7 @@ from logtier.metadata.store import (
 from logtier.protocol import uuids
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.runtime.clock import Clock
+from logtier.security.acls import AclBinding, AclFilter
 
 log = logging.getLogger(__name__)
 
@@ -91,31 +102,46 @@ class Controller:
                 self._elected = False
                 await self._store.multi([Check(paths.CONTROLLER_EPOCH, self._epoch_version), Delete(paths.CONTROLLER)])
 
-    async def register_broker(self, broker_id: int, host: str, port: int, rack: str | None = None) -> None:
+    async def register_broker(
+        self, broker_id: int, host: str, port: int, rack: str | None = None, endpoints: Sequence[Listener] = ()
+    ) -> None:
         """Say that a broker is alive and where clients reach it; again, when that changes."""
 
         async def register() -> None:
             path = paths.broker_path(broker_id)
-            data = paths.encode_broker(host, port, rack, self._epoch)
+            data = paths.encode_broker(host, port, rack, self._epoch, endpoints)
             known = broker_id in self._cache.image.brokers
             await self._write([SetData(path, data) if known else Create(path, data, ephemeral=True)])
 
         await self._command(register)
 
-    async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicResult]:
+    async def create_topics(
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        count_mutations: CountMutations = unlimited,
+    ) -> list[TopicResult]:
         """Create topics, each taken or refused by itself; one result for each name."""
         return await self._planned(
             lambda image: plan_create_topics(
-                image, self._cache.config, topics, lambda: self._draw_topic_id(image), self._prng.randrange
+                image,
+                self._cache.config,
+                topics,
+                lambda: self._draw_topic_id(image),
+                self._prng.randrange,
+                count_mutations,
             ),
             lambda error: [TopicResult(name, error) for name in dict.fromkeys(topic.name for topic in topics)],
             validate_only=validate_only,
         )
 
-    async def delete_topics(self, topics: Sequence[str | UUID]) -> list[DeleteResult]:
+    async def delete_topics(
+        self, topics: Sequence[str | UUID], *, count_mutations: CountMutations = unlimited
+    ) -> list[DeleteResult]:
         """Delete topics by name or id; one result for each topic."""
         return await self._planned(
-            lambda image: plan_delete_topics(image, self._cache.config, topics),
+            lambda image: plan_delete_topics(image, self._cache.config, topics, count_mutations),
             lambda error: [
                 DeleteResult(topic, None, error) if isinstance(topic, str) else DeleteResult(None, topic, error)
                 for topic in dict.fromkeys(topics)
@@ -123,11 +149,15 @@ class Controller:
         )
 
     async def create_partitions(
-        self, requests: Sequence[NewPartitions], *, validate_only: bool = False
+        self,
+        requests: Sequence[NewPartitions],
+        *,
+        validate_only: bool = False,
+        count_mutations: CountMutations = unlimited,
     ) -> list[TopicResult]:
         """Grow topics; one result for each name."""
         return await self._planned(
-            lambda image: plan_create_partitions(image, requests, self._prng.randrange),
+            lambda image: plan_create_partitions(image, requests, self._prng.randrange, count_mutations),
             lambda error: [TopicResult(name, error) for name in dict.fromkeys(request.name for request in requests)],
             validate_only=validate_only,
         )
@@ -144,6 +174,40 @@ class Controller:
                     (change.resource_type, change.resource_name) for change in changes
                 )
             ],
+            validate_only=validate_only,
+        )
+
+    async def alter_scram_credentials(
+        self, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion]
+    ) -> list[ScramResult]:
+        """Change credentials of users; one result for each user."""
+        return await self._planned(
+            lambda image: plan_alter_scram(image, deletions, upsertions),
+            lambda error: [
+                ScramResult(user, error)
+                for user in dict.fromkeys([*(one.user for one in deletions), *(one.user for one in upsertions)])
+            ],
+        )
+
+    async def create_acls(self, bindings: Sequence[AclBinding]) -> list[KafkaError | None]:
+        """Make access control lists, each taken or refused by itself; an error or None for each binding."""
+        return await self._planned(
+            lambda image: plan_create_acls(image, bindings), lambda error: [error for _ in bindings]
+        )
+
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[AclDeletion]:
+        """Remove the access control lists that filters find; one result for each filter."""
+        return await self._planned(
+            lambda image: plan_delete_acls(image, filters), lambda error: [AclDeletion(error=error) for _ in filters]
+        )
+
+    async def alter_client_quotas(
+        self, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
+    ) -> list[KafkaError | None]:
+        """Change quotas of clients, each entity by itself; an error or None for each."""
+        return await self._planned(
+            lambda image: plan_alter_quotas(image, alterations),
+            lambda error: [error for _ in alterations],
             validate_only=validate_only,
         )
 
@@ -261,7 +325,16 @@ class Controller:
 
     async def _load_image(self) -> MetadataImage:
         nodes = [paths.CLUSTER_ID, paths.CONTROLLER]
-        for parent in (paths.BROKER_IDS, paths.TOPICS, paths.TOPIC_CONFIGS, paths.BROKER_CONFIGS):
+        for parent in (
+            paths.BROKER_IDS,
+            paths.TOPICS,
+            paths.TOPIC_CONFIGS,
+            paths.BROKER_CONFIGS,
+            paths.GROUP_CONFIGS,
+            paths.ACLS,
+            paths.CLIENT_QUOTAS,
+            paths.SCRAM_USERS,
+        ):
             nodes += [f"{parent}/{name}" for name in await self._store.children(parent)]
         return MetadataImage().apply([(path, (await self._store.get(path))[0]) for path in nodes])
 

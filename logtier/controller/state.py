@@ -27,6 +27,13 @@ MAX_PARTITIONS_PER_CLUSTER: Final = 100_000
 
 Result = TypeVar("Result")
 
+CountMutations = Callable[[int], None]
+"""Counts partitions that are about to be made or removed; it raises KafkaError where a client's quota forbids them."""
+
+
+def unlimited(partitions: int) -> None:
+    """Counts nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[Result]):
@@ -42,6 +49,7 @@ def plan_create_topics(
     topics: Sequence[NewTopic],
     draw_topic_id: Callable[[], UUID],
     draw_start: Callable[[int], int],
+    count_mutations: CountMutations = unlimited,
 ) -> Plan[TopicResult]:
     """Create topics: each is taken or refused by itself; a name that is asked for twice is refused once.
 
@@ -49,6 +57,7 @@ def plan_create_topics(
         config: Where numbers of partitions and replicas come from when a topic names none.
         draw_topic_id: Gives an id that no topic has had.
         draw_start: Gives a number below its argument: where the placement of a topic begins.
+        count_mutations: The client's quota.
     """
     plan: Plan[TopicResult] = Plan()
     asked = Counter(topic.name for topic in topics)
@@ -62,6 +71,7 @@ def plan_create_topics(
             replicas = _new_assignment(image, config, topic, draw_start)
             configs = _new_configs(config, topic)
             budget.take(len(replicas))
+            count_mutations(len(replicas))
         except KafkaError as error:
             plan.results.append(TopicResult(name, error))
             continue
@@ -75,7 +85,12 @@ def plan_create_topics(
     return plan
 
 
-def plan_delete_topics(image: MetadataImage, config: BrokerConfig, topics: Sequence[str | UUID]) -> Plan[DeleteResult]:
+def plan_delete_topics(
+    image: MetadataImage,
+    config: BrokerConfig,
+    topics: Sequence[str | UUID],
+    count_mutations: CountMutations = unlimited,
+) -> Plan[DeleteResult]:
     """Delete topics, each by its name or by its id; what is asked for twice is refused once."""
     plan: Plan[DeleteResult] = Plan()
     found = [image.topic(topic) if isinstance(topic, str) else image.topic_by_id(topic) for topic in topics]
@@ -99,6 +114,7 @@ def plan_delete_topics(image: MetadataImage, config: BrokerConfig, topics: Seque
             if names[topic.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, f"Topic '{topic.name}' stands in the request twice.")
             _check_not_internal(topic.name, "deleted")
+            count_mutations(len(topic.partitions))
         except KafkaError as error:
             plan.results.append(DeleteResult(name, topic_id, error))
             continue
@@ -110,7 +126,10 @@ def plan_delete_topics(image: MetadataImage, config: BrokerConfig, topics: Seque
 
 
 def plan_create_partitions(
-    image: MetadataImage, requests: Sequence[NewPartitions], draw_start: Callable[[int], int]
+    image: MetadataImage,
+    requests: Sequence[NewPartitions],
+    draw_start: Callable[[int], int],
+    count_mutations: CountMutations = unlimited,
 ) -> Plan[TopicResult]:
     """Grow topics, each by itself; those that are there keep their partitions as they are."""
     plan: Plan[TopicResult] = Plan()
@@ -126,6 +145,7 @@ def plan_create_partitions(
             _check_not_internal(name, "given more partitions")
             added = _added_assignment(image, topic, request, draw_start)
             budget.take(len(added))
+            count_mutations(len(added))
         except KafkaError as error:
             plan.results.append(TopicResult(name, error))
             continue
@@ -279,7 +299,7 @@ def _new_configs(config: BrokerConfig, topic: NewTopic) -> dict[str, str]:
             raise KafkaError(ErrorCode.invalid_config, f"Topic config {name[:200]!r} has no value.")
         configs[name] = value
     try:
-        check_topic_overrides(configs, config, internal=topic.name in INTERNAL_TOPICS)
+        check_topic_overrides(configs, config)
     except ConfigError as error:
         raise KafkaError(ErrorCode.invalid_config, str(error)) from None
     return configs

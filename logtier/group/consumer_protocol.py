@@ -1,16 +1,42 @@
-"""The one look into the opaque metadata that the broker allows itself: which topics a consumer subscribes to.
+"""The embedded protocol of classic consumers: the subscription that a member brings, the assignment that it gets.
 
-Every version of the consumer protocol's subscription begins as version 0 does (int16 version, array of topic names), so
-this reads versions that do not exist yet. Offset expiry and OffsetDelete need it to spare topics that are in use.
+To the broker both are opaque, but for two questions. Which topics does a group subscribe to: offset expiry and
+OffsetDelete have to spare those. And, where classic members and members of the consumer protocol share a group
+(KIP-848's online migration): what does a member own, and what shall it have.
+
+Every version of a subscription begins as version 0 does, so this reads versions that do not exist yet:
+
+    version int16, topics [string], user data nullable bytes
+    from version 1 on: owned partitions [topic string, partitions [int32]]; 2: generation int32; 3: rack nullable string
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from logtier.group.record_codec import RecordReader, plain_string
 
 PROTOCOL_TYPE = "consumer"
 
 _HEADER = struct.Struct(">hi")
 _LENGTH = struct.Struct(">h")
+_COUNT = struct.Struct(">i")
+
+_VERSION_MAX: Final = 3
+_OWNED_FROM: Final = 1
+_GENERATION_FROM: Final = 2
+_RACK_FROM: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A ConsumerProtocolSubscription, as far as the broker needs it. `owned` are partitions by topic name."""
+
+    version: int
+    topics: frozenset[str]
+    owned: Mapping[str, frozenset[int]]
+    rack_id: str | None
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
@@ -49,3 +75,62 @@ def all_subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | No
             return None
         topics |= found
     return frozenset(topics)
+
+
+def parse_subscription(data: bytes) -> Subscription:
+    """The whole of a subscription; ValueError or struct.error if the bytes are none."""
+    reader = RecordReader(data)
+    version = reader.int16()
+    if version < 0:
+        raise ValueError(f"version {version}")
+    topics = frozenset(reader.string() for _ in range(reader.array_length()))
+    _skip_nullable_bytes(reader)
+    owned = _read_partitions(reader) if version >= _OWNED_FROM else {}
+    if version >= _GENERATION_FROM:
+        reader.int32()
+    rack_id = reader.nullable_string() if version >= _RACK_FROM else None
+    return Subscription(version, topics, owned, rack_id or None)
+
+
+def parse_assignment(data: bytes) -> tuple[Mapping[str, frozenset[int]], bool]:
+    """The partitions of an assignment by topic name, and whether it carries data of a custom assignor.
+
+    Empty bytes are an empty assignment: what a member has before its leader assigned. ValueError or struct.error if the
+    bytes are no assignment.
+    """
+    if not data:
+        return {}, False
+    reader = RecordReader(data)
+    if reader.int16() < 0:
+        raise ValueError("a negative version")
+    return _read_partitions(reader), _skip_nullable_bytes(reader) > 0
+
+
+def encode_assignment(version: int, partitions: Mapping[str, Iterable[int]]) -> bytes:
+    """A ConsumerProtocolAssignment for a member whose subscription is of this version.
+
+    >>> encode_assignment(1, {"t": [0, 1]}).hex()
+    '000100000001000174000000020000000000000001ffffffff'
+    """
+    parts = [_HEADER.pack(min(version, _VERSION_MAX), len(partitions))]
+    for topic, indexes in sorted(partitions.items()):
+        numbers = sorted(indexes)
+        parts += (plain_string(topic), _COUNT.pack(len(numbers)), *map(_COUNT.pack, numbers))
+    parts.append(_COUNT.pack(-1))
+    return b"".join(parts)
+
+
+def _read_partitions(reader: RecordReader) -> dict[str, frozenset[int]]:
+    partitions: dict[str, frozenset[int]] = {}
+    for _ in range(reader.array_length()):
+        topic = reader.string()
+        partitions[topic] = frozenset(reader.int32() for _ in range(reader.array_length()))
+    return partitions
+
+
+def _skip_nullable_bytes(reader: RecordReader) -> int:
+    """How many bytes of user data there were."""
+    size = reader.int32()
+    if size > 0:
+        reader.skip(size)
+    return max(size, 0)

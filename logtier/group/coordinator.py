@@ -1,4 +1,4 @@
-"""The group coordinator: the shell around the pure groups. It holds who waits, the timers and the writes."""
+"""The group coordinator: where groups are, what they have committed, and which protocol a request is of."""
 
 import asyncio
 import logging
@@ -9,30 +9,23 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from logtier.config import BrokerConfig
-from logtier.group.core import GroupLimits
-from logtier.group.events import (
-    UNKNOWN_MEMBER_ID,
-    ArmTimer,
-    Explain,
-    GroupMetadata,
-    GroupState,
-    Instruction,
-    Join,
-    JoinResult,
-    LeavingMember,
-    Persist,
-    RespondJoin,
-    RespondSync,
-    Sync,
-    SyncResult,
-)
+from logtier.group.classic_groups import ClassicGroups
+from logtier.group.consumer_group import ConsumerGroup
+from logtier.group.consumer_groups import ConsumerGroups
+from logtier.group.consumer_protocol import PROTOCOL_TYPE
+from logtier.group.consumer_state import ConsumerGroupState
+from logtier.group.consumer_step import Heartbeat, HeartbeatResult
+from logtier.group.events import UNKNOWN_MEMBER_ID, GroupState, Join, JoinResult, LeavingMember, Sync, SyncResult
 from logtier.group.group import Group
 from logtier.group.offsets import CommittedOffset, GroupOffsets, expired_offsets
 from logtier.group.offsets_topic import OFFSETS_TOPIC, TopicCreator, create_offsets_topic, offsets_topic
+from logtier.group.registry import AnyGroup, GroupRegistry, GroupReplacedError
 from logtier.group.state_log import MetadataSource, Replicas, StateLog
+from logtier.group.transactional_offsets import TransactionalOffsets
 from logtier.metadata.image import BrokerRegistration, MetadataDelta
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.protocol.uuids import random_uuid, to_text
 from logtier.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -42,6 +35,8 @@ logger = logging.getLogger(__name__)
 NAME_BYTES_MAX = 32_000
 
 _MINUTE_MS = 60_000
+#: The version of OffsetCommit that tells a member that its group does not exist; before, it is an old generation.
+_GROUP_NOT_FOUND_FROM = 9
 
 
 class Metadata(MetadataSource, Protocol):
@@ -54,8 +49,8 @@ class Metadata(MetadataSource, Protocol):
 class GroupCoordinator:
     """All groups whose partition of `__consumer_offsets` this broker leads.
 
-    Called from the event loop only. Invariants: an OffsetCommit is answered after it is in the log; a waiting request
-    is answered by an instruction of its group, or when the coordinator stops; one timer a group.
+    Called from the event loop only. A group is of one protocol at a time, and may change it: members of the classic
+    protocol are also served inside of a consumer group. Invariant: an OffsetCommit is answered after it is in the log.
     """
 
     def __init__(
@@ -73,14 +68,13 @@ class GroupCoordinator:
         self._controller = controller
         self._metadata = metadata
         self._log = StateLog(replica_manager, metadata, config.offsets_commit_timeout_ms)
-        self._limits = GroupLimits(config.group_max_size, config.group_initial_rebalance_delay_ms)
-        self._groups: dict[str, Group] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._joining: dict[int, asyncio.Future[JoinResult]] = {}
-        self._syncing: dict[int, asyncio.Future[SyncResult]] = {}
-        self._token = 0
-        #: The write of a group that is under way, by group: a deletion has to come after it.
-        self._persisting: dict[str, asyncio.Task[None]] = {}
+        self._groups: GroupRegistry = {}
+        self._classic = ClassicGroups(config, clock, self._log, self._groups, self._spawn)
+        self._consumer = ConsumerGroups(config, clock, self._log, self._groups, metadata, self._classic, self._spawn)
+        #: What producers commit in their transactions.
+        self.transactional = TransactionalOffsets(
+            clock, self._log, self._groups, self._availability, lambda group_id: self._classic.load(group_id, None)
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._loading: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -94,20 +88,11 @@ class GroupCoordinator:
     async def stop(self) -> None:
         """Let writes finish, answer whoever waits; groups live on in the log."""
         self._is_stopped = True
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        if self._persisting:
-            await asyncio.wait(list(self._persisting.values()))
+        await self._classic.stop()
+        await self._consumer.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for joining in self._joining.values():
-            if not joining.done():
-                joining.set_result(JoinResult(UNKNOWN_MEMBER_ID, ErrorCode.coordinator_not_available))
-        for syncing in self._syncing.values():
-            if not syncing.done():
-                syncing.set_result(SyncResult(ErrorCode.coordinator_not_available))
 
     # ---- where a group is ----
 
@@ -131,6 +116,15 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.coordinator_not_available, f"no broker leads the partition of group {group_id}")
         return broker
 
+    async def offsets_partition(self, group_id: str) -> TopicPartition:
+        """The partition of `__consumer_offsets` that has a group's offsets.
+
+        Raises:
+            KafkaError: coordinator_not_available.
+        """
+        await self.find(group_id)
+        return TopicPartition(OFFSETS_TOPIC, self._log.partition_of(group_id))
+
     # ---- membership ----
 
     async def join(
@@ -152,7 +146,6 @@ class GroupCoordinator:
         """Take part in the group's next generation; answered when everybody has joined, or time is up."""
         config = self._config
         error = self._availability(group_id)
-        group = self._groups.get(group_id)
         names = (
             group_id,
             member_id,
@@ -165,35 +158,48 @@ class GroupCoordinator:
             pass
         elif not config.group_min_session_timeout_ms <= session_timeout_ms <= config.group_max_session_timeout_ms:
             error = ErrorCode.invalid_session_timeout
-        elif any(len(name) * 4 > NAME_BYTES_MAX and len(name.encode()) > NAME_BYTES_MAX for name in names):
+        elif any(_is_too_long(name) for name in names):
             error = ErrorCode.invalid_request
-        elif group is None and member_id != UNKNOWN_MEMBER_ID:
+        elif group_id not in self._groups and member_id != UNKNOWN_MEMBER_ID:
             error = ErrorCode.unknown_member_id
         if error is not ErrorCode.none:
             return JoinResult(member_id, error)
-        if group is None:
-            group = self._groups[group_id] = Group(group_id, self._limits)
-        self._token += 1
-        future: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
-        self._joining[self._token] = future
-        event = Join(
-            self._token,
-            member_id,
-            f"{group_instance_id or client_id}-{UUID(int=self._prng.getrandbits(128), version=4)}",
-            group_instance_id,
-            client_id,
-            client_host,
-            session_timeout_ms,
-            rebalance_timeout_ms,
-            protocol_type,
-            tuple(protocols),
-            requires_known_member_id,
-            supports_skipping_assignment,
-            reason,
-        )
-        self._execute(group, group.join(event, self._clock.monotonic_ms()))
-        self._drop_if_unused(group)
-        return await future
+
+        def event(token: int) -> Join:
+            return Join(
+                token,
+                member_id,
+                f"{group_instance_id or client_id}-{UUID(int=self._prng.getrandbits(128), version=4)}",
+                group_instance_id,
+                client_id,
+                client_host,
+                session_timeout_ms,
+                rebalance_timeout_ms,
+                protocol_type,
+                tuple(protocols),
+                requires_known_member_id,
+                supports_skipping_assignment,
+                reason,
+            )
+
+        while True:
+            group = self._groups.get(group_id)
+            if not isinstance(group, ConsumerGroup):
+                return await self._classic.join(group_id, group, event)
+            try:
+                if group.state.members:
+                    joined = await self._consumer.classic_join(group, event(0))
+                    if joined is not None:
+                        return joined
+                elif member_id != UNKNOWN_MEMBER_ID:
+                    return JoinResult(member_id, ErrorCode.unknown_member_id)
+                else:
+                    await self._consumer.delete(group, with_offsets=False)
+                    logger.info("group %s: an empty consumer group becomes a classic one", group_id)
+            except GroupReplacedError:
+                continue
+            except KafkaError as refusal:
+                return JoinResult(UNKNOWN_MEMBER_ID, refusal.code)
 
     async def sync(
         self,
@@ -208,35 +214,41 @@ class GroupCoordinator:
     ) -> SyncResult:
         """Get a member's assignment; answered when the leader's is in the log."""
         error = self._availability(group_id)
-        group = self._groups.get(group_id)
         if error is not ErrorCode.none:
             return SyncResult(error)
-        if group is None:
-            return SyncResult(ErrorCode.unknown_member_id)
-        self._token += 1
-        future: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
-        self._syncing[self._token] = future
-        event = Sync(
-            self._token, member_id, group_instance_id, generation_id, protocol_type, protocol_name, assignments
-        )
-        self._execute(group, group.sync(event))
-        return await future
+
+        def event(token: int) -> Sync:
+            return Sync(token, member_id, group_instance_id, generation_id, protocol_type, protocol_name, assignments)
+
+        while True:
+            group = self._groups.get(group_id)
+            if group is None:
+                return SyncResult(ErrorCode.unknown_member_id)
+            if isinstance(group, Group):
+                return await self._classic.sync(group, event)
+            try:
+                return await self._consumer.classic_sync(group, event(0))
+            except GroupReplacedError:
+                continue
+            except KafkaError as refusal:
+                return SyncResult(refusal.code)
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int) -> ErrorCode:
         """A member lives; `rebalance_in_progress` asks it to join again."""
         error = self._availability(group_id)
         if error is ErrorCode.coordinator_load_in_progress:
-            return (
-                ErrorCode.none
-            )  # the client is told nothing it could act on; its session starts anew with the loading
+            # The client is told nothing it could act on; its session starts anew with the loading.
+            return ErrorCode.none
         if error is not ErrorCode.none:
             return error
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
+        if isinstance(group, ConsumerGroup):
+            return self._consumer.classic_heartbeat(group, member_id, group_instance_id, generation_id)
         return group.heartbeat(member_id, group_instance_id, generation_id, self._clock.monotonic_ms())
 
-    def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[ErrorCode]:
+    async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[ErrorCode]:
         """Take members out of their group; one error code for each.
 
         Raises:
@@ -245,13 +257,39 @@ class GroupCoordinator:
         error = self._availability(group_id)
         if error is not ErrorCode.none:
             raise KafkaError(error)
-        group = self._groups.get(group_id)
-        if group is None:
-            return [ErrorCode.unknown_member_id] * len(members)
-        errors, instructions = group.leave(members, self._clock.monotonic_ms())
-        self._execute(group, instructions)
-        self._drop_if_unused(group)
-        return errors
+        while True:
+            group = self._groups.get(group_id)
+            if group is None:
+                return [ErrorCode.unknown_member_id] * len(members)
+            if isinstance(group, Group):
+                return self._classic.leave(group, members)
+            try:
+                return await self._consumer.classic_leave(group, members)
+            except GroupReplacedError:
+                continue
+
+    async def consumer_heartbeat(
+        self, group_id: str, beat: Heartbeat, is_visible: Callable[[str], bool] = lambda _: True
+    ) -> HeartbeatResult:
+        """A member of the consumer protocol (KIP-848) joins, lives or leaves, by its epoch.
+
+        Args:
+            is_visible: Whether the member may know of a topic: its regular expression matches no others.
+
+        Raises:
+            KafkaError: what the request is refused with.
+        """
+        error = self._availability(group_id)
+        if error is not ErrorCode.none:
+            raise KafkaError(error)
+        texts = (group_id, beat.member_id, beat.instance_id, beat.rack_id, beat.client_id, beat.topic_regex)
+        if any(_is_too_long(text or "") for text in texts):
+            raise KafkaError(ErrorCode.invalid_request, f"A name has at most {NAME_BYTES_MAX} bytes.")
+        if beat.member_epoch < 0:
+            return await self._consumer.leave(group_id, beat.member_id, beat.member_epoch, beat.instance_id)
+        if not beat.member_id:
+            beat = replace(beat, member_id=to_text(random_uuid(self._prng)))
+        return await self._consumer.heartbeat(group_id, beat, is_visible)
 
     # ---- offsets ----
 
@@ -263,6 +301,7 @@ class GroupCoordinator:
         group_instance_id: str | None,
         generation_id: int,
         commits: Mapping[TopicPartition, CommittedOffset],
+        api_version: int = _GROUP_NOT_FOUND_FROM,
     ) -> None:
         """Commit offsets, all or none; returns when they are in the log.
 
@@ -272,24 +311,33 @@ class GroupCoordinator:
         self._log.active_partition_of(group_id)
         group = self._groups.get(group_id)
         if group is not None:
-            group.check_offset_commit(member_id, group_instance_id, generation_id, self._clock.monotonic_ms())
+            group.check_offset_commit(
+                member_id, group_instance_id, generation_id, self._clock.monotonic_ms(), api_version=api_version
+            )
         elif generation_id >= 0:
-            raise KafkaError(ErrorCode.illegal_generation, f"group {group_id} does not exist")
-        elif len(group_id.encode()) > NAME_BYTES_MAX:
+            is_told = api_version >= _GROUP_NOT_FOUND_FROM
+            code = ErrorCode.group_id_not_found if is_told else ErrorCode.illegal_generation
+            raise KafkaError(code, f"group {group_id} does not exist")
+        elif _is_too_long(group_id):
             raise KafkaError(ErrorCode.invalid_group_id, f"a group id has at most {NAME_BYTES_MAX} bytes")
         if not commits:
             return
         await self._log.write_offsets(group_id, commits, self._clock.now_ms())
         if group_id not in self._groups:
-            self._groups[group_id] = Group(group_id, self._limits)
+            self._classic.load(group_id, None)
 
-    def committed(self, group_id: str) -> GroupOffsets:
+    def committed(self, group_id: str, *, member_id: str | None = None, member_epoch: int = -1) -> GroupOffsets:
         """The committed offsets of a group; empty for one that does not exist.
 
+        A member of a consumer group may say its epoch, so that it reads no offsets that are older than its assignment.
+
         Raises:
-            KafkaError: not_coordinator or coordinator_load_in_progress.
+            KafkaError: not_coordinator, coordinator_load_in_progress, unknown_member_id or stale_member_epoch.
         """
         self._log.active_partition_of(group_id)
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            group.check_offset_fetch(member_id, member_epoch)
         return self._log.offsets.get(group_id) or GroupOffsets()
 
     async def delete_offsets(
@@ -304,24 +352,28 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.group_id_not_found, f"group {group_id} does not exist")
-        is_consumer = group.protocol_type == "consumer"
-        if group.state is not GroupState.EMPTY and not is_consumer:
+        is_empty = _is_empty(group)
+        if not is_empty and group.protocol_type != PROTOCOL_TYPE:
             raise KafkaError(ErrorCode.non_empty_group, f"group {group_id} has members")
         errors = {
             key: ErrorCode.group_subscribed_to_topic
-            if group.state is not GroupState.EMPTY and group.is_subscribed_to(key.topic)
+            if not is_empty and group.is_subscribed_to(key.topic)
             else ErrorCode.none
             for key in partitions
         }
         offsets = self.committed(group_id)
-        removed = [key for key, error in errors.items() if error is ErrorCode.none and key in offsets]
+        removed = [
+            key
+            for key, error in errors.items()
+            if error is ErrorCode.none and (key in offsets or self._log.pending.has(group_id, key))
+        ]
         if removed:
             await self._log.write_tombstones(group_id, removed, self._clock.now_ms())
         return errors
 
     # ---- administration ----
 
-    def group(self, group_id: str) -> Group | None:
+    def group(self, group_id: str) -> AnyGroup | None:
         """A group to look at.
 
         Raises:
@@ -330,7 +382,7 @@ class GroupCoordinator:
         self._log.active_partition_of(group_id)
         return self._groups.get(group_id)
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[AnyGroup]:
         """All groups coordinated here, to look at.
 
         Raises:
@@ -346,79 +398,29 @@ class GroupCoordinator:
         Raises:
             KafkaError: group_id_not_found, non_empty_group, or the log's.
         """
-        writing = self._persisting.get(group_id)
-        if writing is not None:
-            await asyncio.wait([writing])
-        group = self.group(group_id)
-        if group is None:
-            raise KafkaError(ErrorCode.group_id_not_found, f"group {group_id} does not exist")
-        if group.state is not GroupState.EMPTY:
-            raise KafkaError(ErrorCode.non_empty_group, f"group {group_id} has members")
-        await self._log.write_tombstones(group_id, self.committed(group_id), self._clock.now_ms(), with_group=True)
-        logger.info("group %s: deleted", group_id)
-        if self._groups.get(group_id) is group and not group.members:  # nobody has joined meanwhile
-            self._remove(group)
-
-    # ---- instructions ----
-
-    def _execute(self, group: Group, instructions: Sequence[Instruction]) -> None:
-        for instruction in instructions:
-            if isinstance(instruction, RespondJoin):
-                joining = self._joining.pop(instruction.token)
-                if not joining.done():  # else the client has gone
-                    joining.set_result(instruction.result)
-            elif isinstance(instruction, RespondSync):
-                syncing = self._syncing.pop(instruction.token)
-                if not syncing.done():
-                    syncing.set_result(instruction.result)
-            elif isinstance(instruction, ArmTimer):
-                self._arm(group, instruction.deadline_ms)
-            elif isinstance(instruction, Explain):
-                logger.info("%s", instruction.text)
+        while True:
+            await self._classic.written(group_id)
+            group = self.group(group_id)
+            if group is None:
+                raise KafkaError(ErrorCode.group_id_not_found, f"group {group_id} does not exist")
+            if isinstance(group, ConsumerGroup):
+                try:
+                    await self._consumer.delete(group, with_offsets=True)
+                except GroupReplacedError:
+                    continue
             else:
-                self._persist(group, instruction)
-
-    def _arm(self, group: Group, deadline_ms: int) -> None:
-        if self._is_stopped:
+                await self._delete_classic(group)
+            logger.info("group %s: deleted", group_id)
             return
-        armed = self._timers.get(group.group_id)
-        if armed is not None:
-            armed.cancel()
-        delay_s = max(0, deadline_ms - self._clock.monotonic_ms()) / 1000
-        self._timers[group.group_id] = asyncio.get_running_loop().call_later(delay_s, self._fire, group)
 
-    def _fire(self, group: Group) -> None:
-        if self._groups.get(group.group_id) is not group:
-            return
-        del self._timers[group.group_id]
-        self._execute(group, group.timer_expired(self._clock.monotonic_ms()))
-        self._drop_if_unused(group)
-
-    def _persist(self, group: Group, instruction: Persist) -> None:
+    async def _delete_classic(self, group: Group) -> None:
+        if group.state is not GroupState.EMPTY:
+            raise KafkaError(ErrorCode.non_empty_group, f"group {group.group_id} has members")
         now_ms = self._clock.now_ms()
-        group.current_state_timestamp_ms = now_ms
-        metadata = replace(instruction.metadata, current_state_timestamp_ms=now_ms)
-        before = self._persisting.get(group.group_id)
-        task = self._spawn(self._write_group(group, instruction.persist_id, metadata, before))
-        self._persisting[group.group_id] = task
-
-    async def _write_group(
-        self, group: Group, persist_id: int, metadata: GroupMetadata, before: asyncio.Task[None] | None
-    ) -> None:
-        if before is not None and not before.done():
-            await asyncio.wait([before])
-        error = ErrorCode.none
-        try:
-            await self._log.write_group(group.group_id, metadata, metadata.current_state_timestamp_ms)
-        except KafkaError as failure:
-            logger.warning(
-                "group %s: generation %d is not written: %s", group.group_id, metadata.generation_id, failure
-            )
-            error = failure.code
-        finally:
-            if self._persisting.get(group.group_id) is asyncio.current_task():
-                del self._persisting[group.group_id]
-        self._execute(group, group.persisted(persist_id, error, self._clock.monotonic_ms()))
+        offsets = self._log.partitions_of(group.group_id)
+        await self._log.write_tombstones(group.group_id, offsets, now_ms, with_group=True)
+        if self._groups.get(group.group_id) is group and not group.members:  # nobody has joined meanwhile
+            self._classic.remove(group)
 
     # ---- loading, expiry, changes of metadata ----
 
@@ -438,13 +440,15 @@ class GroupCoordinator:
     async def _load_partition(self, partition: int) -> None:
         replay = await self._log.load(partition)
         for group_id, metadata in replay.groups.items():
-            group = self._groups[group_id] = Group(group_id, self._limits)
-            self._execute(group, group.restore(metadata, self._clock.monotonic_ms()))
-        for group_id in replay.offsets:
+            self._classic.load(group_id, metadata)
+        for state in replay.consumer_groups.values():
+            self._consumer.load(state)
+        for group_id in (*replay.offsets, *replay.pending.groups()):
             if group_id not in self._groups:  # committed without group management
-                self._groups[group_id] = Group(group_id, self._limits)
-        if replay.groups or replay.offsets:
-            logger.info("%s-%d: groups loaded: %d", OFFSETS_TOPIC, partition, len(replay.groups | replay.offsets))
+                self._classic.load(group_id, None)
+        loaded = len(replay.groups.keys() | replay.consumer_groups.keys() | replay.offsets.keys())
+        if loaded:
+            logger.info("%s-%d: groups loaded: %d", OFFSETS_TOPIC, partition, loaded)
 
     async def _forget_missing_topics(self) -> None:
         """Offsets of a topic that is gone must not become those of a new topic of its name."""
@@ -457,6 +461,9 @@ class GroupCoordinator:
                     removed.append(key)
             if removed:
                 await self._forget(group_id, removed, "of deleted topics")
+        for pending in self._log.pending:
+            if image.topic(pending.topic_partition.topic) is None:
+                await self._forget(pending.group_id, [pending.topic_partition], "of deleted topics, in a transaction")
 
     async def _forget(self, group_id: str, removed: Sequence[TopicPartition], why: str) -> None:
         try:
@@ -477,21 +484,28 @@ class GroupCoordinator:
             offsets = self._log.offsets.get(group.group_id)
             if offsets is not None:
                 expired = expired_offsets(group, offsets, self._clock.now_ms(), retention_ms)
+                # What an open transaction is about to replace stays until then (KAFKA-13636).
+                expired = [key for key in expired if not self._log.pending.has(group.group_id, key)]
                 if expired:
                     await self._forget(group.group_id, expired, f"after {retention_ms} ms without use")
-            is_unused = group.state is GroupState.EMPTY and not group.pending_joins
-            if is_unused and group.group_id not in self._log.offsets:
+            is_unused = _is_empty(group) and not (isinstance(group, Group) and group.pending_joins)
+            if is_unused and not self._log.partitions_of(group.group_id):
                 try:
                     await self.delete_group(group.group_id)
                 except KafkaError as error:
                     logger.info("group %s: not removed: %s", group.group_id, error)
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
+        if delta.created or delta.deleted or delta.changed:
+            self._consumer.topics_changed()
         if any(topic.name == OFFSETS_TOPIC for topic in delta.deleted):
             logger.warning("%s was deleted: all groups and committed offsets are gone", OFFSETS_TOPIC)
             self._log.forget_all()
             for group in list(self._groups.values()):
-                self._remove(group)
+                if isinstance(group, ConsumerGroup):
+                    self._consumer.remove(group)
+                else:
+                    self._classic.remove(group)
         elif delta.deleted:
             self._spawn(self._forget_missing_topics())
         if any(topic.name == OFFSETS_TOPIC for topic in (*delta.created, *delta.changed)):
@@ -512,19 +526,6 @@ class GroupCoordinator:
             return error.code
         return ErrorCode.none
 
-    def _drop_if_unused(self, group: Group) -> None:
-        """Forget a group that nobody ever became a member of."""
-        is_new = group.generation_id == 0 and group.state is GroupState.EMPTY and not group.pending_joins
-        if is_new and group.current_state_timestamp_ms < 0 and group.group_id not in self._log.offsets:
-            self._remove(group)
-
-    def _remove(self, group: Group) -> None:
-        timer = self._timers.pop(group.group_id, None)
-        if timer is not None:
-            timer.cancel()
-        self._groups.pop(group.group_id, None)
-        self._execute(group, group.delete())
-
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -535,3 +536,14 @@ class GroupCoordinator:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a task of the group coordinator failed", exc_info=task.exception())
+
+
+def _is_empty(group: AnyGroup) -> bool:
+    """Whether a group has no members, and nobody is about to become one."""
+    if isinstance(group, ConsumerGroup):
+        return group.state.phase is ConsumerGroupState.EMPTY
+    return group.state is GroupState.EMPTY
+
+
+def _is_too_long(text: str) -> bool:
+    return len(text) * 4 > NAME_BYTES_MAX and len(text.encode()) > NAME_BYTES_MAX

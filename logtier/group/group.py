@@ -193,12 +193,22 @@ class Group(GroupCore):
             self._arm(deadline)
         return self._drain()
 
-    def delete(self) -> list[Instruction]:
-        """The group is deleted or has moved away; whoever waits is told to look for its coordinator again."""
+    def adopt(
+        self, metadata: GroupMetadata, protocols: Mapping[str, Mapping[str, bytes]], cause: str, now_ms: int
+    ) -> list[Instruction]:
+        """Become what a consumer group has left (KIP-848's downgrade): its members have to join this one."""
+        instructions = self.restore(metadata, now_ms)
+        for member in self.members:
+            member.protocols = dict(protocols[member.member_id])
+        self._prepare_rebalance(cause, now_ms)
+        return [*instructions, *self._drain()]
+
+    def delete(self, error: ErrorCode = ErrorCode.not_coordinator) -> list[Instruction]:
+        """The group is deleted, has moved away or become a consumer group; whoever waits is told this error."""
         self.state = _DEAD
         for member in self.members:
-            self._answer_join(member, JoinResult(member.member_id, ErrorCode.not_coordinator))
-            self._answer_sync(member, SyncResult(ErrorCode.not_coordinator))
+            self._answer_join(member, JoinResult(member.member_id, error))
+            self._answer_sync(member, SyncResult(error))
         self.members.clear()
         self.pending_joins.clear()
         self.pending_syncs.clear()
@@ -208,9 +218,19 @@ class Group(GroupCore):
     # ---- questions ----
 
     def check_offset_commit(
-        self, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+        now_ms: int,
+        *,
+        api_version: int = 9,  # noqa: ARG002 (of a consumer group's members)
+        is_transactional: bool = False,
     ) -> None:
-        """Whether this commit is of the current generation; it counts as a sign of life.
+        """Whether this commit is of the current generation; it counts as a sign of life, unless it is a transaction's.
+
+        A transactional producer that was told nothing of the group (before KIP-447) may commit, and so may one during a
+        rebalance: what it commits is part of its transaction anyhow.
 
         Raises:
             KafkaError: `unknown_member_id`, `fenced_instance_id`, `illegal_generation`, `rebalance_in_progress`, or
@@ -221,12 +241,16 @@ class Group(GroupCore):
         if generation_id < 0 and self.state is _EMPTY:
             return  # a consumer without group management, or an administrator
         if generation_id < 0 and member_id == UNKNOWN_MEMBER_ID and group_instance_id is None:
+            if is_transactional:
+                return
             raise KafkaError(ErrorCode.unknown_member_id, f"group {self.group_id} has members: commit as one of them")
         error = self.members.error_for(member_id, group_instance_id)
         if error is not ErrorCode.none:
             raise KafkaError(error)
         if generation_id != self.generation_id:
             raise KafkaError(ErrorCode.illegal_generation)
+        if is_transactional:
+            return
         if self.state is _COMPLETING:
             raise KafkaError(ErrorCode.rebalance_in_progress)
         member = self.members[member_id]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
+from logtier.group.consumer_group import ConsumerGroup
 from logtier.group.core import GroupCore
 from logtier.group.events import GroupState
 from logtier.protocol.topic_partition import TopicPartition
@@ -74,21 +75,28 @@ class GroupOffsets:
                 del self._offsets[key]
 
 
-def expired_offsets(group: GroupCore, offsets: GroupOffsets, now_ms: int, retention_ms: int) -> list[TopicPartition]:
+def expired_offsets(
+    group: GroupCore | ConsumerGroup, offsets: GroupOffsets, now_ms: int, retention_ms: int
+) -> list[TopicPartition]:
     """Which offsets of a group are past their retention (KIP-211).
 
     A group without members loses its offsets `retention_ms` after it became empty. A group of consumers at work loses
-    those of topics that it no longer subscribes to; an offset committed without group management goes by its own age.
+    those of topics that it no longer subscribes to; an offset committed without group management, or by a group of the
+    consumer protocol, goes by its own age.
     """
-    if group.protocol_type is None:
+    in_use: frozenset[str] = frozenset()
+    if isinstance(group, ConsumerGroup):
+        since_empty_ms = None
+        in_use = group.state.subscribed_topics()
+    elif group.protocol_type is None:
         since_empty_ms = None
     elif group.state is GroupState.EMPTY:
         since_empty_ms = group.current_state_timestamp_ms if group.current_state_timestamp_ms >= 0 else None
     elif group.state is GroupState.STABLE and group.subscribed_topics is not None:
         since_empty_ms = None
+        in_use = group.subscribed_topics
     else:
         return []
-    in_use = group.subscribed_topics or frozenset() if group.state is GroupState.STABLE else frozenset()
     expired = []
     for key, committed in offsets.items():
         if key.topic in in_use:

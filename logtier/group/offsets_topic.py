@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from logtier.config import BrokerConfig
+from logtier.metadata.coordinator_partition import partition_for
 from logtier.protocol.errors import ErrorCode, KafkaError
+
+__all__ = ["OFFSETS_TOPIC", "OffsetsTopic", "TopicCreator", "create_offsets_topic", "offsets_topic", "partition_for"]
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -53,23 +56,3 @@ async def create_offsets_topic(creator: TopicCreator, topic: OffsetsTopic) -> No
         raise KafkaError(
             ErrorCode.coordinator_not_available, f"{OFFSETS_TOPIC} cannot be created: {result.error.message}"
         )
-
-
-def partition_for(group_id: str, partition_count: int) -> int:
-    """The partition of a group: the absolute value of Java's String.hashCode, modulo; clients' tools compute it too.
-
-    >>> partition_for("grouphelper-g", 50)
-    23
-    """
-    code = 0
-    if group_id.isascii():
-        for unit in group_id.encode():
-            code = (31 * code + unit) & 0xFFFFFFFF
-    else:  # Java counts UTF-16 units
-        data = group_id.encode("utf-16-be", "surrogatepass")
-        for high, low in zip(data[::2], data[1::2], strict=True):
-            code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
-    if code >= 0x80000000:
-        code = 0x1_0000_0000 - code
-    # The absolute value of the smallest int does not exist; Kafka takes 0.
-    return 0 if code == 0x80000000 else code % partition_count

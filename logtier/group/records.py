@@ -4,7 +4,8 @@ Every key begins with an int16 version that also tells what it is:
 
 - 0, 1: group, topic, partition -> a committed offset (values of versions 0 to 4 are read; 4 is written, and 1 for a
   commit with a retention of its own);
-- 2: group -> the group's metadata (values of versions 0 to 4 are read, 3 is written).
+- 2: group -> the group's metadata (values of versions 0 to 4 are read, 3 is written);
+- 3 to 8, 16: consumer groups (see `consumer_records`).
 
 These are what Kafka 4.1 writes, so its tools read our log and we read its. A null value is a tombstone. Keys of other
 versions (newer protocols) are passed over. Strings have int16 lengths, -1 is null; version 4 values are flexible
@@ -16,8 +17,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
 
+from logtier.group.consumer_records import (
+    CONSUMER_KINDS,
+    ConsumerKey,
+    ConsumerValue,
+    RecordKind,
+    parse_consumer_key,
+    parse_consumer_value,
+)
 from logtier.group.events import GroupMetadata, MemberMetadata
 from logtier.group.offsets import CommittedOffset
+from logtier.group.record_codec import RecordReader, plain_string, unsigned_varint
 from logtier.protocol.topic_partition import TopicPartition
 
 _INT16 = struct.Struct(">h")
@@ -34,6 +44,7 @@ _GROUP_VALUE = 3
 _TAG_TOPIC_ID = 0
 
 _VALUE_VERSION_MAX = 4
+_VALUE_FLEXIBLE_FROM = 4
 
 
 class CorruptCoordinatorRecordError(Exception):
@@ -63,25 +74,27 @@ def offset_key(group_id: str, topic_partition: TopicPartition) -> bytes:
     '00 01 00 01 67 00 01 74 00 00 00 03'
     """
     topic, partition = topic_partition
-    return _INT16.pack(_KEY_OFFSET) + _string(group_id) + _string(topic) + _INT32.pack(partition)
+    return _INT16.pack(_KEY_OFFSET) + plain_string(group_id) + plain_string(topic) + _INT32.pack(partition)
 
 
 def group_key(group_id: str) -> bytes:
     """The key of a group's metadata."""
-    return _INT16.pack(_KEY_GROUP) + _string(group_id)
+    return _INT16.pack(_KEY_GROUP) + plain_string(group_id)
 
 
-def parse_key(data: bytes) -> OffsetKey | GroupKey | None:
+def parse_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
     """Read a key; None if it belongs to a protocol that this broker does not have.
 
     Raises:
         CorruptCoordinatorRecordError: if it is malformed.
     """
-    reader = _Reader(data)
+    reader = RecordReader(data)
     try:
         version = reader.int16()
         if version in (0, _KEY_OFFSET):
             return OffsetKey(reader.string(), TopicPartition(reader.string(), reader.int32()))
+        if version in CONSUMER_KINDS:
+            return parse_consumer_key(RecordKind(version), reader)
         return GroupKey(reader.string()) if version == _KEY_GROUP else None
     except (struct.error, ValueError) as error:
         raise CorruptCoordinatorRecordError(f"malformed key {data[:64].hex()}: {error}") from None
@@ -98,7 +111,7 @@ def offset_value(committed: CommittedOffset) -> bytes:
     return b"".join(
         (
             _OFFSET_V4_HEAD.pack(_OFFSET_VALUE, committed.offset, committed.leader_epoch),
-            _unsigned_varint(len(metadata) + 1),
+            unsigned_varint(len(metadata) + 1),
             metadata,
             _INT64.pack(committed.commit_timestamp_ms),
             tags,
@@ -112,9 +125,9 @@ def parse_offset_value(data: bytes) -> CommittedOffset:
     Raises:
         CorruptCoordinatorRecordError: if it is malformed.
     """
-    reader = _Reader(data)
+    reader = RecordReader(data)
     try:
-        version = reader.begin_value()
+        version = reader.begin_value(_VALUE_VERSION_MAX, _VALUE_FLEXIBLE_FROM)
         offset = reader.int64()
         leader_epoch = reader.int32() if version >= 3 else -1
         metadata = reader.string()
@@ -133,11 +146,23 @@ def parse_offset_value(data: bytes) -> CommittedOffset:
         raise CorruptCoordinatorRecordError(f"malformed offset {data[:64].hex()}: {error}") from None
 
 
+def parse_value(key: ConsumerKey, data: bytes) -> ConsumerValue | None:
+    """Read the value of a consumer group's record; None for a kind that is passed over.
+
+    Raises:
+        CorruptCoordinatorRecordError: if it is malformed.
+    """
+    try:
+        return parse_consumer_value(key.kind, data)
+    except (struct.error, ValueError) as error:
+        raise CorruptCoordinatorRecordError(f"malformed {key.kind.name} {data[:64].hex()}: {error}") from None
+
+
 def group_value(metadata: GroupMetadata) -> bytes:
     """The value of a group's metadata."""
     parts = [
         _INT16.pack(_GROUP_VALUE),
-        _string(metadata.protocol_type),
+        plain_string(metadata.protocol_type),
         _INT32.pack(metadata.generation_id),
         _nullable_string(metadata.protocol_name),
         _nullable_string(metadata.leader),
@@ -146,10 +171,10 @@ def group_value(metadata: GroupMetadata) -> bytes:
     ]
     for member in metadata.members:
         parts += (
-            _string(member.member_id),
+            plain_string(member.member_id),
             _nullable_string(member.group_instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
+            plain_string(member.client_id),
+            plain_string(member.client_host),
             _INT32.pack(member.rebalance_timeout_ms),
             _INT32.pack(member.session_timeout_ms),
             _INT32.pack(len(member.subscription)),
@@ -166,9 +191,9 @@ def parse_group_value(data: bytes) -> GroupMetadata:
     Raises:
         CorruptCoordinatorRecordError: if it is malformed.
     """
-    reader = _Reader(data)
+    reader = RecordReader(data)
     try:
-        version = reader.begin_value()
+        version = reader.begin_value(_VALUE_VERSION_MAX, _VALUE_FLEXIBLE_FROM)
         protocol_type = reader.string()
         generation_id = reader.int32()
         protocol_name = reader.nullable_string()
@@ -180,7 +205,7 @@ def parse_group_value(data: bytes) -> GroupMetadata:
         raise CorruptCoordinatorRecordError(f"malformed group {data[:64].hex()}: {error}") from None
 
 
-def _parse_member(reader: "_Reader", version: int) -> MemberMetadata:
+def _parse_member(reader: RecordReader, version: int) -> MemberMetadata:
     member_id = reader.string()
     group_instance_id = reader.nullable_string() if version >= 3 else None
     client_id = reader.string()
@@ -202,92 +227,5 @@ def _parse_member(reader: "_Reader", version: int) -> MemberMetadata:
     )
 
 
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return _INT16.pack(len(data)) + data
-
-
 def _nullable_string(text: str | None) -> bytes:
-    return b"\xff\xff" if text is None else _string(text)
-
-
-def _unsigned_varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-class _Reader:
-    """Reads one key or value from its beginning; struct.error or ValueError if the bytes are not what they say."""
-
-    __slots__ = ("_data", "_is_flexible", "_position")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
-        self._is_flexible = False
-
-    def begin_value(self) -> int:
-        version = self.int16()
-        if not 0 <= version <= _VALUE_VERSION_MAX:
-            raise ValueError(f"unknown version {version}")
-        self._is_flexible = version >= 4
-        return version
-
-    def int16(self) -> int:
-        return self._unpack(_INT16)
-
-    def int32(self) -> int:
-        return self._unpack(_INT32)
-
-    def int64(self) -> int:
-        return self._unpack(_INT64)
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise ValueError("a string is null")
-        return text
-
-    def nullable_string(self) -> str | None:
-        length = self._varint() - 1 if self._is_flexible else self.int16()
-        return None if length < 0 else self._take(length).decode()
-
-    def sized_bytes(self) -> bytes:
-        return self._take(max(self.array_length(), 0))
-
-    def array_length(self) -> int:
-        length = self._varint() - 1 if self._is_flexible else self.int32()
-        if length > len(self._data) - self._position:
-            raise ValueError(f"a length of {length} is more than the bytes that remain")
-        return length
-
-    def tags(self) -> dict[int, bytes]:
-        if not self._is_flexible:
-            return {}
-        return {self._varint(): self._take(self._varint()) for _ in range(self._varint())}
-
-    def _varint(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            (byte,) = self._take(1)
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise ValueError("a varint has more than five bytes")
-
-    def _unpack(self, kind: struct.Struct) -> int:
-        value: int = kind.unpack_from(self._data, self._position)[0]
-        self._position += kind.size
-        return value
-
-    def _take(self, size: int) -> bytes:
-        end = self._position + size
-        if end > len(self._data):
-            raise ValueError(f"{size} bytes are wanted, {len(self._data) - self._position} remain")
-        data = self._data[self._position : end]
-        self._position = end
-        return data
+    return b"\xff\xff" if text is None else plain_string(text)

@@ -2,16 +2,29 @@
 
 import logging
 
+from logtier.group.consumer_records import ConsumerKey
+from logtier.group.consumer_state import ConsumerState
 from logtier.group.events import GroupMetadata
 from logtier.group.offsets import GroupOffsets
+from logtier.group.pending_offsets import PendingOffset, PendingOffsets
 from logtier.group.records import (
     CorruptCoordinatorRecordError,
     OffsetKey,
     parse_group_value,
     parse_key,
     parse_offset_value,
+    parse_value,
 )
-from logtier.records.batch import Buffer, CorruptRecordsError, Record, RecordBatchHeader, decode_records
+from logtier.records.batch import (
+    NO_PRODUCER_ID,
+    Buffer,
+    CorruptRecordsError,
+    EndTransactionMarker,
+    Record,
+    RecordBatchHeader,
+    decode_end_transaction_marker,
+    decode_records,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -23,15 +36,20 @@ class Replay:
     read is logged and passed over: one group's damage must not take the others with it.
     """
 
-    def __init__(self, partition_name: str) -> None:
+    def __init__(self, partition_name: str, partition: int = 0) -> None:
         self.groups: dict[str, GroupMetadata] = {}
+        self.consumer_groups: dict[str, ConsumerState] = {}
         self.offsets: dict[str, GroupOffsets] = {}
+        self.pending = PendingOffsets()
         self._partition_name = partition_name
+        self._partition = partition
 
     def apply(self, batch: Buffer) -> None:
         """Take in one batch."""
         try:
-            if RecordBatchHeader.parse(batch).is_control:
+            header = RecordBatchHeader.parse(batch)
+            if header.is_control:
+                self._apply_marker(header, decode_end_transaction_marker(batch))
                 return
             records = decode_records(batch)
         except CorruptRecordsError as error:
@@ -39,25 +57,56 @@ class Replay:
             return
         for record in records:
             try:
-                self._apply_record(record)
+                self._apply_record(record, header.producer_id if header.is_transactional else NO_PRODUCER_ID)
             except CorruptCoordinatorRecordError as error:
                 logger.error("%s: offset %d is passed over: %s", self._partition_name, record.offset, error)
 
-    def _apply_record(self, record: Record) -> None:
+    def _apply_marker(self, header: RecordBatchHeader, marker: EndTransactionMarker | None) -> None:
+        if marker is None:
+            return
+        for pending in self.pending.end(self._partition, header.producer_id, header.base_offset):
+            if marker.committed:
+                offsets = self.offsets.setdefault(pending.group_id, GroupOffsets())
+                offsets.put(pending.topic_partition, pending.committed, pending.log_offset)
+
+    def _apply_record(self, record: Record, producer_id: int) -> None:
         if record.key is None:
             return
         key = parse_key(record.key)
         if key is None:
             return
         if isinstance(key, OffsetKey):
-            offsets = self.offsets.setdefault(key.group_id, GroupOffsets())
-            if record.value is None:
-                offsets.remove([key.topic_partition], record.offset)
-            else:
-                offsets.put(key.topic_partition, parse_offset_value(record.value), record.offset)
-            if not offsets:
-                del self.offsets[key.group_id]
+            self._apply_offset(key, record, producer_id)
+        elif isinstance(key, ConsumerKey):
+            self._apply_consumer(key, record.value)
         elif record.value is None:
             self.groups.pop(key.group_id, None)
         else:
             self.groups[key.group_id] = parse_group_value(record.value)
+
+    def _apply_offset(self, key: OffsetKey, record: Record, producer_id: int) -> None:
+        if record.value is not None and producer_id != NO_PRODUCER_ID:
+            committed = parse_offset_value(record.value)
+            pending = PendingOffset(key.group_id, key.topic_partition, committed, record.offset)
+            self.pending.put(self._partition, producer_id, pending)
+            return
+        offsets = self.offsets.setdefault(key.group_id, GroupOffsets())
+        if record.value is None:
+            offsets.remove([key.topic_partition], record.offset)
+            self.pending.remove(key.group_id, [key.topic_partition], record.offset)
+        else:
+            offsets.put(key.topic_partition, parse_offset_value(record.value), record.offset)
+        if not offsets:
+            del self.offsets[key.group_id]
+
+    def _apply_consumer(self, key: ConsumerKey, data: bytes | None) -> None:
+        state = self.consumer_groups.get(key.group_id)
+        if data is None:
+            if state is not None and not state.apply(key.kind, key.name, None):
+                del self.consumer_groups[key.group_id]
+            return
+        value = parse_value(key, data)
+        if value is not None:
+            if state is None:
+                state = self.consumer_groups[key.group_id] = ConsumerState(key.group_id)
+            state.apply(key.kind, key.name, value)

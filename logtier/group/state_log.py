@@ -4,17 +4,20 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
+from logtier.group.consumer_records import Change, consumer_key, consumer_value
 from logtier.group.events import GroupMetadata
 from logtier.group.offsets import CommittedOffset, GroupOffsets
 from logtier.group.offsets_topic import OFFSETS_TOPIC, partition_for
+from logtier.group.pending_offsets import PendingOffset, PendingOffsets
 from logtier.group.records import group_key, group_value, offset_key, offset_value
 from logtier.group.replay import Replay
+from logtier.log.producer_state import Verification
 from logtier.metadata.image import MetadataImage
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Buffer, CorruptRecordsError, Record, build_batch
+from logtier.records.batch import TRANSACTIONAL, Buffer, CorruptRecordsError, Record, build_batch
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +45,16 @@ class Replicas(Protocol):
     def log(self, topic_partition: TopicPartition, /) -> _Log:
         """The local log of a partition."""
 
-    async def append_and_wait(self, topic_partition: TopicPartition, records: bytes, timeout_ms: int, /) -> _AppendInfo:
+    async def append_and_wait(
+        self,
+        topic_partition: TopicPartition,
+        records: bytes,
+        timeout_ms: int,
+        /,
+        *,
+        verification: Verification | None = None,
+        is_coordinator: bool = False,
+    ) -> _AppendInfo:
         """Append with acks=all. Writes of one partition complete in the order they were made."""
 
 
@@ -60,6 +72,13 @@ class _PartitionState(Enum):
     FAILED = auto()
 
 
+class _Marker(NamedTuple):
+    partition: int
+    producer_id: int
+    offset: int
+    committed: bool
+
+
 class StateLog:
     """Committed offsets by group, and every write to `__consumer_offsets`.
 
@@ -69,10 +88,14 @@ class StateLog:
 
     def __init__(self, replicas: Replicas, metadata: MetadataSource, timeout_ms: int) -> None:
         self.offsets: dict[str, GroupOffsets] = {}
+        self.pending = PendingOffsets()
         self._replicas = replicas
         self._metadata = metadata
         self._timeout_ms = timeout_ms
         self._partitions: dict[int, _PartitionState] = {}
+        #: Markers that came while their partition was read, or a commit before them was written.
+        self._early_markers: list[_Marker] = []
+        self._transactional_writes = 0
 
     def partition_of(self, group_id: str) -> int:
         """The partition of a group.
@@ -118,7 +141,7 @@ class StateLog:
         A log that cannot be read to its end is not half used: its groups would silently go back to old offsets.
         """
         key = TopicPartition(OFFSETS_TOPIC, partition)
-        replay = Replay(str(key))
+        replay = Replay(str(key), partition)
         try:
             for count, batch in enumerate(self._replicas.log(key).batches(), start=1):
                 replay.apply(batch)
@@ -129,13 +152,19 @@ class StateLog:
             self._partitions[partition] = _PartitionState.FAILED
             return Replay(str(key))
         self.offsets.update(replay.offsets)
+        self.pending.merge(replay.pending)
         self._partitions[partition] = _PartitionState.ACTIVE
+        for marker in self._early_markers:
+            self._apply_marker(marker)
+        self._forget_early_markers()
         return replay
 
     def forget_all(self) -> None:
         """The topic is gone, and with it all state."""
         self._partitions.clear()
         self.offsets.clear()
+        self.pending.clear()
+        self._early_markers.clear()
 
     async def write_group(self, group_id: str, metadata: GroupMetadata, now_ms: int) -> None:
         """Make a group's generation durable.
@@ -146,6 +175,33 @@ class StateLog:
         try:
             record = Record(group_key(group_id), group_value(metadata), now_ms)
             await self._append(self.active_partition_of(group_id), [record])
+        except KafkaError as error:
+            raise KafkaError(_GROUP_ERRORS.get(error.code, error.code), error.message) from error
+
+    async def write_changes(
+        self,
+        group_id: str,
+        changes: Sequence[Change],
+        now_ms: int,
+        *,
+        without_classic: bool = False,
+        successor: GroupMetadata | None = None,
+    ) -> None:
+        """Make a step of a consumer group durable, all of it or nothing.
+
+        Args:
+            without_classic: It takes the place of a classic group, which is removed.
+            successor: The classic group that takes its place.
+
+        Raises:
+            KafkaError: with a code that a heartbeat may carry.
+        """
+        records = [Record(group_key(group_id), None, now_ms)] if without_classic else []
+        records += _records(changes, now_ms)
+        if successor is not None:
+            records.append(Record(group_key(group_id), group_value(successor), now_ms))
+        try:
+            await self._append(self.active_partition_of(group_id), records)
         except KafkaError as error:
             raise KafkaError(_GROUP_ERRORS.get(error.code, error.code), error.message) from error
 
@@ -164,16 +220,76 @@ class StateLog:
             first_offset = await self._append(self.active_partition_of(group_id), records)
         except KafkaError as error:
             raise KafkaError(_COMMIT_ERRORS.get(error.code, error.code), error.message) from error
-        offsets = self.offsets.get(group_id)
-        if offsets is None:
-            offsets = self.offsets[group_id] = GroupOffsets()
+        offsets = self.offsets.setdefault(group_id, GroupOffsets())
         for log_offset, (key, committed) in enumerate(commits.items(), start=first_offset):
             offsets.put(key, committed, log_offset)
 
-    async def write_tombstones(
-        self, group_id: str, removed: Iterable[TopicPartition], now_ms: int, *, with_group: bool = False
+    async def write_transactional_offsets(
+        self,
+        group_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        commits: Mapping[TopicPartition, CommittedOffset],
+        now_ms: int,
+        verification: Verification | None,
     ) -> None:
-        """Remove offsets, and `with_group` the group's metadata, durably.
+        """Make commits of an open transaction durable; they are taken over when its marker says so.
+
+        Raises:
+            KafkaError: with a code that a TxnOffsetCommit may carry.
+        """
+        records = [
+            Record(offset_key(group_id, key), offset_value(committed), now_ms) for key, committed in commits.items()
+        ]
+        batch = build_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL)
+        self._transactional_writes += 1
+        try:
+            partition = self.active_partition_of(group_id)
+            first_offset = await self._append_batch(partition, batch, verification=verification, is_coordinator=True)
+            for log_offset, (key, committed) in enumerate(commits.items(), start=first_offset):
+                self.pending.put(partition, producer_id, PendingOffset(group_id, key, committed, log_offset))
+            for marker in self._early_markers:
+                if marker.producer_id == producer_id:
+                    self._apply_marker(marker)
+        except KafkaError as error:
+            raise KafkaError(_COMMIT_ERRORS.get(error.code, error.code), error.message) from error
+        finally:
+            self._transactional_writes -= 1
+            self._forget_early_markers()
+
+    def end_transaction(self, partition: int, producer_id: int, marker_offset: int, *, committed: bool) -> None:
+        """A marker was appended to a partition of the topic: what the transaction has committed counts, or is gone."""
+        marker = _Marker(partition, producer_id, marker_offset, committed)
+        self._apply_marker(marker)
+        self._early_markers.append(marker)
+        self._forget_early_markers()
+
+    def _apply_marker(self, marker: "_Marker") -> None:
+        if self._partitions.get(marker.partition) is not _PartitionState.ACTIVE:
+            return
+        for pending in self.pending.end(marker.partition, marker.producer_id, marker.offset):
+            if marker.committed:
+                offsets = self.offsets.setdefault(pending.group_id, GroupOffsets())
+                offsets.put(pending.topic_partition, pending.committed, pending.log_offset)
+
+    def _forget_early_markers(self) -> None:
+        if not self._transactional_writes and not self.is_loading:
+            self._early_markers.clear()
+
+    def partitions_of(self, group_id: str) -> list[TopicPartition]:
+        """Of which partitions the group has an offset, committed or in an open transaction."""
+        return list({*(self.offsets.get(group_id) or ()), *self.pending.of_group(group_id)})
+
+    async def write_tombstones(
+        self,
+        group_id: str,
+        removed: Iterable[TopicPartition],
+        now_ms: int,
+        *,
+        with_group: bool = False,
+        changes: Sequence[Change] = (),
+    ) -> None:
+        """Remove offsets, `with_group` the metadata of a classic group, and what a consumer group consists of, durably.
 
         Raises:
             KafkaError: with a code that DeleteGroups and OffsetDelete may carry.
@@ -182,27 +298,40 @@ class StateLog:
         records = [Record(offset_key(group_id, key), None, now_ms) for key in keys]
         if with_group:
             records.append(Record(group_key(group_id), None, now_ms))
+        records += _records(changes, now_ms)
         for start in range(0, len(records), TOMBSTONES_PER_BATCH):
             batch = records[start : start + TOMBSTONES_PER_BATCH]
             try:
                 first_offset = await self._append(self.active_partition_of(group_id), batch)
             except KafkaError as error:
                 raise KafkaError(_GROUP_ERRORS.get(error.code, error.code), error.message) from error
+            removed_keys, last_offset = keys[start : start + TOMBSTONES_PER_BATCH], first_offset + len(batch) - 1
+            self.pending.remove(group_id, removed_keys, last_offset)
             offsets = self.offsets.get(group_id)
             if offsets is not None:
-                offsets.remove(keys[start : start + TOMBSTONES_PER_BATCH], first_offset + len(batch) - 1)
+                offsets.remove(removed_keys, last_offset)
                 if not offsets:
                     del self.offsets[group_id]
 
     async def _append(self, partition: int, records: Sequence[Record]) -> int:
         """Append one batch; the offset of its first record."""
+        return await self._append_batch(partition, build_batch(records))
+
+    async def _append_batch(self, partition: int, batch: bytes, **transaction: Any) -> int:
         key = TopicPartition(OFFSETS_TOPIC, partition)
         try:
-            info = await self._replicas.append_and_wait(key, build_batch(records), self._timeout_ms)
+            info = await self._replicas.append_and_wait(key, batch, self._timeout_ms, **transaction)
         except OSError as error:
             logger.error("%s cannot be written: %s", key, error)
             raise KafkaError(ErrorCode.kafka_storage_error, f"{key} cannot be written: {error}") from error
         return info.first_offset
+
+
+def _records(changes: Iterable[Change], now_ms: int) -> list[Record]:
+    return [
+        Record(consumer_key(each.key), None if each.value is None else consumer_value(each.value), now_ms)
+        for each in changes
+    ]
 
 
 _GROUP_ERRORS = {

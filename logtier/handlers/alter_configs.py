@@ -7,7 +7,7 @@ from typing import Any
 
 from logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType
 from logtier.handlers.context import RequestContext
-from logtier.handlers.incremental_alter_configs import resource_response
+from logtier.handlers.incremental_alter_configs import alter_authorized, resource_response
 
 API_KEY = 33
 VERSIONS = (0, 2)
@@ -24,5 +24,5 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         )
         for resource in request.resources
     ]
-    results = await context.services.controller.alter_configs(changes, validate_only=request.validate_only)
+    results = await alter_authorized(changes, context, validate_only=request.validate_only)
     return {"responses": [resource_response(result) for result in results]}

@@ -1,7 +1,7 @@
 """ApiVersions: what this broker speaks (KIP-35, KIP-511); the first request of nearly every connection.
 
 The response header is version 0 in every version. A version we do not know is answered with UNSUPPORTED_VERSION in a
-body of version 0 that lists this API, so that the client can ask again.
+body of version 0 that lists this API, so that the client can ask again. Features are in version 3 and later ones.
 """
 
 import re
@@ -9,10 +9,12 @@ from typing import Any
 
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode
+from logtier.protocol.features import FEATURES, FINALIZED_FEATURES_EPOCH
 
 API_KEY = 18
 VERSIONS = (0, 4)
 
+_FEATURES_FROM_ZERO_FROM = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -27,6 +29,17 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         "api_keys": [
             {"api_key": key, "min_version": first, "max_version": last}
             for key, (first, last) in sorted(context.services.advertised_versions.items())
+        ],
+        "supported_features": [
+            {"name": name, "min_version": feature.first, "max_version": feature.last}
+            for name, feature in FEATURES.items()
+            # Clients before version 4 take a level of 0 for a mistake (KAFKA-17011).
+            if feature.first > 0 or context.api_version >= _FEATURES_FROM_ZERO_FROM
+        ],
+        "finalized_features_epoch": FINALIZED_FEATURES_EPOCH,
+        "finalized_features": [
+            {"name": name, "min_version_level": feature.finalized, "max_version_level": feature.finalized}
+            for name, feature in FEATURES.items()
         ],
     }
 

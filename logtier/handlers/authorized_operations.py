@@ -1,19 +1,60 @@
-"""What a client may do, as bits numbered by the protocol's operations: everything, as long as nobody is authorised."""
+"""What a client may do, as bits numbered by the protocol's operations (KIP-430)."""
 
+from collections.abc import Mapping
 from typing import Final
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = range(3, 12)
-_IDEMPOTENT_WRITE: Final = 12
+from logtier.handlers.context import RequestContext
+from logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
 
+#: The operations that each kind of resource knows.
+_SUPPORTED: Final[Mapping[ResourceType, tuple[AclOperation, ...]]] = {
+    ResourceType.topic: (
+        AclOperation.read,
+        AclOperation.write,
+        AclOperation.create,
+        AclOperation.delete,
+        AclOperation.alter,
+        AclOperation.describe,
+        AclOperation.describe_configs,
+        AclOperation.alter_configs,
+    ),
+    ResourceType.group: (
+        AclOperation.read,
+        AclOperation.delete,
+        AclOperation.describe,
+        AclOperation.describe_configs,
+        AclOperation.alter_configs,
+    ),
+    ResourceType.cluster: (
+        AclOperation.create,
+        AclOperation.alter,
+        AclOperation.describe,
+        AclOperation.cluster_action,
+        AclOperation.describe_configs,
+        AclOperation.alter_configs,
+        AclOperation.idempotent_write,
+    ),
+}
 
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-TOPIC_OPERATIONS: Final = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-CLUSTER_OPERATIONS: Final = _bits(
-    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
-)
+_ALL: Final = {kind: sum(1 << operation for operation in operations) for kind, operations in _SUPPORTED.items()}
 
 NOT_ASKED: Final = -(2**31)
 """What stands in an answer whose request did not ask."""
+
+
+def authorized_operations(context: RequestContext, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
+    """The bits of what the client may do to a resource; nothing of it is logged as a denial."""
+    if context.services.authorizer is None:
+        return _ALL[resource_type]
+    return sum(
+        1 << operation
+        for operation in _SUPPORTED[resource_type]
+        if context.is_authorized(operation, resource_type, name, log_denied=False)
+    )
+
+
+def cluster_authorized_operations(context: RequestContext) -> int:
+    """The bits for the cluster: none at all for a client that may not describe it."""
+    if not context.is_authorized(AclOperation.describe, ResourceType.cluster):
+        return 0
+    return authorized_operations(context, ResourceType.cluster)

@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from logtier.config import BROKER_CONFIGS, ConfigDef, broker_default, render
+from logtier.config import BROKER_CONFIGS, ConfigDef, ConsumerGroupConfig, broker_default, render
 from logtier.metadata import paths
 from logtier.metadata.image import MetadataCache, TopicImage
 
@@ -16,6 +16,7 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,19 @@ def topic_config_entry(definition: ConfigDef, topic: TopicImage, metadata: Metad
         inherited = broker_default(definition, metadata.config)
         value = render(definition.default if inherited is None else inherited[1])
         source = ConfigSource.DEFAULT_CONFIG if inherited is None else _source(inherited[0], metadata)
+    return _entry(definition, value, source, read_only=False, synonyms=synonyms)
+
+
+def group_config_entry(definition: ConfigDef, group_id: str, metadata: MetadataCache) -> ConfigEntry:
+    """One config of a consumer group."""
+    overrides = metadata.image.group_configs.get(group_id, {})
+    value = render(getattr(ConsumerGroupConfig.resolve(overrides, metadata.config), definition.attribute))
+    synonyms = (
+        [] if definition.name not in overrides else [Synonym(definition.name, value, ConfigSource.DYNAMIC_GROUP_CONFIG)]
+    )
+    for name in definition.broker_configs:
+        synonyms += _broker_synonyms(BROKER_CONFIGS[name], metadata)
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
     return _entry(definition, value, source, read_only=False, synonyms=synonyms)
 
 

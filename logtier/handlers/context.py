@@ -1,15 +1,32 @@
 """What a handler gets beside its request."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from logtier.config import BrokerConfig
 from logtier.controller.controller import Controller
 from logtier.group.coordinator import GroupCoordinator
+from logtier.handlers.loop_time import LoopTime
 from logtier.metadata.image import MetadataCache
+from logtier.protocol import messages
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.quota.client_quotas import ClientQuotas, MutationQuota
+from logtier.replication.delayed_fetch import FetchPartition
+from logtier.replication.fetch_session import FetchSessionCache
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import Clock
+from logtier.runtime.metrics import ApiMetrics, BrokerMetrics
+from logtier.runtime.read_ahead import ReadAhead
+from logtier.security.audit_log import log_denial, log_more_denials
+from logtier.security.authorizer import Authorizer
+from logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity
+from logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
+from logtier.security.sasl_session import SaslSession
+from logtier.transaction.coordinator import TransactionCoordinator
+
+#: Denials of one request that are logged one by one: a request can name thousands of topics.
+DENIALS_LOGGED_MAX = 20
 
 
 @dataclass(slots=True)
@@ -23,8 +40,20 @@ class Services:
     controller: Controller
     replica_manager: ReplicaManager
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     #: First and last version of every API, as ApiVersions tells them.
     advertised_versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    #: None: everybody may do everything.
+    authorizer: Authorizer | None = None
+    #: Without slots, as here, every fetch is answered in full.
+    fetch_sessions: FetchSessionCache[FetchPartition] = field(
+        default_factory=lambda: FetchSessionCache(0, random.Random(0))
+    )
+    #: None: what is fetched is sent as if it were in memory.
+    read_ahead: ReadAhead | None = None
+    #: Not active, as here, until a client has a quota.
+    quotas: ClientQuotas = field(default_factory=ClientQuotas)
+    metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
 
 
 @dataclass(slots=True)
@@ -38,3 +67,120 @@ class RequestContext:
     client_id: str | None
     client_host: str
     principal: str
+
+    #: Bytes of the request, as quotas count them.
+    request_bytes: int = 0
+    #: How the client's next requests are kept from being read for some milliseconds.
+    mute: Callable[[int], None] | None = None
+    #: How long the client has to wait after this request, as its answer tells; it is muted for so long.
+    throttle_ms: int = 0
+    #: Runs where a client has a quota for request time.
+    loop_time: LoopTime | None = None
+    #: What was denied so far; None for nothing.
+    denials: set[tuple[AclOperation, ResourceType, str]] | None = None
+    #: The listener that the client came through.
+    listener: ListenerSecurity = PLAINTEXT_LISTENER
+    #: The client's authentication; None where its listener asks for none by SASL.
+    sasl: SaslSession | None = None
+    #: Where the request is counted.
+    api_metrics: ApiMetrics = field(default_factory=ApiMetrics)
+    #: When its last byte was there, by the clock of performance counters.
+    begun_s: float = 0.0
+    #: Error codes of an answer that the handler encodes itself.
+    answer_errors: list[int] = field(default_factory=list)
+
+    def count_answer(self, error_codes: Sequence[int], now_s: float) -> None:
+        """The answer is made: count its error codes, none as 0, and the time that it took."""
+        metrics = self.api_metrics
+        metrics.seconds.observe(now_s - self.begun_s)
+        for code in error_codes or (0,):
+            metrics.errors[code] += 1
+
+    def is_authorized(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+        *,
+        log_denied: bool = True,
+    ) -> bool:
+        """Whether the client may do it; always, where no authorizer is configured.
+
+        Args:
+            log_denied: Whether a refusal is one of what the client asked for, and not an answer that is filtered.
+        """
+        authorizer = self.services.authorizer
+        if authorizer is None or authorizer.is_authorized(
+            self.principal, self.client_host, operation, resource_type, name
+        ):
+            return True
+        if log_denied:
+            self._log_denial(operation, resource_type, name)
+        return False
+
+    def is_authorized_for_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Whether the client may do it to some resource of this type; always, where no authorizer is configured."""
+        authorizer = self.services.authorizer
+        return authorizer is None or authorizer.is_authorized_for_any(
+            self.principal, self.client_host, operation, resource_type
+        )
+
+    def require_cluster(self, operation: AclOperation) -> None:
+        """KafkaError(cluster_authorization_failed) unless the client may do it to the cluster."""
+        if not self.is_authorized(operation, ResourceType.cluster):
+            raise KafkaError(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
+
+    @property
+    def user(self) -> str:
+        """The principal without its type: what quotas call a user."""
+        return self.principal.partition(":")[2]
+
+    def throttle(self, wait_ms: int) -> None:
+        """Make the client wait; of several quotas the longest time counts (KIP-219)."""
+        if wait_ms > self.throttle_ms:
+            self.throttle_ms = wait_ms
+            if self.mute is not None:
+                self.mute(wait_ms)
+
+    def count_produced(self) -> None:
+        """Count the request against the client's quota of produced bytes."""
+        services = self.services
+        if services.quotas.is_active:
+            now_ms = services.clock.monotonic_ms()
+            self.throttle(services.quotas.record_produce(self.user, self.client_id or "", self.request_bytes, now_ms))
+
+    def mutations(self, strict_from: int) -> MutationQuota | None:
+        """The client's quota of partitions created and deleted; None for none. Versions before are let through."""
+        services = self.services
+        if not services.quotas.is_active:
+            return None
+        return services.quotas.mutations(
+            self.user,
+            self.client_id or "",
+            services.clock.monotonic_ms(),
+            is_strict=self.api_version >= strict_from,
+        )
+
+    def finish_throttling(self) -> int:
+        """Count the time that the request took so far; how long the client has to wait, to be told in the answer."""
+        services = self.services
+        if self.loop_time is not None:
+            wait_ms = services.quotas.record_time(
+                self.user, self.client_id or "", self.loop_time.take_ms(), services.clock.monotonic_ms()
+            )
+            self.throttle(wait_ms)
+        return self.throttle_ms
+
+    def _log_denial(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
+        """Tell each denial of a request once, and of many only the first ones."""
+        if self.denials is None:
+            self.denials = set()
+        denial = (operation, resource_type, name)
+        if denial in self.denials or len(self.denials) > DENIALS_LOGGED_MAX:
+            return
+        self.denials.add(denial)
+        request = messages.api_name(self.api_key)
+        if len(self.denials) > DENIALS_LOGGED_MAX:
+            log_more_denials(self.principal, self.client_host, request)
+        else:
+            log_denial(self.principal, self.client_host, operation, resource_type, name, request)

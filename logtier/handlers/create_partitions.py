@@ -4,14 +4,23 @@ from typing import Any
 
 from logtier.controller.commands import NewPartitions
 from logtier.handlers.context import RequestContext
+from logtier.handlers.mutation_quota import Mutations
 from logtier.protocol.errors import ErrorCode
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 37
 VERSIONS = (0, 3)
 
+_STRICT_QUOTA_FROM = 3
+
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Grow the topics of the request, each by itself; every one of them gets its result."""
+    denied = {
+        topic.name
+        for topic in request.topics
+        if not context.is_authorized(AclOperation.alter, ResourceType.topic, topic.name)
+    }
     requests = [
         NewPartitions(
             topic.name,
@@ -19,8 +28,13 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             None if topic.assignments is None else [assignment.broker_ids for assignment in topic.assignments],
         )
         for topic in request.topics
+        if topic.name not in denied
     ]
-    results = await context.services.controller.create_partitions(requests, validate_only=request.validate_only)
+    mutations = Mutations(context, _STRICT_QUOTA_FROM)
+    results = await context.services.controller.create_partitions(
+        requests, validate_only=request.validate_only, count_mutations=mutations.count
+    )
+    mutations.throttle()
     return {
         "results": [
             {
@@ -29,5 +43,13 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
                 "error_message": None if result.error is None else result.error.message,
             }
             for result in results
+        ]
+        + [
+            {
+                "name": name,
+                "error_code": ErrorCode.topic_authorization_failed,
+                "error_message": "Topic authorization failed.",
+            }
+            for name in sorted(denied)
         ]
     }

@@ -6,10 +6,14 @@ from logtier.config import TOPIC_CONFIGS
 from logtier.controller.commands import NewTopic, TopicResult
 from logtier.handlers.config_entries import topic_config_entry
 from logtier.handlers.context import RequestContext
+from logtier.handlers.mutation_quota import Mutations
 from logtier.protocol.errors import ErrorCode
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 19
 VERSIONS = (2, 7)
+
+_STRICT_QUOTA_FROM = 6
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
@@ -24,16 +28,29 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         )
         for topic in request.topics
     ]
+    on_any = context.is_authorized(AclOperation.create, ResourceType.cluster, log_denied=False)
+    denied = {
+        topic.name
+        for topic in request.topics
+        if not on_any and not context.is_authorized(AclOperation.create, ResourceType.topic, topic.name)
+    }
     twice = {
         topic.name
         for topic in request.topics
         if len({assignment.partition_index for assignment in topic.assignments}) != len(topic.assignments)
         or len({config.name for config in topic.configs}) != len(topic.configs)
     }
+    mutations = Mutations(context, _STRICT_QUOTA_FROM)
     results = await context.services.controller.create_topics(
-        [topic for topic in topics if topic.name not in twice], validate_only=request.validate_only
+        [topic for topic in topics if topic.name not in twice and topic.name not in denied],
+        validate_only=request.validate_only,
+        count_mutations=mutations.count,
     )
-    refused = [_error(name, ErrorCode.invalid_request, "A partition or a config stands twice.") for name in twice]
+    mutations.throttle()
+    refused = [
+        _error(name, ErrorCode.invalid_request, "A partition or a config stands twice.") for name in twice - denied
+    ]
+    refused += [_error(name, ErrorCode.topic_authorization_failed, "Authorization failed.") for name in sorted(denied)]
     return {"topics": [*(_result(result, context) for result in results), *refused]}
 
 
@@ -42,6 +59,17 @@ def _result(result: TopicResult, context: RequestContext) -> dict[str, Any]:
         return _error(result.name, result.error.code, result.error.message)
     topic = result.topic
     assert topic is not None, "a result holds an error or a topic"
+    if not context.is_authorized(AclOperation.describe_configs, ResourceType.topic, topic.name, log_denied=False):
+        return {
+            "name": result.name,
+            "topic_id": topic.topic_id,
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "topic_config_error_code": ErrorCode.topic_authorization_failed,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "configs": [],
+        }
     entries = [
         topic_config_entry(definition, topic, context.services.metadata) for definition in TOPIC_CONFIGS.values()
     ]

@@ -4,6 +4,7 @@ from typing import Any
 
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 42
 VERSIONS = (0, 2)
@@ -20,6 +21,8 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
 
 
 async def _delete(group_id: str, context: RequestContext) -> ErrorCode:
+    if not context.is_authorized(AclOperation.delete, ResourceType.group, group_id):
+        return ErrorCode.group_authorization_failed
     try:
         await context.services.groups.delete_group(group_id)
     except KafkaError as error:

@@ -5,12 +5,15 @@ from uuid import UUID
 
 from logtier.controller.commands import DeleteResult
 from logtier.handlers.context import RequestContext
+from logtier.handlers.mutation_quota import Mutations
 from logtier.protocol.errors import ErrorCode
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 20
 VERSIONS = (1, 6)
 
 _BY_ID_FROM = 6
+_STRICT_QUOTA_FROM = 5
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
@@ -29,8 +32,36 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
                 topics.append(topic.topic_id)
             else:
                 refused.append(_result(None, None, "Neither a topic's name nor its id is given."))
-    results = await context.services.controller.delete_topics(topics)
+    denied = _denied(topics, context)
+    refused += denied.values()
+    mutations = Mutations(context, _STRICT_QUOTA_FROM)
+    results = await context.services.controller.delete_topics(
+        [topic for topic in topics if topic not in denied], count_mutations=mutations.count
+    )
+    mutations.throttle()
     return {"responses": [*refused, *(_answer(result, by_id=context.api_version >= _BY_ID_FROM) for result in results)]}
+
+
+def _denied(topics: list[str | UUID], context: RequestContext) -> dict[str | UUID, dict[str, Any]]:
+    """The refusals of topics that the client may not delete; none of them tells whether a topic of a name exists."""
+    if context.is_authorized(AclOperation.delete, ResourceType.cluster, log_denied=False):
+        return {}
+    image = context.services.metadata.image
+    denied: dict[str | UUID, dict[str, Any]] = {}
+    for asked in dict.fromkeys(topics):
+        name = asked if isinstance(asked, str) else image.topic_names.get(asked)
+        if name is None:
+            continue
+        is_describable = context.is_authorized(AclOperation.describe, ResourceType.topic, name)
+        is_unknown = is_describable and name not in image.topics
+        if is_unknown or context.is_authorized(AclOperation.delete, ResourceType.topic, name):
+            continue
+        topic_id = None if isinstance(asked, str) else asked
+        is_told = is_describable or topic_id is None
+        denied[asked] = _result(
+            name if is_told else None, topic_id, "Topic authorization failed.", ErrorCode.topic_authorization_failed
+        )
+    return denied
 
 
 def _answer(result: DeleteResult, *, by_id: bool) -> dict[str, Any]:

@@ -1,17 +1,20 @@
-"""DescribeConfigs: the configs of topics and of this broker, defaults included, with where each value comes from."""
+"""DescribeConfigs: the configs of topics, of this broker and of its loggers, with where each value comes from."""
 
 from collections.abc import Callable
 from typing import Any
 
-from logtier.config import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigDef
+from logtier.config import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS, ConfigDef
 from logtier.controller.commands import ConfigResourceType
 from logtier.controller.config_state import unsupported_resource
-from logtier.handlers.config_entries import ConfigEntry, broker_config_entry, topic_config_entry
+from logtier.handlers.broker_loggers import describe_loggers
+from logtier.handlers.config_authorization import config_denial
+from logtier.handlers.config_entries import ConfigEntry, broker_config_entry, group_config_entry, topic_config_entry
 from logtier.handlers.context import RequestContext
 from logtier.metadata import paths
 from logtier.metadata.image import MetadataCache
 from logtier.metadata.topic_names import topic_name_problem
 from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.security.operations import AclOperation
 
 API_KEY = 32
 VERSIONS = (1, 4)
@@ -31,13 +34,22 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             "configs": [],
         }
         try:
-            entries = _entries(resource, metadata)
+            denial = config_denial(
+                AclOperation.describe_configs, resource.resource_type, resource.resource_name, context
+            )
+            if denial is not None:
+                raise denial
+            if resource.resource_type == ConfigResourceType.BROKER_LOGGER:
+                result["configs"] = describe_loggers(
+                    resource.resource_name, metadata.static_config.node_id, resource.configuration_keys
+                )
+            else:
+                result["configs"] = [
+                    _config(entry, synonyms=request.include_synonyms, documented=documented)
+                    for entry in _entries(resource, metadata)
+                ]
         except KafkaError as error:
             result |= {"error_code": error.code, "error_message": error.message}
-        else:
-            result["configs"] = [
-                _config(entry, synonyms=request.include_synonyms, documented=documented) for entry in entries
-            ]
         results.append(result)
     return {"results": results}
 
@@ -61,7 +73,7 @@ def _entries(resource: Any, metadata: MetadataCache) -> list[ConfigEntry]:
     elif resource.resource_type == ConfigResourceType.BROKER:
         node_id = metadata.static_config.node_id
         if name == str(node_id):
-            definitions = dict(BROKER_CONFIGS)
+            definitions = {**BROKER_CONFIGS, **metadata.config.listener_definitions}
         elif name == "":
             # All brokers: only what was set for all of them.
             defaults = metadata.image.broker_configs.get(paths.CLUSTER_DEFAULT, {})
@@ -73,6 +85,14 @@ def _entries(resource: Any, metadata: MetadataCache) -> list[ConfigEntry]:
 
         def describe(definition: ConfigDef) -> ConfigEntry:
             return broker_config_entry(definition, metadata)
+
+    elif resource.resource_type == ConfigResourceType.GROUP:
+        if not name:
+            raise KafkaError(ErrorCode.invalid_request, "Group name must not be empty.")
+        definitions = dict(GROUP_CONFIGS)
+
+        def describe(definition: ConfigDef) -> ConfigEntry:
+            return group_config_entry(definition, name, metadata)
 
     else:
         raise unsupported_resource(resource.resource_type)

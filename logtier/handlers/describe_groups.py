@@ -4,8 +4,10 @@ from typing import Any
 
 from logtier.group.events import GroupState
 from logtier.group.group import Group
+from logtier.handlers.authorized_operations import NOT_ASKED, authorized_operations
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 15
 VERSIONS = (0, 6)
@@ -13,28 +15,31 @@ VERSIONS = (0, 6)
 #: From here on a missing group is an error and not a dead group (KIP-1043).
 _NOT_FOUND_FROM = 6
 
-#: Everybody may do everything as long as there is no authorizer: a bit for each operation on a group
-#: (READ 3, DELETE 6, DESCRIBE 8, DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11).
-_ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-_NOT_ASKED = -(2**31)
-
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Describe each group by itself."""
     asked = getattr(request, "include_authorized_operations", False)
-    operations = _ALL_OPERATIONS if asked else _NOT_ASKED
-    return {"groups": [{**_describe(name, context), "authorized_operations": operations} for name in request.groups]}
+    answers = []
+    for name in request.groups:
+        answer = _describe(name, context)
+        is_told = asked and answer["error_code"] is ErrorCode.none
+        operations = authorized_operations(context, ResourceType.group, name) if is_told else NOT_ASKED
+        answers.append({**answer, "authorized_operations": operations})
+    return {"groups": answers}
 
 
 def _describe(group_id: str, context: RequestContext) -> dict[str, Any]:
+    if not context.is_authorized(AclOperation.describe, ResourceType.group, group_id):
+        return _without_members(group_id, "", ErrorCode.group_authorization_failed, None)
     try:
         group = context.services.groups.group(group_id)
     except KafkaError as error:
         return _without_members(group_id, "", error.code, error.message)
-    if group is not None:
+    if isinstance(group, Group):
         return _with_members(group)
     if context.api_version >= _NOT_FOUND_FROM:
-        message = f"Group {group_id} not found."
+        what = "not found" if group is None else "is not a classic group"
+        message = f"Group {group_id} {what}."
         return _without_members(group_id, GroupState.DEAD.value, ErrorCode.group_id_not_found, message)
     return _without_members(group_id, GroupState.DEAD.value, ErrorCode.none, None)
 

@@ -1,22 +1,25 @@
 """From a frame to its response: header, version, body, handler, encoding, and what becomes of errors."""
 
+import asyncio
 import logging
+import struct
 from collections.abc import Awaitable, Mapping
 from inspect import iscoroutinefunction
+from time import perf_counter
 from types import ModuleType
 from typing import Any, cast
 
 from logtier.handlers import api_versions
 from logtier.handlers.context import RequestContext, Services
+from logtier.handlers.loop_time import LoopTime, measured
 from logtier.network.server import ClientConnection, Response
 from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
+from logtier.runtime.metrics import error_codes
 from logtier.runtime.network import Part
+from logtier.security.sasl_session import SaslSession
 
 logger = logging.getLogger(__name__)
-
-#: Everybody, as long as no listener authenticates.
-ANONYMOUS = "User:ANONYMOUS"
 
 
 class Dispatcher:
@@ -33,6 +36,10 @@ class Dispatcher:
 
     def dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         """Answer one frame, at once or later."""
+        begun_s = perf_counter()
+        sasl = connection.sasl
+        if sasl is not None and sasl.takes_raw_tokens:
+            return self._raw_token(bytes(frame), sasl)
         header = messages.read_request_header(frame)
         handler = self._handlers.get(header.api_key)
         if handler is None:
@@ -49,8 +56,22 @@ class Dispatcher:
             header.correlation_id,
             header.client_id,
             connection.peer_host,
-            ANONYMOUS,
+            connection.principal if sasl is None else sasl.principal,
+            listener=connection.listener,
+            sasl=sasl,
+            api_metrics=self._services.metrics.api(header.api_key),
+            begun_s=begun_s,
         )
+        context.api_metrics.request_bytes += len(frame)
+        if sasl is not None:
+            try:
+                sasl.admit(header.api_key, messages.api_name(header.api_key), self._services.clock.monotonic_ms())
+            except KafkaError as error:
+                return self._refused(context, error)
+        if self._services.quotas.is_active:
+            context.request_bytes = len(frame)
+            context.mute = connection.mute
+            context.loop_time = LoopTime() if self._services.quotas.meters_time else None
         request = messages.read_request(header, frame)
         if header.api_key in self._asynchronous:
             return self._handle_later(handler, request, context)
@@ -62,21 +83,47 @@ class Dispatcher:
             raise
         except Exception as fault:  # noqa: BLE001 (a fault of ours must not end the broker)
             return self._failed(context, fault)
-        return self._encode(context, result) if isinstance(result, dict) else result
+        if isinstance(result, dict):
+            return self._encode(context, result)
+        if context.loop_time is not None:
+            context.loop_time.pause()
+        if isinstance(result, Awaitable):
+            answering = asyncio.ensure_future(result)
+            answering.add_done_callback(lambda _: context.count_answer(context.answer_errors, perf_counter()))
+            return answering
+        context.count_answer(context.answer_errors, perf_counter())
+        return cast("Response", result)
 
     async def _handle_later(self, handler: ModuleType, request: Any, context: RequestContext) -> Response:
         """The handler is called in here, so that it never starts if the client is gone before its turn."""
         try:
-            result = await handler.handle(request, context)
+            steps = handler.handle(request, context)
+            result = await (steps if context.loop_time is None else measured(steps, context.loop_time))
         except KafkaError as error:
             return self._refused(context, error)
         except ProtocolViolationError:
             raise
         except Exception as fault:  # noqa: BLE001 (a fault of ours must not end the broker)
             return self._failed(context, fault)
-        return self._encode(context, result) if isinstance(result, dict) else cast("Response", result)
+        if isinstance(result, dict):
+            return self._encode(context, result)
+        context.count_answer(context.answer_errors, perf_counter())
+        return cast("Response", result)
+
+    async def _raw_token(self, token: bytes, sasl: SaslSession) -> Response:
+        """A token in a frame of its own, after a SaslHandshake of version 0; there is no place for an error."""
+        clock = self._services.clock
+        answer = await sasl.authenticate(token, clock.monotonic_ms(), clock.now_ms())
+        if answer.error != ErrorCode.none:
+            await asyncio.sleep(sasl.listener.failure_delay_ms / 1000)
+            raise ProtocolViolationError(f"authentication by {sasl.mechanism} failed: {answer.reason}")
+        return [struct.pack(">i", len(answer.token)) + answer.token]
 
     def _encode(self, context: RequestContext, tree: Mapping[str, Any]) -> list[Part]:
+        throttle_ms = context.finish_throttling()
+        if throttle_ms and messages.has_throttle_time(context.api_key):
+            tree = {**tree, "throttle_time": throttle_ms}
+        context.count_answer(error_codes(tree), perf_counter())
         return _frame(context.api_key, context.api_version, context.correlation_id, tree)
 
     def _unsupported_version(self, header: messages.RequestHeader, handler: ModuleType) -> Response:
@@ -92,13 +139,10 @@ class Dispatcher:
         """A refusal of the whole request."""
         name = messages.api_name(context.api_key)
         logger.warning("refused %s of client %s at %s: %s", name, context.client_id, context.client_host, error)
-        if not messages.has_top_level_error(context.api_key, context.api_version):
+        tree = messages.refusal(context.api_key, context.api_version, error.code, error.message)
+        if tree is None:
             raise ProtocolViolationError(f"{name} has no place for an error: {error}") from error
-        tree: dict[str, Any] = {"error_code": error.code}
-        try:
-            return self._encode(context, tree)
-        except TypeError:
-            raise ProtocolViolationError(f"{name} failed: {error}") from error
+        return self._encode(context, tree)
 
     def _failed(self, context: RequestContext, fault: Exception) -> Response:
         """A fault of ours: the one place where a stack trace is logged; the client is told, others go on."""

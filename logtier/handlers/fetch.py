@@ -1,52 +1,177 @@
 """Fetch: read record batches, waiting for them if need be.
 
-Versions 4-18, by topic id from 13. Incremental fetch sessions (KIP-227) are not kept: the answer to a full fetch says
-session 0, which every client takes as "no sessions here".
+Versions 4-18, by topic id from 13; incremental fetch sessions (KIP-227) from 7. Records that are not in the page cache
+are brought there by another thread before they are sent, so that a reader of old data delays itself alone.
 """
 
 import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from logtier.handlers.context import RequestContext
+from logtier.metadata.image import MetadataImage
 from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode
 from logtier.protocol.fetch_response import FIRST_VERSION_WITH_TOPIC_IDS, encode_fetch_response
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.replication.delayed_fetch import Fetched, FetchPartition
+from logtier.replication.fetch_session import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    SESSION_PARTITIONS_MAX,
+    FetchSession,
+    PartitionKey,
+)
+from logtier.runtime.metrics import TopicTraffic
 from logtier.runtime.network import Part
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 1
 VERSIONS = (4, 18)
 
-#: A session epoch that asks for no session (KIP-227).
-FINAL_EPOCH = -1
-INITIAL_EPOCH = 0
+#: An isolation level (KIP-98): what is below the last stable offset, and what of it to skip.
+READ_COMMITTED = 1
+#: No replica asks, but a consumer.
+CONSUMER = -1
+
+#: Makes the response of what was fetched.
+_Respond = Callable[[Fetched], list[Part]]
 
 
 def handle(request: Any, context: RequestContext) -> list[Part] | asyncio.Future[list[Part]]:
     """Answer at once if there is enough, else when there is or when the time is over."""
-    version = context.api_version
-    session_id = getattr(request, "session_id", 0)
-    if session_id or getattr(request, "session_epoch", FINAL_EPOCH) not in (INITIAL_EPOCH, FINAL_EPOCH):
-        return encode_fetch_response(
-            version, context.correlation_id, (), error_code=ErrorCode.fetch_session_id_not_found
+    session_id = getattr(request, "session_id", NO_SESSION)
+    epoch = getattr(request, "session_epoch", FINAL_EPOCH)
+    if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+        if session_id != NO_SESSION:
+            context.services.fetch_sessions.remove(session_id)
+        if epoch == INITIAL_EPOCH:
+            return _begin_session(request, context)
+        wanted = _authorized([each for _, each in _wanted(request, context)], request, context)
+        return _fetch(wanted, lambda fetched: _encode(wanted, fetched, context), request, context)
+    session = context.services.fetch_sessions.find(session_id, epoch, by_topic_id=_is_by_id(context))
+    if isinstance(session, ErrorCode):
+        return _refuse(session, context)
+    return _go_on(session, request, context)
+
+
+def _begin_session(request: Any, context: RequestContext) -> list[Part] | asyncio.Future[list[Part]]:
+    """A full fetch, all of it answered; the session it begins holds each partition once."""
+    image = context.services.metadata.image
+    asked = dict(_wanted(request, context))
+    wanted = _authorized(list(asked.values()), request, context)
+
+    def respond(fetched: Fetched) -> list[Part]:
+        # Only now: a client that went away while it waited takes no slot.
+        services = context.services
+        session = services.fetch_sessions.create(
+            tuple(asked.items()),
+            by_topic_id=_is_by_id(context),
+            is_privileged=_replica_id(request) != CONSUMER
+            and context.is_authorized(AclOperation.cluster_action, ResourceType.cluster, log_denied=False),
+            now_ms=services.clock.now_ms(),
         )
-    wanted = _wanted(request, context)
+        if session is None:
+            return _encode(wanted, fetched, context)
+        session.metadata = image
+        session.is_read_committed = _is_read_committed(request)
+        for _ in session.news(fetched):
+            pass
+        return _encode(wanted, fetched, context, session.id)
+
+    return _fetch(wanted, respond, request, context)
+
+
+def _go_on(
+    session: FetchSession[FetchPartition], request: Any, context: RequestContext
+) -> list[Part] | asyncio.Future[list[Part]]:
+    """An incremental fetch: all partitions of the session are read, those with news are answered."""
+    services = context.services
+    session.update(_wanted(request, context), tuple(_forgotten(request)))
+    if not session.partitions:
+        services.fetch_sessions.remove(session.id)
+        return _encode((), [], context)
+    if len(session.partitions) > SESSION_PARTITIONS_MAX:
+        services.fetch_sessions.remove(session.id)
+        return _refuse(ErrorCode.fetch_session_id_not_found, context)
+    image = services.metadata.image
+    is_read_committed = _is_read_committed(request)
+    if session.metadata is not image or session.is_read_committed != is_read_committed:
+        session.replace_wanted(lambda each: _resolved(each, image, is_read_committed))
+        session.metadata = image
+        session.is_read_committed = is_read_committed
+    services.fetch_sessions.touch(session, services.clock.now_ms())
+    epoch = session.advance()
+    wanted = _authorized(session.wanted(), request, context)
+
+    def respond(fetched: Fetched) -> list[Part]:
+        if session.epoch != epoch:
+            # Another connection went on with the session meanwhile; its partitions are no longer these.
+            return _refuse(ErrorCode.invalid_fetch_session_epoch, context)
+        told = list(session.news(fetched))
+        return _encode([wanted[i] for i in told], [fetched[i] for i in told], context, session.id)
+
+    return _fetch(wanted, respond, request, context, session.id)
+
+
+def _throttling(respond: _Respond, session_id: int, context: RequestContext) -> _Respond:
+    """Answer without records, and with the time to wait, a client whose quota they would exceed."""
+
+    def throttled(fetched: Fetched) -> list[Part]:
+        if not context.finish_throttling():
+            size = sum(partition.size for partition in fetched)
+            now_ms = context.services.clock.monotonic_ms()
+            context.throttle(context.services.quotas.record_fetch(context.user, context.client_id or "", size, now_ms))
+        return _encode((), [], context, session_id) if context.throttle_ms else respond(fetched)
+
+    return throttled
+
+
+def _fetch(
+    wanted: Sequence[FetchPartition],
+    respond: _Respond,
+    request: Any,
+    context: RequestContext,
+    session_id: int = NO_SESSION,
+) -> list[Part] | asyncio.Future[list[Part]]:
+    services = context.services
+    bytes_max = min(request.max_bytes, services.config.fetch_max_bytes)
+    if services.quotas.is_active and _replica_id(request) == CONSUMER:
+        bytes_max = services.quotas.fetch_bytes_max(context.user, context.client_id or "", bytes_max)
+        respond = _throttling(respond, session_id, context)
     fetched = context.services.replica_manager.fetch(
         wanted,
-        bytes_max=min(request.max_bytes, context.services.config.fetch_max_bytes),
-        bytes_min=request.min_bytes,
+        bytes_max=bytes_max,
+        bytes_min=min(request.min_bytes, bytes_max),
         wait_ms_max=messages.milliseconds(request.max_wait),
     )
     if isinstance(fetched, list):
-        return _encode(wanted, fetched, context)
-    return _when_there(fetched, wanted, context)
+        warm = _warm(fetched, context)
+        return respond(fetched) if warm is None else _when_warm(warm, fetched, respond)
+    return _when_there(fetched, respond, context)
 
 
-def _wanted(request: Any, context: RequestContext) -> list[FetchPartition]:
-    by_id = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+def _is_by_id(context: RequestContext) -> bool:
+    return context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+
+
+def _replica_id(request: Any) -> int:
+    """The replica that asks; from version 15 on it stands in a field of its own."""
+    replica_id: int = getattr(request, "replica_id", CONSUMER)
+    state = getattr(request, "replica_state", None)
+    return replica_id if state is None else state.replica_id
+
+
+def _is_read_committed(request: Any) -> bool:
+    return bool(request.isolation_level == READ_COMMITTED and _replica_id(request) == CONSUMER)
+
+
+def _wanted(request: Any, context: RequestContext) -> list[tuple[PartitionKey, FetchPartition]]:
+    by_id = _is_by_id(context)
     image = context.services.metadata.image
-    wanted = []
+    is_read_committed = _is_read_committed(request)
+    wanted: list[tuple[PartitionKey, FetchPartition]] = []
     for topic in request.topics:
         error_code = ErrorCode.none
         topic_id = None
@@ -58,22 +183,97 @@ def _wanted(request: Any, context: RequestContext) -> list[FetchPartition]:
                 error_code = ErrorCode.unknown_topic_id
         else:
             name = topic.topic
+        key = topic_id if by_id else name
         for partition in topic.partitions:
-            wanted.append(  # noqa: PERF401
-                FetchPartition(
-                    TopicPartition(name, partition.partition),
-                    topic_id,
-                    partition.fetch_offset,
-                    partition.partition_max_bytes,
-                    getattr(partition, "current_leader_epoch", -1),
-                    error_code,
+            index = partition.partition
+            wanted.append(
+                (
+                    (key, index),
+                    FetchPartition(
+                        TopicPartition(name, index),
+                        topic_id,
+                        partition.fetch_offset,
+                        partition.partition_max_bytes,
+                        getattr(partition, "current_leader_epoch", -1),
+                        error_code,
+                        is_read_committed,
+                    ),
                 )
             )
     return wanted
 
 
+def _forgotten(request: Any) -> Iterator[PartitionKey]:
+    for topic in request.forgotten_topics_data:
+        name = topic.topic_id if hasattr(topic, "topic_id") else topic.topic
+        for index in topic.partitions:
+            yield name, index
+
+
+def _resolved(wanted: FetchPartition, image: MetadataImage, is_read_committed: bool) -> FetchPartition:
+    """What a session wants, after a change of the metadata or of the isolation level."""
+    topic_id = wanted.topic_id
+    name, index = wanted.topic_partition
+    if topic_id is None and name:
+        return wanted._replace(is_read_committed=is_read_committed)
+    known = image.topic_by_id(topic_id) if topic_id else None
+    if known is not None:
+        error_code = ErrorCode.none
+        name = known.name
+    elif not name:
+        error_code = ErrorCode.unknown_topic_id
+    else:
+        # It was there: deleted, or another topic has its name now.
+        made_anew = image.topic(name) is not None
+        error_code = ErrorCode.inconsistent_topic_id if made_anew else ErrorCode.unknown_topic_or_partition
+    return wanted._replace(
+        topic_partition=TopicPartition(name, index),
+        error_code=error_code,
+        is_read_committed=is_read_committed,
+    )
+
+
+def _authorized(wanted: list[FetchPartition], request: Any, context: RequestContext) -> list[FetchPartition]:
+    """Put a refusal in the place of what the client may not read: consumers by topic, replicas all or nothing."""
+    if context.services.authorizer is None:
+        return wanted
+    is_replica = _replica_id(request) != CONSUMER
+    allowed: dict[str, bool] = {}
+    checked = []
+    for each in wanted:
+        name = each.topic_partition.topic
+        if name and name not in allowed:
+            allowed[name] = (
+                context.is_authorized(AclOperation.cluster_action, ResourceType.cluster)
+                if is_replica
+                else context.is_authorized(AclOperation.read, ResourceType.topic, name)
+            )
+        may_read = allowed.get(name, True)
+        checked.append(each if may_read else each._replace(error_code=ErrorCode.topic_authorization_failed))
+    return checked
+
+
+def _warm(fetched: Fetched, context: RequestContext) -> asyncio.Future[None] | None:
+    """Have what is not in the page cache read ahead; None where everything is there."""
+    read_ahead = context.services.read_ahead
+    if read_ahead is None:
+        return None
+    cold = [
+        records
+        for partition in fetched
+        if (records := partition.records) is not None and records.size and read_ahead.is_cold(records)
+    ]
+    return read_ahead.warm(cold) if cold else None
+
+
+def _when_warm(warm: asyncio.Future[None], fetched: Fetched, respond: _Respond) -> asyncio.Future[list[Part]]:
+    response: asyncio.Future[list[Part]] = warm.get_loop().create_future()
+    warm.add_done_callback(lambda _: _answer(response, respond, fetched))
+    return response
+
+
 def _when_there(
-    fetched: asyncio.Future[Fetched], wanted: list[FetchPartition], context: RequestContext
+    fetched: asyncio.Future[Fetched], respond: _Respond, context: RequestContext
 ) -> asyncio.Future[list[Part]]:
     """A future of the response; cancelling it, because the client is gone, gives the fetch up."""
     response: asyncio.Future[list[Part]] = fetched.get_loop().create_future()
@@ -82,22 +282,56 @@ def _when_there(
         if response.done() or done.cancelled():
             return
         try:
-            response.set_result(_encode(wanted, done.result(), context))
+            found = done.result()
+            warm = _warm(found, context)
         except Exception as error:  # noqa: BLE001 (whoever awaits the response has to learn of it)
             response.set_exception(error)
+            return
+        if warm is None:
+            _answer(response, respond, found)
+        else:
+            warm.add_done_callback(lambda _: _answer(response, respond, found))
 
     fetched.add_done_callback(answer)
     response.add_done_callback(lambda done: fetched.cancel() if done.cancelled() else None)
     return response
 
 
-def _encode(wanted: list[FetchPartition], fetched: Fetched, context: RequestContext) -> list[Part]:
+def _answer(response: asyncio.Future[list[Part]], respond: _Respond, fetched: Fetched) -> None:
+    if response.done():
+        return
+    try:
+        response.set_result(respond(fetched))
+    except Exception as error:  # noqa: BLE001 (whoever awaits the response has to learn of it)
+        response.set_exception(error)
+
+
+def _refuse(error_code: ErrorCode, context: RequestContext) -> list[Part]:
+    """A refusal of the whole request; the client begins a session anew."""
+    return encode_fetch_response(context.api_version, context.correlation_id, (), error_code=error_code)
+
+
+def _encode(
+    wanted: Sequence[FetchPartition], fetched: Fetched, context: RequestContext, session_id: int = NO_SESSION
+) -> list[Part]:
     topics: list[tuple[str, Any, list[Any]]] = []
     last_topic: tuple[str, Any] | None = None
+    traffic: TopicTraffic | None = None
     for each, partition in zip(wanted, fetched, strict=True):
         topic = (each.topic_partition.topic, each.topic_id)
         if topic != last_topic:
             topics.append((*topic, []))
             last_topic = topic
+            traffic = context.services.metrics.topics.get(topic[0])
         topics[-1][2].append(partition)
-    return encode_fetch_response(context.api_version, context.correlation_id, topics)
+        if partition.error_code:
+            context.answer_errors.append(partition.error_code)
+            if traffic is not None:
+                traffic.failed_fetches += 1
+        elif partition.size:
+            if traffic is None:
+                traffic = context.services.metrics.traffic(topic[0])
+            traffic.bytes_out += partition.size
+    return encode_fetch_response(
+        context.api_version, context.correlation_id, topics, session_id=session_id, throttle_ms=context.throttle_ms
+    )

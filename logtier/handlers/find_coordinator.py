@@ -1,16 +1,12 @@
-"""FindCoordinator: which broker coordinates a group; the first one asked for creates `__consumer_offsets`.
-
-A transactional producer asks here first, and is refused here, with the reason, in the code that its client gives up at.
-librdkafka (and whoever asks for one key in a request) tries again until `init_transactions` runs out of time unless the
-code is one of authorization; Java, from the versions with several keys on, gives up at any code that it does not know
-as passing, and shows our message only with those that it has no text of its own for.
-"""
+"""FindCoordinator: which broker coordinates a group or a transactional id; the first asked for creates its topic."""
 
 import logging
 from typing import Any
 
 from logtier.handlers.context import RequestContext
+from logtier.metadata.image import BrokerRegistration
 from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 10
 VERSIONS = (0, 6)
@@ -20,10 +16,7 @@ _BATCHED_FROM = 4
 
 _GROUP = 0
 _TRANSACTION = 1
-_NOT_IMPLEMENTED = {
-    _TRANSACTION: "transactions are not supported by this release: leave transactional.id out",
-    2: "share groups are not supported by this release",
-}
+_SHARE = 2
 
 log = logging.getLogger(__name__)
 
@@ -32,33 +25,15 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Look up each key by itself."""
     key_type = getattr(request, "key_type", _GROUP)
     if context.api_version < _BATCHED_FROM:
-        answer = await _find(request.key, key_type, context)
+        answer = await _answer(request.key, key_type, context)
         del answer["key"]
         return answer
-    return {"coordinators": [await _find(key, key_type, context) for key in request.coordinator_keys]}
+    return {"coordinators": [await _answer(key, key_type, context) for key in request.coordinator_keys]}
 
 
-async def _find(key: str, key_type: int, context: RequestContext) -> dict[str, Any]:
+async def _answer(key: str, key_type: int, context: RequestContext) -> dict[str, Any]:
     try:
-        if key_type in _NOT_IMPLEMENTED:
-            # Not coordinator_not_available, which clients repeat until their patience ends.
-            one_key = context.api_version < _BATCHED_FROM
-            code = (
-                ErrorCode.transactional_id_authorization_failed
-                if one_key and key_type == _TRANSACTION
-                else ErrorCode.unsupported_version
-            )
-            log.warning(
-                "refused FindCoordinator of client %s at %s for %r: %s",
-                context.client_id,
-                context.client_host,
-                key[:249],
-                _NOT_IMPLEMENTED[key_type],
-            )
-            raise KafkaError(code, _NOT_IMPLEMENTED[key_type])
-        if key_type != _GROUP:
-            raise KafkaError(ErrorCode.invalid_request, f"unknown coordinator type {key_type}")
-        broker = await context.services.groups.find(key)
+        broker = await _find(key, key_type, context)
     except KafkaError as error:
         return {
             "key": key,
@@ -68,11 +43,33 @@ async def _find(key: str, key_type: int, context: RequestContext) -> dict[str, A
             "error_code": error.code,
             "error_message": error.message or None,
         }
+    host, port = broker.reached_by(context.listener.name)
     return {
         "key": key,
         "node_id": broker.id,
-        "host": broker.host,
-        "port": broker.port,
+        "host": host,
+        "port": port,
         "error_code": ErrorCode.none,
         "error_message": None,
     }
+
+
+async def _find(key: str, key_type: int, context: RequestContext) -> BrokerRegistration:
+    if key_type == _GROUP:
+        if not context.is_authorized(AclOperation.describe, ResourceType.group, key):
+            raise KafkaError(ErrorCode.group_authorization_failed, "Group authorization failed.")
+        return await context.services.groups.find(key)
+    if key_type == _TRANSACTION:
+        if not context.is_authorized(AclOperation.describe, ResourceType.transactional_id, key):
+            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "Transactional Id authorization failed.")
+        return await context.services.transactions.find(key)
+    if key_type == _SHARE:
+        # Not coordinator_not_available, which clients repeat until their patience ends.
+        log.warning(
+            "refused FindCoordinator of client %s at %s for %r: it is about a share group",
+            context.client_id,
+            context.client_host,
+            key[:249],
+        )
+        raise KafkaError(ErrorCode.unsupported_version, "share groups are not supported by this release")
+    raise KafkaError(ErrorCode.invalid_request, f"unknown coordinator type {key_type}")

@@ -3,6 +3,8 @@
 from typing import Any
 
 from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 12
 VERSIONS = (0, 4)
@@ -10,6 +12,8 @@ VERSIONS = (0, 4)
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Extend the member's session."""
+    if not context.is_authorized(AclOperation.read, ResourceType.group, request.group_id):
+        return {"error_code": ErrorCode.group_authorization_failed}
     error = context.services.groups.heartbeat(
         request.group_id, request.member_id, getattr(request, "group_instance_id", None), request.generation_id
     )

@@ -1,10 +1,14 @@
 """IncrementalAlterConfigs: set, delete, append to and subtract from configs of topics and brokers (KIP-339)."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from logtier.controller.commands import ConfigChange, ConfigOperation, ConfigResult
+from logtier.controller.commands import ConfigChange, ConfigOperation, ConfigResourceType, ConfigResult
+from logtier.handlers.broker_loggers import alter_loggers
+from logtier.handlers.config_authorization import config_denial
 from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.security.operations import AclOperation
 
 API_KEY = 44
 VERSIONS = (0, 1)
@@ -20,8 +24,37 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         )
         for resource in request.resources
     ]
-    results = await context.services.controller.alter_configs(changes, validate_only=request.validate_only)
+    results = await alter_authorized(changes, context, validate_only=request.validate_only)
     return {"responses": [resource_response(result) for result in results]}
+
+
+async def alter_authorized(
+    changes: Sequence[ConfigChange], context: RequestContext, *, validate_only: bool
+) -> list[ConfigResult]:
+    """Change what the client may change; one result for each resource."""
+    allowed = []
+    altered_loggers = []
+    denied: dict[tuple[int, str], ConfigResult] = {}
+    for change in changes:
+        denial = config_denial(AclOperation.alter_configs, change.resource_type, change.resource_name, context)
+        if denial is None and change.resource_type == ConfigResourceType.BROKER_LOGGER and not change.replace_all:
+            altered_loggers.append(_alter_loggers(change, context, validate_only))
+        elif denial is None:
+            allowed.append(change)
+        else:
+            resource = (change.resource_type, change.resource_name)
+            denied[resource] = ConfigResult(*resource, denial)
+    results = await context.services.controller.alter_configs(allowed, validate_only=validate_only)
+    return [*denied.values(), *altered_loggers, *results]
+
+
+def _alter_loggers(change: ConfigChange, context: RequestContext, validate_only: bool) -> ConfigResult:
+    error = None
+    try:
+        alter_loggers(change, context.services.config.node_id, validate_only=validate_only)
+    except KafkaError as refusal:
+        error = refusal
+    return ConfigResult(change.resource_type, change.resource_name, error)
 
 
 def resource_response(result: ConfigResult) -> dict[str, Any]:

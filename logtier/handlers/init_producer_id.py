@@ -1,46 +1,67 @@
-"""InitProducerId: an id for an idempotent producer, never given to another one.
+"""InitProducerId: an id for an idempotent producer, never given to another one; an epoch for a transactional one.
 
-A transactional id is refused: transactions are not implemented. Clients rarely come so far: FindCoordinator, which they
-ask before, refuses it with the reason. A producer that names its present id (version 3 on, KIP-360) gets a new one as
-well, as in Kafka: only transactional producers keep theirs.
+A transactional producer that begins fences the one before it under its transactional id, whose open transaction is
+aborted. One that names its present id and epoch (version 3 on, KIP-360) goes on after an error; an idempotent producer
+that does so gets a new id, as in Kafka.
 """
 
 import logging
-from typing import Any, Final
+from typing import Any
 
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.messages import milliseconds
+from logtier.security.operations import AclOperation, ResourceType
+from logtier.transaction.metadata import NO_PRODUCER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 
 API_KEY = 22
 VERSIONS = (0, 5)
 
-NO_PRODUCER_ID: Final = -1
-NO_PRODUCER_EPOCH: Final = -1
+#: Before, a fenced producer is told that its epoch is invalid.
+_FENCED_FROM = 4
 
 log = logging.getLogger(__name__)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Give out an id with epoch 0."""
-    if request.transactional_id is not None:
-        log.warning(
-            "client %s at %s asked for transactional id %r: transactions are not supported by this release",
-            context.client_id,
-            context.client_host,
-            request.transactional_id[:249],
-        )
-        return _refused(ErrorCode.unsupported_version)
-    producer_id = getattr(request, "producer_id", NO_PRODUCER_ID)
-    producer_epoch = getattr(request, "producer_epoch", NO_PRODUCER_EPOCH)
-    if (producer_id == NO_PRODUCER_ID) != (producer_epoch == NO_PRODUCER_EPOCH):
-        return _refused(ErrorCode.invalid_request)
+    """Give out an id and an epoch."""
     try:
-        new_id = await context.services.controller.producer_ids.next()
+        producer = await _init(request, context)
     except KafkaError as error:
-        log.warning("no producer id for client %s: %s", context.client_id, error)
-        return _refused(error.code)
-    return {"error_code": ErrorCode.none, "producer_id": new_id, "producer_epoch": 0}
+        code = error.code
+        # That the transaction before is being aborted is every second start's answer: the client comes again.
+        level = logging.INFO if code is ErrorCode.concurrent_transactions else logging.WARNING
+        log.log(level, "no producer id for client %s at %s: %s", context.client_id, context.client_host, error)
+        if code is ErrorCode.producer_fenced and context.api_version < _FENCED_FROM:
+            code = ErrorCode.invalid_producer_epoch
+        return {"error_code": code, "producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH}
+    return {"error_code": ErrorCode.none, "producer_id": producer.producer_id, "producer_epoch": producer.epoch}
 
 
-def _refused(code: ErrorCode) -> dict[str, Any]:
-    return {"error_code": code, "producer_id": NO_PRODUCER_ID, "producer_epoch": NO_PRODUCER_EPOCH}
+async def _init(request: Any, context: RequestContext) -> ProducerIdAndEpoch:
+    services = context.services
+    transactional_id = request.transactional_id
+    if transactional_id is not None:
+        if not context.is_authorized(AclOperation.write, ResourceType.transactional_id, transactional_id):
+            raise KafkaError(ErrorCode.transactional_id_authorization_failed)
+    elif not _may_be_idempotent(context):
+        raise KafkaError(ErrorCode.cluster_authorization_failed)
+    present = ProducerIdAndEpoch(
+        getattr(request, "producer_id", NO_PRODUCER_ID), getattr(request, "producer_epoch", NO_PRODUCER_EPOCH)
+    )
+    if (present.producer_id == NO_PRODUCER_ID) != (present.epoch == NO_PRODUCER_EPOCH):
+        raise KafkaError(ErrorCode.invalid_request, "a producer names both its id and its epoch, or neither")
+    if transactional_id is None:
+        return ProducerIdAndEpoch(await services.controller.producer_ids.next(), 0)
+    return await services.transactions.init_producer(
+        transactional_id,
+        milliseconds(request.transaction_timeout),
+        None if present == NO_PRODUCER else present,
+    )
+
+
+def _may_be_idempotent(context: RequestContext) -> bool:
+    """Whoever may write to some topic may do so idempotently (KIP-679)."""
+    return context.is_authorized(
+        AclOperation.idempotent_write, ResourceType.cluster, log_denied=False
+    ) or context.is_authorized_for_any(AclOperation.write, ResourceType.topic)

@@ -5,6 +5,7 @@ from typing import Any
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode
 from logtier.protocol.messages import milliseconds
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 11
 VERSIONS = (0, 9)
@@ -19,6 +20,15 @@ _SKIP_ASSIGNMENT_FROM = 9
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Join, and wait for the generation."""
     version = context.api_version
+    if not context.is_authorized(AclOperation.read, ResourceType.group, request.group_id):
+        return {
+            "error_code": ErrorCode.group_authorization_failed,
+            "generation_id": -1,
+            "protocol_name": None if version >= _NULLABLE_PROTOCOL_FROM else "",
+            "leader": "",
+            "member_id": "",
+            "members": [],
+        }
     session_timeout_ms = milliseconds(request.session_timeout)
     result = await context.services.groups.join(
         request.group_id,

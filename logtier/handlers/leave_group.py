@@ -5,6 +5,7 @@ from typing import Any
 from logtier.group.events import LeavingMember
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 13
 VERSIONS = (0, 5)
@@ -12,8 +13,10 @@ VERSIONS = (0, 5)
 _SEVERAL_FROM = 3
 
 
-def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Remove the members; each has its own outcome."""
+    if not context.is_authorized(AclOperation.read, ResourceType.group, request.group_id):
+        return {"error_code": ErrorCode.group_authorization_failed, "members": []}
     if context.api_version < _SEVERAL_FROM:
         members = [LeavingMember(request.member_id)]
     else:
@@ -22,7 +25,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             for each in request.members
         ]
     try:
-        errors = context.services.groups.leave(request.group_id, members)
+        errors = await context.services.groups.leave(request.group_id, members)
     except KafkaError as error:
         return {"error_code": error.code, "members": []}
     if context.api_version < _SEVERAL_FROM:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from logtier.group.registry import group_state, group_type
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 16
 VERSIONS = (0, 5)
-
-_TYPE = "classic"
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
@@ -19,16 +19,23 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         groups = context.services.groups.groups()
     except KafkaError as error:
         return {"error_code": error.code, "groups": []}
+    if not context.is_authorized(AclOperation.describe, ResourceType.cluster, log_denied=False):
+        groups = [
+            group
+            for group in groups
+            if context.is_authorized(AclOperation.describe, ResourceType.group, group.group_id, log_denied=False)
+        ]
+    described = [(group, group_state(group), group_type(group)) for group in groups]
     return {
         "error_code": ErrorCode.none,
         "groups": [
             {
                 "group_id": group.group_id,
                 "protocol_type": group.protocol_type or "",
-                "group_state": group.state.value,
-                "group_type": _TYPE,
+                "group_state": state,
+                "group_type": kind,
             }
-            for group in groups
-            if (not states or group.state.value.lower() in states) and (not types or _TYPE in types)
+            for group, state, kind in described
+            if (not states or state.lower() in states) and (not types or kind in types)
         ],
     }

@@ -1,12 +1,16 @@
 """ListOffsets: the first, the last, or the first offset at or after a timestamp (KIP-79; the largest one: KIP-734)."""
 
 import logging
+from collections import Counter
 from typing import Any
 
 from logtier.handlers.context import RequestContext
+from logtier.log.log import Log
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import CorruptRecordsError
+from logtier.replication.partition import Partition
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 2
 VERSIONS = (1, 10)
@@ -18,6 +22,12 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 
+#: Timestamps with a meaning of their own, and the first version that has it.
+_SPECIAL_FROM = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+
+READ_COMMITTED = 1
+CONSUMER = -1
+
 logger = logging.getLogger(__name__)
 
 NOT_FOUND = {"timestamp": -1, "offset": -1, "leader_epoch": -1}
@@ -25,46 +35,61 @@ NOT_FOUND = {"timestamp": -1, "offset": -1, "leader_epoch": -1}
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Look up each partition by itself; an error concerns its partition only."""
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [_partition(topic.name, partition, context) for partition in topic.partitions],
-            }
-            for topic in request.topics
-        ]
-    }
+    asked = Counter(
+        (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
+    )
+    is_read_committed = getattr(request, "isolation_level", 0) == READ_COMMITTED and request.replica_id == CONSUMER
+    topics = []
+    for topic in request.topics:
+        allowed = context.is_authorized(AclOperation.describe, ResourceType.topic, topic.name)
+        partitions = []
+        for wanted in topic.partitions:
+            if not allowed:
+                code = ErrorCode.topic_authorization_failed
+            elif asked[topic.name, wanted.partition_index] > 1:
+                code = ErrorCode.invalid_request
+            else:
+                partitions.append(_partition(topic.name, wanted, is_read_committed, context))
+                continue
+            partitions.append({"partition_index": wanted.partition_index, "error_code": code, **NOT_FOUND})
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}
 
 
-def _partition(topic: str, wanted: Any, context: RequestContext) -> dict[str, Any]:
+def _partition(topic: str, wanted: Any, is_read_committed: bool, context: RequestContext) -> dict[str, Any]:
+    index = wanted.partition_index
     try:
-        found = _look_up(TopicPartition(topic, wanted.partition_index), wanted, context)
+        partition = context.services.replica_manager.partition(TopicPartition(topic, index))
+        partition.check_leader(getattr(wanted, "current_leader_epoch", -1))
+        if wanted.timestamp < 0 and context.api_version < _SPECIAL_FROM.get(wanted.timestamp, 2**15):
+            raise KafkaError(ErrorCode.unsupported_version, f"unknown timestamp {wanted.timestamp}")
+        found = _look_up(partition, wanted.timestamp, is_read_committed)
     except KafkaError as error:
-        return {"partition_index": wanted.partition_index, "error_code": error.code, **NOT_FOUND}
+        return {"partition_index": index, "error_code": error.code, **NOT_FOUND}
     except (OSError, CorruptRecordsError) as error:
-        logger.error("%s-%d: timestamps cannot be looked up: %s", topic, wanted.partition_index, error)
+        logger.error("%s-%d: timestamps cannot be looked up: %s", topic, index, error)
         damaged = isinstance(error, CorruptRecordsError)
         code = ErrorCode.corrupt_message if damaged else ErrorCode.kafka_storage_error
-        return {"partition_index": wanted.partition_index, "error_code": code, **NOT_FOUND}
-    return {"partition_index": wanted.partition_index, "error_code": ErrorCode.none, **found}
+        return {"partition_index": index, "error_code": code, **NOT_FOUND}
+    return {"partition_index": index, "error_code": ErrorCode.none, **found}
 
 
-def _look_up(topic_partition: TopicPartition, wanted: Any, context: RequestContext) -> dict[str, int]:
-    partition = context.services.replica_manager.partition(topic_partition)
-    partition.check_leader(getattr(wanted, "current_leader_epoch", -1))
+def _look_up(partition: Partition[Log], timestamp: int, is_read_committed: bool) -> dict[str, int]:
     log = partition.log
-    if wanted.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return {"timestamp": -1, "offset": log.log_start_offset, "leader_epoch": partition.leader_epoch}
-    if wanted.timestamp == LATEST:
-        return {"timestamp": -1, "offset": partition.high_watermark, "leader_epoch": partition.leader_epoch}
-    if wanted.timestamp == LATEST_TIERED:
+    end_offset = partition.last_stable_offset if is_read_committed else partition.high_watermark
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        # The epoch that wrote the first record; of an empty log the leader's own, which would write it.
+        epoch = log.leader_epochs.epoch_at(log.log_start_offset)
+        return {
+            "timestamp": -1,
+            "offset": log.log_start_offset,
+            "leader_epoch": partition.leader_epoch if epoch < 0 else epoch,
+        }
+    if timestamp == LATEST:
+        return {"timestamp": -1, "offset": end_offset, "leader_epoch": partition.leader_epoch}
+    if timestamp == LATEST_TIERED:
         return NOT_FOUND
-    if wanted.timestamp == MAX_TIMESTAMP:
-        found = log.offset_of_max_timestamp()
-    elif wanted.timestamp < 0:
-        raise KafkaError(ErrorCode.unsupported_version, f"unknown timestamp {wanted.timestamp}")
-    else:
-        found = log.offset_for_timestamp(wanted.timestamp)
-    if found is None or found.offset >= partition.high_watermark:
+    found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if found is None or found.offset >= end_offset:
         return NOT_FOUND
     return {"timestamp": found.timestamp_ms, "offset": found.offset, "leader_epoch": found.leader_epoch}

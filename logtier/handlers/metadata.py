@@ -6,28 +6,44 @@
   `auto.create.topics.enable` is set; the answer then holds it.
 
 An answer without errors depends on the image alone, so it is encoded once and sent to everybody who asks the same until
-the image changes: encoding 1,000 partitions takes milliseconds.
+the image changes: encoding 1,000 partitions takes milliseconds. With an authorizer everybody is the same principal at
+the same host.
+
+Who may not DESCRIBE a topic is not told whether it exists: by name it gets TOPIC_AUTHORIZATION_FAILED in both cases,
+and a list of all topics passes over it.
 """
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from logtier.controller.commands import NewTopic
-from logtier.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from logtier.handlers.authorized_operations import (
+    NOT_ASKED,
+    authorized_operations,
+    cluster_authorized_operations,
+)
 from logtier.handlers.context import RequestContext
+from logtier.handlers.mutation_quota import NEVER_STRICT, Mutations
 from logtier.metadata.image import MetadataImage, PartitionImage, TopicImage
 from logtier.metadata.topic_names import INTERNAL_TOPICS, topic_name_problem
 from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.runtime.network import Part
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 3
 VERSIONS = (0, 13)
 
 _NULL_IS_ALL_FROM = 1
 _NULL_NAMES_FROM = 12
+#: From here on an answer begins with how long the client has to wait.
+_THROTTLE_TIME_FROM = 3
+_THROTTLE_TIME = struct.Struct(">i")
+
+_DENIED = KafkaError(ErrorCode.topic_authorization_failed)
 
 #: Longest request whose answer is kept: what producers and consumers of a few topics ask again and again.
 _KEPT_TOPICS_MAX = 32
@@ -47,17 +63,28 @@ async def handle(request: Any, context: RequestContext) -> list[Part]:
     """Answer from the image, after creating what is missing and wanted."""
     metadata = context.services.metadata
     question = _question(request, context.api_version)
-    refused: dict[str, KafkaError] = {}
+    refused: dict[str | UUID, KafkaError] = {}
     if question.topics is not None:
-        missing = [name for name in question.topics if isinstance(name, str) and name not in metadata.image.topics]
+        refused = _denied(question.topics, context)
+        missing = [
+            name
+            for name in question.topics
+            if isinstance(name, str) and name not in metadata.image.topics and name not in refused
+        ]
         if missing:
-            refused = await _create(missing, request, context)
+            refused |= await _create(missing, request, context)
     image = metadata.image
 
     def encode() -> bytes:
-        return messages.encode_response(API_KEY, question.version, _tree(image, question, refused))
+        return messages.encode_response(API_KEY, question.version, _tree(image, question, refused, context))
 
-    body = metadata.derived((API_KEY, question), encode) if _is_kept(image, question) else encode()
+    who = None if context.services.authorizer is None else (context.principal, context.client_host)
+    # Which replicas are offline is no part of the image.
+    is_kept = not refused and not context.services.replica_manager.has_offline and _is_kept(image, question)
+    body = metadata.derived((API_KEY, question, who, context.listener.name), encode) if is_kept else encode()
+    throttle_ms = context.finish_throttling()
+    if throttle_ms and question.version >= _THROTTLE_TIME_FROM:
+        body = _THROTTLE_TIME.pack(throttle_ms) + body[_THROTTLE_TIME.size :]
     return [messages.response_prefix(API_KEY, question.version, context.correlation_id, len(body)), body]
 
 
@@ -92,15 +119,36 @@ def _is_kept(image: MetadataImage, question: _Question) -> bool:
     return 0 < len(topics) <= _KEPT_TOPICS_MAX and all(_find(image, topic) is not None for topic in topics)
 
 
-async def _create(names: Sequence[str], request: Any, context: RequestContext) -> dict[str, KafkaError]:
+def _denied(topics: Sequence[str | UUID], context: RequestContext) -> dict[str | UUID, KafkaError]:
+    """The topics that the client may not describe; whether one that is asked for by name exists is not looked at."""
+    if context.services.authorizer is None:
+        return {}
+    names = context.services.metadata.image.topic_names
+    denied: dict[str | UUID, KafkaError] = {}
+    for topic in topics:
+        name = topic if isinstance(topic, str) else names.get(topic)
+        if name is not None and not context.is_authorized(AclOperation.describe, ResourceType.topic, name):
+            denied[topic] = _DENIED
+    return denied
+
+
+def _may_create(name: str, context: RequestContext) -> bool:
+    return context.is_authorized(AclOperation.create, ResourceType.cluster, log_denied=False) or context.is_authorized(
+        AclOperation.create, ResourceType.topic, name
+    )
+
+
+async def _create(names: Sequence[str], request: Any, context: RequestContext) -> dict[str | UUID, KafkaError]:
     """Create missing topics if that is wanted; why each that is not there after it is not."""
     unknown = KafkaError(ErrorCode.unknown_topic_or_partition)
-    refused = {}
+    refused: dict[str | UUID, KafkaError] = {}
     creatable = []
     allowed = getattr(request, "allow_auto_topic_creation", True) and context.services.config.auto_create_topics_enable
     for name in names:
         problem = topic_name_problem(name)
-        if problem is not None:
+        if allowed and not _may_create(name, context):
+            refused[name] = _DENIED
+        elif problem is not None:
             refused[name] = KafkaError(ErrorCode.invalid_topic_exception, problem)
         elif allowed and name not in INTERNAL_TOPICS:
             creatable.append(NewTopic(name))
@@ -108,7 +156,10 @@ async def _create(names: Sequence[str], request: Any, context: RequestContext) -
             # The brokers make internal topics themselves, with settings of their own.
             refused[name] = unknown
     if creatable:
-        for result in await context.services.controller.create_topics(creatable):
+        mutations = Mutations(context, NEVER_STRICT)
+        results = await context.services.controller.create_topics(creatable, count_mutations=mutations.count)
+        mutations.throttle()
+        for result in results:
             # Somebody else was first: as good as our own.
             if result.error is not None and result.error.code != ErrorCode.topic_already_exists:
                 refused[result.name] = result.error
@@ -119,47 +170,70 @@ def _find(image: MetadataImage, topic: str | UUID) -> TopicImage | None:
     return image.topic(topic) if isinstance(topic, str) else image.topic_by_id(topic)
 
 
-def _tree(image: MetadataImage, question: _Question, refused: dict[str, KafkaError]) -> dict[str, Any]:
-    asked_topics = sorted(image.topics) if question.topics is None else question.topics
+def _tree(
+    image: MetadataImage, question: _Question, refused: dict[str | UUID, KafkaError], context: RequestContext
+) -> dict[str, Any]:
+    asked_topics: Sequence[str | UUID]
+    if question.topics is None:
+        asked_topics = [
+            name
+            for name in sorted(image.topics)
+            if context.is_authorized(AclOperation.describe, ResourceType.topic, name, log_denied=False)
+        ]
+    else:
+        asked_topics = question.topics
     topics = []
     for asked in asked_topics:
-        topic = _find(image, asked)
-        topics.append(
-            _missing(asked, refused, question.version) if topic is None else _topic(topic, question.topic_operations)
-        )
+        topic = None if asked in refused else _find(image, asked)
+        if topic is None:
+            missing = _missing(asked, refused, question.version)
+            if question.topic_operations and missing["error_code"] is ErrorCode.unknown_topic_or_partition:
+                missing["topic_authorized_operations"] = authorized_operations(context, ResourceType.topic, str(asked))
+            topics.append(missing)
+        else:
+            topics.append(_topic(topic, question.topic_operations, context))
     return {
         "brokers": [
-            {"node_id": broker.id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+            {"node_id": broker.id, "host": host, "port": port, "rack": broker.rack}
             for broker in image.brokers.values()
+            for host, port in (broker.reached_by(context.listener.name),)
         ],
         "cluster_id": image.cluster_id,
         "controller_id": image.controller_id,
         "topics": topics,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS if question.cluster_operations else NOT_ASKED,
+        "cluster_authorized_operations": cluster_authorized_operations(context)
+        if question.cluster_operations
+        else NOT_ASKED,
     }
 
 
-def _missing(asked: str | UUID, refused: dict[str, KafkaError], version: int) -> dict[str, Any]:
+def _missing(asked: str | UUID, refused: dict[str | UUID, KafkaError], version: int) -> dict[str, Any]:
+    error = refused.get(asked)
     if isinstance(asked, UUID):
         name = None if version >= _NULL_NAMES_FROM else ""
-        return {"error_code": ErrorCode.unknown_topic_id, "name": name, "topic_id": asked, "partitions": []}
-    error = refused.get(asked)
+        code = ErrorCode.unknown_topic_id if error is None else error.code
+        return {"error_code": code, "name": name, "topic_id": asked, "partitions": []}
     code = ErrorCode.unknown_topic_or_partition if error is None else error.code
     return {"error_code": code, "name": asked, "topic_id": None, "partitions": []}
 
 
-def _topic(topic: TopicImage, operations: bool) -> dict[str, Any]:
+def _topic(topic: TopicImage, operations: bool, context: RequestContext) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [_partition(index, partition) for index, partition in enumerate(topic.partitions)],
-        "topic_authorized_operations": TOPIC_OPERATIONS if operations else NOT_ASKED,
+        "partitions": [
+            _partition(index, partition, context.services.replica_manager.offline_replicas(topic.name, index))
+            for index, partition in enumerate(topic.partitions)
+        ],
+        "topic_authorized_operations": authorized_operations(context, ResourceType.topic, topic.name)
+        if operations
+        else NOT_ASKED,
     }
 
 
-def _partition(index: int, partition: PartitionImage) -> dict[str, Any]:
+def _partition(index: int, partition: PartitionImage, offline_replicas: tuple[int, ...]) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.none if partition.leader >= 0 else ErrorCode.leader_not_available,
         "partition_index": index,
@@ -167,5 +241,5 @@ def _partition(index: int, partition: PartitionImage) -> dict[str, Any]:
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
-        "offline_replicas": (),
+        "offline_replicas": offline_replicas,
     }

@@ -5,6 +5,7 @@ from typing import Any
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 47
 VERSIONS = (0, 0)
@@ -12,16 +13,21 @@ VERSIONS = (0, 0)
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Delete the offsets of existing partitions; the rest is refused one by one."""
+    if not context.is_authorized(AclOperation.delete, ResourceType.group, request.group_id):
+        return {"error_code": ErrorCode.group_authorization_failed, "topics": []}
     image = context.services.metadata.image
     errors: dict[TopicPartition, ErrorCode] = {}
     known = []
     for requested in request.topics:
         topic = image.topic(requested.name)
         partition_count = 0 if topic is None else len(topic.partitions)
+        is_denied = not context.is_authorized(AclOperation.read, ResourceType.topic, requested.name)
         for partition in requested.partitions:
             key = TopicPartition(requested.name, partition.partition_index)
             errors[key] = ErrorCode.unknown_topic_or_partition
-            if 0 <= key.partition < partition_count:
+            if is_denied:
+                errors[key] = ErrorCode.topic_authorization_failed
+            elif 0 <= key.partition < partition_count:
                 known.append(key)
     try:
         errors.update(await context.services.groups.delete_offsets(request.group_id, known))

@@ -7,6 +7,7 @@ from logtier.group.offsets import CommittedOffset, GroupOffsets
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 9
 VERSIONS = (1, 9)
@@ -22,17 +23,23 @@ _NOTHING_COMMITTED = CommittedOffset(offset=-1)
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Answer for each group by itself."""
     if context.api_version >= _SEVERAL_GROUPS_FROM:
-        return {"groups": [_group(each.group_id, each.topics, context) for each in request.groups]}
-    answer = _group(request.group_id, request.topics, context)
+        return {"groups": [_group(each.group_id, each.topics, context, request, each) for each in request.groups]}
+    answer = _group(request.group_id, request.topics, context, request)
     del answer["group_id"]
     if context.api_version < _GROUP_ERROR_FROM:
         del answer["error_code"]
     return answer
 
 
-def _group(group_id: str, topics: Iterable[Any] | None, context: RequestContext) -> dict[str, Any]:
+def _group(
+    group_id: str, topics: Iterable[Any] | None, context: RequestContext, request: Any, asked: Any = None
+) -> dict[str, Any]:
     try:
-        offsets = context.services.groups.committed(group_id)
+        if not context.is_authorized(AclOperation.describe, ResourceType.group, group_id):
+            raise KafkaError(ErrorCode.group_authorization_failed)
+        offsets = context.services.groups.committed(
+            group_id, member_id=getattr(asked, "member_id", None), member_epoch=getattr(asked, "member_epoch", -1)
+        )
     except KafkaError as error:
         failed: list[dict[str, Any]] = []
         if context.api_version < _GROUP_ERROR_FROM and topics is not None:
@@ -46,28 +53,50 @@ def _group(group_id: str, topics: Iterable[Any] | None, context: RequestContext)
                 for topic in topics
             ]
         return {"group_id": group_id, "topics": failed, "error_code": error.code}
-    found = _all(offsets) if topics is None else _named(offsets, topics)
+    found = _all(offsets, context) if topics is None else _named(offsets, topics, context)
+    if getattr(request, "require_stable", False):
+        _hide_unstable(group_id, found, context)
     return {"group_id": group_id, "topics": found, "error_code": ErrorCode.none}
 
 
-def _all(offsets: GroupOffsets) -> list[dict[str, Any]]:
+def _hide_unstable(group_id: str, topics: Iterable[dict[str, Any]], context: RequestContext) -> None:
+    """A consumer that must not read twice waits for transactions that are about to commit other offsets (KIP-447)."""
+    transactional = context.services.groups.transactional
+    for topic in topics:
+        partitions = topic["partitions"]
+        for position, answer in enumerate(partitions):
+            index = answer["partition_index"]
+            if answer["error_code"] is ErrorCode.none and transactional.is_pending(
+                group_id, TopicPartition(topic["name"], index)
+            ):
+                partitions[position] = _partition(index, _NOTHING_COMMITTED, ErrorCode.unstable_offset_commit)
+
+
+def _all(offsets: GroupOffsets, context: RequestContext) -> list[dict[str, Any]]:
     by_topic: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), committed in offsets.items():
         by_topic.setdefault(topic, []).append(_partition(partition, committed))
-    return [{"name": name, "partitions": partitions} for name, partitions in by_topic.items()]
+    return [
+        {"name": name, "partitions": partitions}
+        for name, partitions in by_topic.items()
+        if context.is_authorized(AclOperation.describe, ResourceType.topic, name, log_denied=False)
+    ]
 
 
-def _named(offsets: GroupOffsets, topics: Iterable[Any]) -> list[dict[str, Any]]:
+def _named(offsets: GroupOffsets, topics: Iterable[Any], context: RequestContext) -> list[dict[str, Any]]:
     return [
         {
             "name": topic.name,
-            "partitions": [
-                _partition(index, offsets.get(TopicPartition(topic.name, index)) or _NOTHING_COMMITTED)
-                for index in topic.partition_indexes
-            ],
+            "partitions": [_one(offsets, topic.name, index, context) for index in topic.partition_indexes],
         }
         for topic in topics
     ]
+
+
+def _one(offsets: GroupOffsets, topic: str, index: int, context: RequestContext) -> dict[str, Any]:
+    if not context.is_authorized(AclOperation.describe, ResourceType.topic, topic):
+        return _partition(index, _NOTHING_COMMITTED, ErrorCode.topic_authorization_failed)
+    return _partition(index, offsets.get(TopicPartition(topic, index)) or _NOTHING_COMMITTED)
 
 
 def _partition(index: int, committed: CommittedOffset, error: ErrorCode = ErrorCode.none) -> dict[str, Any]:

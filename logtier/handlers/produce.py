@@ -2,16 +2,27 @@
 
 Versions 3-13; 0-2 are advertised all the same, since librdkafka before 2.11 sends uncompressed batches to a broker that
 does not (librdkafka#4956). As with Kafka 4, a request in one of them closes the connection.
+
+Batches of transactions wait for the coordinator's word where their partition does not know the transaction yet
+(KIP-890, see `transaction_verification`); all others are appended at once.
 """
 
 import logging
-from typing import Any
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
+from logtier.handlers.compression_ahead import Refusals, compress_ahead
 from logtier.handlers.context import RequestContext
+from logtier.handlers.transaction_verification import Verdict, Verdicts, verify
+from logtier.log.durability import FlushRound
 from logtier.metadata.topic_names import INTERNAL_TOPICS
 from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from logtier.protocol.produce_response import ProducedPartition, encode_produce_response
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import ATTRIBUTES, TRANSACTIONAL, Buffer
+from logtier.replication.flush_wait import wait_flushed
+from logtier.runtime.metrics import TopicTraffic
+from logtier.security.operations import AclOperation, ResourceType
 
 logger = logging.getLogger(__name__)
 
@@ -20,69 +31,179 @@ VERSIONS = (3, 13)
 ADVERTISED_VERSIONS = (0, 13)
 
 ACKS = (-1, 0, 1)
+# Told, never raised: an error that is raised again and again keeps every traceback.
 NO_RECORDS = KafkaError(ErrorCode.invalid_record, "a partition of the request has no records")
-NO_TRANSACTIONS = KafkaError(
-    ErrorCode.invalid_request, "transactional producers are not supported: leave transactional.id out"
-)
 INTERNAL_TOPIC = KafkaError(
     ErrorCode.invalid_topic_exception, "this topic is the broker's own: its records decide what groups have committed"
 )
+DENIED = KafkaError(ErrorCode.topic_authorization_failed, "Topic authorization failed.")
+TRANSACTION_DENIED = KafkaError(
+    ErrorCode.transactional_id_authorization_failed, "Transactional Id authorization failed."
+)
 INVALID_ACKS = KafkaError(ErrorCode.invalid_required_acks, "acks must be 0, 1 or -1 (all)")
 
+#: A sync to wait for, the topic, its partitions in the response, and the place of the one that waits.
+Flushing: TypeAlias = tuple[FlushRound, str, list[ProducedPartition], int]
 
-def handle(request: Any, context: RequestContext) -> list[bytes] | None:
+_NO_VERDICTS: Final[Mapping[TopicPartition, Verdict]] = {}
+#: The low byte of a batch's attributes.
+_FLAGS: Final = ATTRIBUTES + 1
+
+
+def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[list[bytes] | None] | None:
     """Append each partition's batches; with acks=0 an error closes the connection: there is no response to tell it."""
+    compressing = compress_ahead(request, context)
+    if compressing is None:
+        return _handle(request, context, _NO_VERDICTS)
+    return _handle_when_compressed(request, context, compressing)
+
+
+async def _handle_when_compressed(
+    request: Any, context: RequestContext, compressing: Awaitable[Refusals]
+) -> list[bytes] | None:
+    response = _handle(request, context, await compressing)
+    return await response if isinstance(response, Awaitable) else response
+
+
+def _handle(
+    request: Any, context: RequestContext, refused: Mapping[TopicPartition, Verdict]
+) -> list[bytes] | Awaitable[list[bytes] | None] | None:
+    """Append what is not `refused` already and, of transactions, what their coordinator confirms."""
+    if request.transactional_id is None or request.acks not in ACKS:
+        return _append(request, context, refused)
+    if not context.is_authorized(AclOperation.write, ResourceType.transactional_id, request.transactional_id):
+        return _append(request, context, refused, TRANSACTION_DENIED)
+    try:
+        verdicts = verify(request.transactional_id, _batches(request, context), context)
+    except KafkaError as error:
+        return _append(request, context, refused, error)
+    if isinstance(verdicts, Awaitable):
+        return _append_when_verified(request, context, verdicts, refused)
+    return _append(request, context, {**verdicts, **refused})
+
+
+async def _append_when_verified(
+    request: Any, context: RequestContext, verdicts: Awaitable[Verdicts], refused: Mapping[TopicPartition, Verdict]
+) -> list[bytes] | None:
+    response = _append(request, context, {**await verdicts, **refused})
+    return await response if isinstance(response, Awaitable) else response
+
+
+def _append(
+    request: Any, context: RequestContext, verdicts: Mapping[TopicPartition, Verdict], refusal: KafkaError | None = None
+) -> list[bytes] | Awaitable[list[bytes]] | None:
+    """Append what is not refused: all of it by `refusal`, a partition by the coordinator's verdict or by the log."""
     services = context.services
     acks = request.acks
-    refusal = None
-    if acks not in ACKS:
-        refusal = INVALID_ACKS
-    elif request.transactional_id is not None:
-        refusal = NO_TRANSACTIONS
+    acks_error = None if acks in ACKS else INVALID_ACKS
+    may_be_transactional = request.transactional_id is not None
     now_ms = services.clock.now_ms()
     topics = []
+    flushes: list[Flushing] = []
     first_error: KafkaError | None = None
     for topic_data in request.topic_data:
-        topic_id = getattr(topic_data, "topic_id", None)
-        name = getattr(topic_data, "name", "")
-        unknown_id = None
-        if not name:
-            topic = services.metadata.image.topic_by_id(topic_id) if topic_id else None
-            if topic is None:
-                unknown_id = KafkaError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
-            else:
-                name = topic.name
-        partitions = []
+        name, topic_error = _topic(topic_data, context)
+        topic_error = refusal or topic_error or acks_error
+        partitions: list[ProducedPartition] = []
+        traffic: TopicTraffic | None = None
         for data in topic_data.partition_data:
-            try:
-                if refusal or unknown_id:
-                    raise refusal or unknown_id  # type: ignore[misc]
-                if name in INTERNAL_TOPICS:
-                    raise INTERNAL_TOPIC
-                if not data.records:
-                    raise NO_RECORDS
-                info = services.replica_manager.append(
-                    TopicPartition(name, data.index), data.records, acks=acks, now_ms=now_ms
-                )
-            except KafkaError as error:
-                first_error = first_error or error
-                _log_refusal(name, data.index, error, context)
-                partitions.append(ProducedPartition(data.index, error.code, message=error.message or None))
-            else:
-                partitions.append(
-                    ProducedPartition(
-                        data.index, ErrorCode.none, info.first_offset, info.log_append_time_ms, info.log_start_offset
+            records = data.records
+            error = topic_error
+            if error is None:
+                if not records:
+                    error = NO_RECORDS
+                elif not may_be_transactional and len(records) > _FLAGS and records[_FLAGS] & TRANSACTIONAL:
+                    error = TRANSACTION_DENIED
+            if error is None:
+                try:
+                    topic_partition = TopicPartition(name, data.index)
+                    verdict = verdicts.get(topic_partition) if verdicts else None
+                    if isinstance(verdict, KafkaError):
+                        raise verdict
+                    info = services.replica_manager.append(
+                        topic_partition, records, acks=acks, now_ms=now_ms, verification=verdict
                     )
-                )
-        topics.append((name, topic_id, partitions))
+                except KafkaError as refused:
+                    error = refused
+                else:
+                    partitions.append(
+                        ProducedPartition(
+                            data.index,
+                            ErrorCode.none,
+                            info.first_offset,
+                            info.log_append_time_ms,
+                            info.log_start_offset,
+                        )
+                    )
+                    if traffic is None:
+                        traffic = services.metrics.traffic(name)
+                    traffic.bytes_in += info.size_bytes
+                    traffic.messages_in += info.record_count
+                    if info.flush is not None:
+                        flushes.append((info.flush, name, partitions, len(partitions) - 1))
+                    continue
+            first_error = first_error or error
+            _note_refusal(name, data.index, error, context)
+            partitions.append(ProducedPartition(data.index, error.code, message=error.message or None))
+        topics.append((name, topic_data.topic_id, partitions))
+    if services.quotas.is_active:
+        context.count_produced()
     if acks == 0:
         if first_error is not None:
             raise ProtocolViolationError(f"produce with acks=0 failed: {first_error}")
         return None
-    return [encode_produce_response(context.api_version, context.correlation_id, topics)]
+    if flushes:
+        return _answer_when_flushed(flushes, topics, context)
+    return _encode(topics, context)
 
 
-def _log_refusal(topic: str, index: int, error: KafkaError, context: RequestContext) -> None:
+async def _answer_when_flushed(flushes: list[Flushing], topics: list[Any], context: RequestContext) -> list[bytes]:
+    """With flush.messages: acknowledge what is on the device, and refuse what cannot be told to be."""
+    for flush, name, partitions, position in flushes:
+        error = await wait_flushed(flush)
+        if error is not None:
+            index = partitions[position].index
+            _note_refusal(name, index, error, context)
+            partitions[position] = ProducedPartition(index, error.code, message=error.message or None)
+    return _encode(topics, context)
+
+
+def _encode(topics: list[Any], context: RequestContext) -> list[bytes]:
+    throttle_ms = context.finish_throttling() if context.services.quotas.is_active else 0
+    return [encode_produce_response(context.api_version, context.correlation_id, topics, throttle_ms)]
+
+
+def _topic(topic_data: Any, context: RequestContext) -> tuple[str, KafkaError | None]:
+    """Name of the topic, "" where its id is unknown, and why nothing may be appended to it."""
+    name = topic_data.name
+    if not name:
+        topic_id = topic_data.topic_id
+        topic = context.services.metadata.image.topic_by_id(topic_id) if topic_id else None
+        if topic is None:
+            return "", KafkaError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
+        name = topic.name
+    if context.services.authorizer is not None and not context.is_authorized(
+        AclOperation.write, ResourceType.topic, name
+    ):
+        return name, DENIED
+    return name, INTERNAL_TOPIC if name in INTERNAL_TOPICS else None
+
+
+def _batches(request: Any, context: RequestContext) -> Iterator[tuple[TopicPartition, Buffer]]:
+    """What may be appended as far as can be said without the coordinator: only that is added to the transaction."""
+    for topic_data in request.topic_data:
+        name, error = _topic(topic_data, context)
+        if error is None:
+            for data in topic_data.partition_data:
+                if data.records:
+                    yield TopicPartition(name, data.index), data.records
+
+
+def _note_refusal(topic: str, index: int, error: KafkaError, context: RequestContext) -> None:
+    context.answer_errors.append(error.code)
+    traffic = context.services.metrics.topics.get(topic)
+    if traffic is not None:
+        traffic.failed_produces += 1
     logger.warning(
         "refused a produce to %s-%d of client %s at %s: %s", topic, index, context.client_id, context.client_host, error
     )

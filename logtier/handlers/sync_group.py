@@ -4,6 +4,7 @@ from typing import Any
 
 from logtier.handlers.context import RequestContext
 from logtier.protocol.errors import ErrorCode
+from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 14
 VERSIONS = (0, 5)
@@ -18,6 +19,8 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     protocol_name = getattr(request, "protocol_name", None)
     if context.api_version >= _PROTOCOL_FROM and (protocol_type is None or protocol_name is None):
         return {"error_code": ErrorCode.inconsistent_group_protocol, "assignment": b""}
+    if not context.is_authorized(AclOperation.read, ResourceType.group, request.group_id):
+        return {"error_code": ErrorCode.group_authorization_failed, "assignment": b""}
     result = await context.services.groups.sync(
         request.group_id,
         member_id=request.member_id,

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from crc32c import crc32c
 
 from logtier.config import TopicConfig
+from logtier.log.record_frames import check_keyed_records
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.records.batch import (
     ATTRIBUTES,
@@ -21,6 +22,7 @@ from logtier.records.batch import (
     MAGIC_V2,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_LOG_APPEND,
+    RecordBatchHeader,
 )
 
 Fields: TypeAlias = tuple[Any, ...]
@@ -42,8 +44,38 @@ def split_batches(view: memoryview) -> Iterator[tuple[memoryview, Fields]]:
         position += size
 
 
-def check_produced_batch(view: memoryview, fields: Fields, config: TopicConfig, now_ms: int) -> None:
-    """Check a batch as a producer sent it; raise KafkaError for one that must not be appended."""
+def split_replicated(view: memoryview) -> Iterator[tuple[memoryview, RecordBatchHeader]]:
+    """Yield every whole batch of a leader, its checksum verified; a cut last one, as fetches have it, is left out.
+
+    Raises KafkaError(corrupt_message) for a damaged batch.
+    """
+    position = 0
+    while len(view) - position >= HEADER_BYTES:
+        header = RecordBatchHeader(*HEADER.unpack_from(view, position))
+        size = header.size_bytes
+        if size < HEADER_BYTES or header.magic != MAGIC_V2:
+            raise KafkaError(ErrorCode.corrupt_message, "a batch of the leader is damaged")
+        if position + size > len(view):
+            return
+        batch = view[position : position + size]
+        check_checksum(batch, header.crc)
+        yield batch, header
+        position += size
+
+
+def check_produced_batch(
+    view: memoryview,
+    fields: Fields,
+    config: TopicConfig,
+    now_ms: int,
+    is_coordinator: bool = False,
+    are_records_checked: bool = False,
+) -> None:
+    """Check a batch as a producer sent it; raise KafkaError for one that must not be appended.
+
+    A coordinator writes for a producer without sequence numbers. Records that a compacted topic has to look at may have
+    been looked at before.
+    """
     (base_offset, _, _, magic, crc, attributes, last_delta, base_ms, max_ms, producer_id, epoch, sequence, count) = (
         fields
     )
@@ -63,7 +95,7 @@ def check_produced_batch(view: memoryview, fields: Fields, config: TopicConfig, 
         if attributes & CONTROL:
             raise _invalid("clients may not write control records")
         raise KafkaError(ErrorCode.invalid_timestamp, "only the broker may stamp records with LogAppendTime")
-    if producer_id >= 0 and (epoch < 0 or sequence < 0):
+    if producer_id >= 0 and (epoch < 0 or sequence < 0) and not is_coordinator:
         raise _invalid(f"producer {producer_id} sent epoch {epoch} and sequence {sequence}")
     if (
         max_ms - now_ms > config.message_timestamp_after_max_ms
@@ -74,6 +106,8 @@ def check_produced_batch(view: memoryview, fields: Fields, config: TopicConfig, 
             f"timestamps from {base_ms} to {max_ms} are too far from the broker's time, {now_ms} "
             "(message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
         )
+    if "compact" in config.cleanup_policy and not are_records_checked:
+        check_keyed_records(view)
 
 
 def check_checksum(view: memoryview, crc: int) -> None:

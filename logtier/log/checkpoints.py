@@ -1,10 +1,15 @@
 """The offset checkpoints of a log folder: small text files of one number for each partition."""
 
+import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
+from logtier.log.log_directory import LogDirectory
 from logtier.protocol.topic_partition import TopicPartition
-from logtier.runtime.disk import Disk
+from logtier.runtime.disk import Completion, Disk
+
+logger = logging.getLogger(__name__)
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
@@ -41,3 +46,44 @@ def write_checkpoint(
     lines = [str(_VERSION), str(len(offsets))]
     lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     disk.write_atomic(f"{directory}/{name}", ("\n".join(lines) + "\n").encode(), sync=sync)
+
+
+class CheckpointWriter:
+    """Writes checkpoints beside the event loop, where they changed; a failure is told, and mended by the next one."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._written: dict[tuple[str, str], Mapping[TopicPartition, int]] = {}
+        self._under_way: list[tuple[Completion, LogDirectory, str, Mapping[TopicPartition, int]]] = []
+
+    def write(self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace a checkpoint; `offsets` must not change any more."""
+        self.poll()
+        if self._written.get((directory.path, name)) != offsets:
+            task = partial(write_checkpoint, self._disk, directory.path, name, offsets)
+            self._under_way.append((self._disk.in_background(task), directory, name, offsets))
+
+    def poll(self) -> None:
+        """Notice what has ended."""
+        under_way, self._under_way = self._under_way, []
+        for each in under_way:
+            completion, directory, name, offsets = each
+            if not completion.done():
+                self._under_way.append(each)
+                continue
+            try:
+                completion.result()
+            except OSError as error:
+                logger.error("log folder %s: %s could not be written: %s", directory.path, name, error)
+                directory.health.observe(f"write {name}", error)
+            else:
+                self._written[directory.path, name] = offsets
+
+    def wait(self) -> None:
+        """Wait until nothing is under way."""
+        for completion, *_ in self._under_way:
+            try:
+                completion.result()
+            except OSError:
+                continue  # told by `poll`
+        self.poll()

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from logtier.log.directory_health import is_no_space
 from logtier.runtime.disk import Disk
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
@@ -103,12 +104,19 @@ class LeaderEpochs:
             self._write()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs that ended before `start_offset`; the one that wrote it now begins with it."""
+        """Forget the epochs that ended before `start_offset`; the one that wrote it now begins with it.
+
+        On a full disk the file lags behind, until the next start.
+        """
         first = bisect_right(self._start_offsets, start_offset) - 1
         if first < 0 or self._start_offsets[first] == start_offset == self._start_offsets[0]:
             return
         self._set(self._epochs[first:], [start_offset, *self._start_offsets[first + 1 :]])
-        self._write()
+        try:
+            self._write()
+        except OSError as error:
+            if not is_no_space(error):
+                raise
 
     def _set(self, epochs: list[int], start_offsets: list[int]) -> None:
         self._epochs = epochs

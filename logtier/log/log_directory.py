@@ -2,14 +2,18 @@
 
 import os
 import random
+from collections.abc import Callable
 from typing import Final
 
+from logtier.log.directory_health import DirectoryHealth
 from logtier.protocol.uuids import random_uuid, to_text
 from logtier.runtime.disk import Disk, Lock
+from logtier.runtime.file_system import FileSystem
 
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
+KNOWN_DIRECTORIES: Final = "known-log-directories"
 _META_VERSION: Final = "1"
 
 
@@ -20,30 +24,61 @@ class LogDirError(OSError):
         return str(self.args[0]) if self.args else ""
 
 
+class LogDirectoryFailedError(LogDirError):
+    """The disk does not give a log folder: others may serve on without it."""
+
+
 class LogDirectory:
-    """A locked log folder.
+    """A locked log folder, and whether it can be trusted.
 
     Files: `.lock` (held while the broker runs), `meta.properties` (version, cluster.id, node.id, directory.id, as
     Kafka's), `.kafka_cleanshutdown` (there only between a clean stop and the next start). Only the log manager uses it.
     """
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, on_failure: Callable[["LogDirectory"], None] | None = None) -> None:
+        """`on_failure` is called once, when the folder goes offline."""
         self._disk = disk
         self.path = path
+        self.health = DirectoryHealth(
+            path,
+            is_present=lambda: disk.exists(f"{path}/{META_PROPERTIES}"),
+            on_failure=None if on_failure is None else lambda: on_failure(self),
+        )
+        self.file_system: FileSystem | None = None
+        #: Number of logs in it, moves under way to it included.
+        self.log_count = 0
         self.cluster_id = ""
         self.directory_id = ""
         self.was_stopped_cleanly = False
         self._lock: Lock | None = None
 
-    def open(self, *, node_id: int, cluster_id: str | None, prng: random.Random) -> None:
+    @property
+    def is_online(self) -> bool:
+        """Whether its logs can be used."""
+        return self.health.failure is None
+
+    def open(
+        self, *, node_id: int, cluster_id: str | None, prng: random.Random, known_directory_id: str | None = None
+    ) -> None:
         """Create the folder if need be, lock it, check or write `meta.properties`, and take the clean-stop marker away.
 
-        Raises LogDirError.
+        `known_directory_id`: what was at this path when the broker last ran. Raises LogDirError.
         """
         try:
+            if known_directory_id is not None and not self._disk.exists(f"{self.path}/{META_PROPERTIES}"):
+                raise LogDirectoryFailedError(
+                    f"log folder {self.path}: its logs are gone: is its disk mounted? To begin with an empty folder, "
+                    f"take its line out of {KNOWN_DIRECTORIES} in the first of log.dirs"
+                )
             self._disk.makedirs(self.path)
             self._lock = self._disk.lock(f"{self.path}/{LOCK}")
             self._open_meta(node_id, cluster_id, prng)
+            if known_directory_id not in (None, self.directory_id):
+                raise LogDirectoryFailedError(
+                    f"log folder {self.path}: it is not the one that was there before, but {self.directory_id}; if "
+                    f"that is meant, take its line out of {KNOWN_DIRECTORIES} in the first of log.dirs"
+                )
+            self.file_system = self._disk.file_system(self.path)
             marker = f"{self.path}/{CLEAN_SHUTDOWN}"
             self.was_stopped_cleanly = self._disk.exists(marker)
             if self.was_stopped_cleanly:
@@ -64,7 +99,7 @@ class LogDirectory:
         except OSError as error:
             self.release()
             reason = os.strerror(error.errno) if error.errno else str(error)
-            raise LogDirError(
+            raise LogDirectoryFailedError(
                 f"log folder {self.path}: cannot be used: {reason}; make it writable, or name another folder in "
                 "log.dirs"
             ) from None
@@ -78,6 +113,9 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+        if self.file_system is not None:
+            self.file_system.close()
+            self.file_system = None
 
     def _open_meta(self, node_id: int, cluster_id: str | None, prng: random.Random) -> None:
         path = f"{self.path}/{META_PROPERTIES}"

@@ -3,20 +3,27 @@
 import logging
 import os
 import random
-import re
-import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_checkpoint, write_checkpoint
+from logtier.log.active_checkpoint import ActiveCheckpoint, write_active_checkpoint
+from logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, CheckpointWriter, read_checkpoint
+from logtier.log.clean_stop import stop_cleanly
+from logtier.log.durability import Post
+from logtier.log.flush_sweep import FlushSweep
+from logtier.log.known_directories import read_known_directories, write_known_directories
 from logtier.log.log import Log
-from logtier.log.log_directory import LogDirectory, LogDirError
+from logtier.log.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
+from logtier.log.log_folders import deleted_folder_name, future_folder_name, parse_folder
+from logtier.log.partition_metadata import NO_TOPIC_ID, read_partition_metadata, write_partition_metadata
 from logtier.log.recovery import open_log
+from logtier.log.replica_folders import Copy, FutureFolder, choose_copy, remove_marker, sort_futures
 from logtier.protocol.errors import KafkaError
 from logtier.protocol.topic_partition import TopicPartition
-from logtier.protocol.uuids import from_text, to_text
+from logtier.records.batch import CorruptRecordsError
 from logtier.runtime.clock import Clock
 from logtier.runtime.disk import Disk
 
@@ -24,27 +31,22 @@ __all__ = ["LogDirError", "LogManager"]
 
 _logger = logging.getLogger(__name__)
 
-PARTITION_METADATA: Final = "partition.metadata"
-NO_TOPIC_ID: Final = UUID(int=0)
-_PARTITION_DIRECTORY: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})")
-_DELETED_DIRECTORY: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
-_DELETED_SUFFIX: Final = "-delete"
-_FILE_NAME_BYTES_MAX: Final = 255
-
-# How often checkpoints are written while the broker runs (Kafka's log.flush.offset.checkpoint.interval.ms), and how
-# often silent producers are forgotten (Kafka's producer.id.expiration.check.interval.ms).
-_CHECKPOINT_INTERVAL_MS: Final = 60_000
+# How often silent producers are forgotten (Kafka's producer.id.expiration.check.interval.ms).
 _PRODUCER_CHECK_INTERVAL_MS: Final = 600_000
+
+# Less than this at a log's end is checked in no time after a crash.
+_ACTIVE_CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
+# About a second's checking: with more, the checkpoints are not due, but overdue.
+_UNCHECKED_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 class LogManager:
     """Owns the log folders and every log in them.
 
     Invariants: a folder is locked for as long as this object has it open; `logs` holds one log for each partition
-    folder; the clean-stop marker exists only while no broker runs and every log is on the device. Files in each
-    folder: see `log_directory` and `checkpoints`; a deleted partition's folder is named
-    `<topic>-<partition>.<hex>-delete` until it is removed. The broker starts, maintains and closes it; the replica
-    manager creates and deletes logs.
+    folder of the folders that are online, and no other; the clean-stop marker exists only while no broker runs and
+    every log is on the device. Files in each folder: see `log_directory`, `checkpoints` and `log_folders`. The broker
+    starts, maintains and closes it; the replica manager creates and deletes logs.
     """
 
     def __init__(
@@ -56,44 +58,170 @@ class LogManager:
         *,
         cluster_id: str | None = None,
         topic_configs: Mapping[str, TopicConfig] | None = None,
+        topic_ids: Mapping[str, UUID] | None = None,
+        post: Post | None = None,
+        on_fatal: Callable[[str], None] | None = None,
     ) -> None:
         """`cluster_id`: the cluster the folders must belong to; None takes theirs, or a new one.
 
         `topic_configs`: the configs of topics that have their own, if they are known before the start; otherwise
-        whoever knows them sets `Log.config` after it, before the first `maintain`.
+        whoever knows them sets `Log.config` after it, before the first `maintain`. `topic_ids`: of the topics that
+        exist, to tell a log from that of a deleted topic of the same name. `post`: see `durability`. `on_fatal` is
+        told when the folder of the metadata, or the last one, goes offline.
         """
         self.config = config
         self.logs: dict[TopicPartition, Log] = {}
         self.cluster_id = cluster_id or ""
+        #: The folders of `log.dirs`; the first one has the metadata too.
+        self.directories: list[LogDirectory] = []
+        #: Called with the partitions whose logs are gone, when a folder goes offline.
+        self.on_offline: Callable[[Sequence[TopicPartition]], None] | None = None
+        #: Copies that a stop interrupted, by partition: the folder that it was to move to.
+        self.interrupted_moves: dict[TopicPartition, str] = {}
+        #: Where a log goes that does not exist yet (AlterReplicaLogDirs), by partition.
+        self.preferred_paths: dict[TopicPartition, str] = {}
         self._expected_cluster_id = cluster_id
-        self._disk = disk
+        self.disk = disk
         self._clock = clock
-        self._prng = prng
+        self.prng = prng
         self._topic_configs = dict(topic_configs or {})
-        self._directories: list[LogDirectory] = []
+        self._topic_ids = dict(topic_ids or {})
+        self.post = post
+        self._on_fatal = on_fatal
+        self._is_started = False
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
         self._deleted: list[tuple[int, str]] = []
+        self._sweep: FlushSweep | None = None
         self._checkpointed_ms = 0
+        self._starts_checkpointed_ms = 0
         self._producers_checked_ms = 0
         self._retention_checked_ms = 0
-        self._checkpoints: dict[tuple[str, str], dict[TopicPartition, int]] = {}
+        self._checkpoints = CheckpointWriter(disk)
+
+    # -- starting
 
     def start(self) -> None:
-        """Lock the folders and open all logs; those that were not stopped cleanly are recovered. Raises LogDirError."""
+        """Lock the folders and open all logs; those that were not stopped cleanly are recovered. Raises LogDirError.
+
+        A folder that the disk does not give is left out, unless it is the first or the last.
+        """
         try:
-            for path in self.config.log_dirs:
-                directory = LogDirectory(self._disk, path)
-                directory.open(node_id=self.config.node_id, cluster_id=self._expected_cluster_id, prng=self._prng)
-                self._directories.append(directory)
-                self._expected_cluster_id = self.cluster_id = directory.cluster_id
-            for directory in self._directories:
-                self._open_logs(directory)
+            self._open_directories()
+            futures: list[FutureFolder] = []
+            for directory in self.directories:
+                if directory.is_online:
+                    self._open_logs(directory, futures)
+            self._adopt_futures(futures)
+            # Not before: one of them may have been the log that a future replaces.
+            self._remove_deleted(self._clock.now_ms())
         except BaseException:
-            for directory in self._directories:
+            for directory in self.directories:
                 directory.release()
             raise
         now_ms = self._clock.now_ms()
-        self._checkpointed_ms = self._producers_checked_ms = self._retention_checked_ms = now_ms
+        self._checkpointed_ms = self._starts_checkpointed_ms = now_ms
+        self._producers_checked_ms = self._retention_checked_ms = now_ms
+        self._is_started = True
+
+    def _open_directories(self) -> None:
+        known: dict[str, str] = {}
+        for path in self.config.log_dirs:
+            directory = LogDirectory(self.disk, path, self._directory_failed)
+            self.directories.append(directory)
+            try:
+                directory.open(
+                    node_id=self.config.node_id,
+                    cluster_id=self._expected_cluster_id,
+                    prng=self.prng,
+                    known_directory_id=known.get(path),
+                )
+            except LogDirectoryFailedError as error:
+                if len(self.directories) == 1:
+                    raise
+                directory.health.fail(str(error))
+                continue
+            self._expected_cluster_id = self.cluster_id = directory.cluster_id
+            if len(self.directories) == 1:
+                known = read_known_directories(self.disk, path)
+        if len(self.directories) > 1:
+            now_known = {each.path: each.directory_id or known.get(each.path, "") for each in self.directories}
+            if now_known != known:
+                write_known_directories(self.disk, self.directories[0].path, now_known)
+
+    def _open_logs(self, directory: LogDirectory, futures: list[FutureFolder]) -> None:
+        try:
+            recovery_points = self._read_checkpoint(directory, RECOVERY_POINTS)
+            start_offsets = self._read_checkpoint(directory, LOG_START_OFFSETS)
+            default = TopicConfig.resolve({}, self.config)
+            for entry in self.disk.listdir(directory.path):
+                folder = parse_folder(entry.name) if entry.is_directory else None
+                if folder is None:
+                    continue
+                path = f"{directory.path}/{entry.name}"
+                topic_partition = folder.topic_partition
+                if topic_partition is None:
+                    self._deleted.append((0, path))
+                elif folder.is_future:
+                    futures.append(FutureFolder(topic_partition, path, directory))
+                elif topic_partition not in self.logs or self._is_to_replace(directory, topic_partition, path):
+                    self._open(
+                        directory,
+                        topic_partition,
+                        read_partition_metadata(self.disk, path),
+                        self._topic_configs.get(topic_partition.topic, default),
+                        clean=directory.was_stopped_cleanly,
+                        recovery_point=recovery_points.get(topic_partition, 0),
+                        start_offset=start_offsets.get(topic_partition, 0),
+                    )
+        except LogDirError:
+            raise
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError):
+                directory.health.observe("open a log", error)
+                if not directory.is_online and directory is not self.directories[0]:
+                    return
+            raise LogDirError(f"log folder {directory.path}: cannot open a log: {error}") from error
+
+    def _is_to_replace(self, directory: LogDirectory, topic_partition: TopicPartition, path: str) -> bool:
+        """Two folders have a log of the partition: put the one away that is a left-over, or refuse to choose."""
+        known, known_directory = self.logs[topic_partition], self._directory_of[topic_partition]
+        opened = Copy(known.directory, known.topic_id, known_directory)
+        found = Copy(path, read_partition_metadata(self.disk, path), directory)
+        chosen = choose_copy(self.disk, opened, found, self._topic_ids.get(topic_partition.topic))
+        if chosen is None:
+            raise LogDirError(
+                f"log folder {directory.path}: {topic_partition} is also in {known_directory.path}; move one of them "
+                "away"
+            )
+        _logger.warning("%s has two folders; the log is %s", topic_partition, chosen.path)
+        if chosen is opened:
+            self._move_away(topic_partition, path, 0)
+            return False
+        self.delete(topic_partition)
+        return True
+
+    def _adopt_futures(self, futures: Sequence[FutureFolder]) -> None:
+        all_online = all(directory.is_online for directory in self.directories)
+        finished, interrupted = sort_futures(self.disk, futures, set(self.logs), all_online=all_online)
+        for future, replaces in finished:
+            topic_partition, path, directory = future
+            new_path = f"{directory.path}/{topic_partition}"
+            self.disk.rename(path, new_path)
+            self._open(
+                directory,
+                topic_partition,
+                read_partition_metadata(self.disk, new_path),
+                self._topic_configs.get(topic_partition.topic, TopicConfig.resolve({}, self.config)),
+                clean=False,
+                recovery_point=0,
+                start_offset=replaces.log_start_offset,
+            )
+            _logger.info("%s has moved to %s", topic_partition, directory.path)
+        for future in interrupted:
+            self.interrupted_moves[future.topic_partition] = future.directory.path
+            self._move_away(future.topic_partition, future.path, 0)
+
+    # -- logs come and go
 
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
         """Begin the log of a new partition, in the folder with the fewest logs; return the one that exists, if it does.
@@ -104,21 +232,25 @@ class LogManager:
         if existing is not None:
             assert existing.topic_id in (topic_id, NO_TOPIC_ID), f"{topic_partition} exists with another topic id"
             if existing.topic_id == NO_TOPIC_ID:
-                self._write_partition_metadata(existing.directory, topic_id)
+                write_partition_metadata(self.disk, existing.directory, topic_id)
                 existing.topic_id = topic_id
             existing.config = config
             return existing
-        directory = self._emptiest()
+        directory = self._directory_for(topic_partition)
         path = f"{directory.path}/{topic_partition}"
         try:
-            if self._disk.exists(path):
+            if self.disk.exists(path):
                 # Left behind by a deletion or a creation that the disk failed: none of it may show in the new log.
                 self._move_away(topic_partition, path, config.file_delete_delay_ms)
-            self._disk.makedirs(path)
-            self._write_partition_metadata(path, topic_id)
-            log = self._open(directory, topic_partition, topic_id, config, clean=True, recovery_point=0, start_offset=0)
+            self.disk.makedirs(path)
+            write_partition_metadata(self.disk, path, topic_id)
+            log = self._open(
+                directory, topic_partition, topic_id, config, clean=False, recovery_point=0, start_offset=0
+            )
         except OSError as error:
+            directory.health.observe(f"create {path}", error)
             raise LogDirError(f"cannot create the log of {topic_partition} in {path}: {error.strerror}") from None
+        self.preferred_paths.pop(topic_partition, None)
         return log
 
     def delete(self, topic_partition: TopicPartition) -> None:
@@ -126,12 +258,73 @@ class LogManager:
         log = self.logs.pop(topic_partition, None)
         if log is None:
             return
-        del self._directory_of[topic_partition]
-        log.release()
-        self._move_away(topic_partition, log.directory, log.config.file_delete_delay_ms)
+        directory = self._directory_of.pop(topic_partition)
+        directory.log_count -= 1
+        log.abandon()
+        try:
+            self._move_away(topic_partition, log.directory, log.config.file_delete_delay_ms)
+        except OSError as error:
+            directory.health.observe(f"rename {log.directory}", error)
+            raise
+
+    def directory_of(self, topic_partition: TopicPartition) -> LogDirectory:
+        """The folder that holds a log; KeyError if there is none."""
+        return self._directory_of[topic_partition]
+
+    def directory_at(self, path: str) -> LogDirectory | None:
+        """The folder of `log.dirs` with this absolute path, as it is shown; None if it is none of them."""
+        return next((each for each in self.directories if path in (each.path, os.path.abspath(each.path))), None)
+
+    def begin_future(self, topic_partition: TopicPartition, directory: LogDirectory) -> str:
+        """Make the folder that a log is to be copied to; return its path."""
+        log = self.logs[topic_partition]
+        remove_marker(self.disk, log.directory)
+        path = f"{directory.path}/{future_folder_name(topic_partition, self.prng)}"
+        self.disk.makedirs(path)
+        write_partition_metadata(self.disk, path, log.topic_id)
+        return path
+
+    def replace(self, topic_partition: TopicPartition, future_path: str, directory: LogDirectory) -> Log:
+        """Let a complete, marked copy in another folder be the log from now on (see `replica_folders`)."""
+        old, old_directory = self.logs[topic_partition], self._directory_of[topic_partition]
+        path = f"{directory.path}/{topic_partition}"
+        deleted_path = f"{old_directory.path}/{deleted_folder_name(topic_partition, self.prng)}"
+        self.disk.rename(old.directory, deleted_path)
+        try:
+            self.disk.rename(future_path, path)
+        except OSError:
+            self.disk.rename(deleted_path, old.directory)
+            raise
+        self._deleted.append((self._clock.now_ms() + old.config.file_delete_delay_ms, deleted_path))
+        old_directory.log_count -= 1
+        start_offset = old.log_start_offset
+        log = self._open(
+            directory,
+            topic_partition,
+            old.topic_id,
+            old.config,
+            clean=True,
+            recovery_point=0,
+            start_offset=start_offset,
+        )
+        # What is waited for on the old disk is on the new one.
+        old.durability.hand_over()
+        old.abandon()
+        disk, old_path = self.disk, old_directory.path
+
+        def settle() -> None:
+            disk.fsync_directory(old_path)
+            disk.fsync_directory(directory.path)
+            remove_marker(disk, path)
+
+        disk.in_background(settle)
+        self.checkpoint()
+        return log
+
+    # -- while it runs
 
     def maintain(self, now_ms: int) -> None:
-        """Roll by time, delete by retention, remove deleted files, forget silent producers, write checkpoints.
+        """Roll by time, delete by retention, remove deleted files, forget silent producers, flush, write checkpoints.
 
         Each at its own interval, however often this is called; retention at `log.retention.check.interval.ms`. A log
         that fails is reported and does not keep the others from their turn.
@@ -142,108 +335,128 @@ class LogManager:
         check_retention = now_ms - self._retention_checked_ms >= self.config.log_retention_check_interval_ms
         if check_retention:
             self._retention_checked_ms = now_ms
-        for log in list(self.logs.values()):
+        unchecked_bytes = 0
+        for topic_partition, log in list(self.logs.items()):
+            if self.logs.get(topic_partition) is not log:
+                continue  # its folder has just gone offline
+            unchecked_bytes += log.unchecked_bytes
             try:
                 self._maintain_log(log, now_ms, check_producers=check_producers, check_retention=check_retention)
             except (OSError, ValueError, KafkaError) as error:
-                _logger.error("%s: maintenance failed: %s", log.topic_partition, error)
-        due = [path for deadline_ms, path in self._deleted if deadline_ms <= now_ms]
-        self._deleted = [(deadline_ms, path) for deadline_ms, path in self._deleted if deadline_ms > now_ms]
-        for path in due:
-            try:
-                self._disk.rmtree(path)
-            except OSError as error:
-                _logger.error("%s is not removed before the next start: %s", path, error)
-        if now_ms - self._checkpointed_ms >= _CHECKPOINT_INTERVAL_MS:
-            self._checkpointed_ms = now_ms
+                _logger.error("%s: maintenance failed: %s", topic_partition, error)
+                if isinstance(error, OSError):
+                    log.health.observe(f"maintain {log.directory}", error)
+        self._remove_deleted(now_ms)
+        self._checkpoints.poll()
+        if now_ms - self._starts_checkpointed_ms >= self.config.log_flush_start_offset_checkpoint_interval_ms:
+            self._starts_checkpointed_ms = now_ms
             self.checkpoint()
+        interval_ms = self.config.log_flush_offset_checkpoint_interval_ms
+        if now_ms - self._checkpointed_ms >= interval_ms or unchecked_bytes > _UNCHECKED_BYTES_MAX:
+            self._checkpointed_ms = now_ms
+            if self._sweep is None or self._sweep.is_over:
+                # First to the device, so that a start after a crash finds little to check; then say so.
+                self._sweep = FlushSweep(list(self.logs.values()), self.checkpoint, self.checkpoint_active)
+                self._sweep.run()
+
+    def _maintain_log(self, log: Log, now_ms: int, *, check_producers: bool, check_retention: bool) -> None:
+        log.durability.poll()
+        log.maybe_roll(now_ms)
+        if check_retention:
+            log.delete_old_segments(now_ms)
+        log.remove_deleted_files(now_ms)
+        log.durability.request_if_due(now_ms, log.config.flush_ms)
+        if check_producers:
+            log.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
 
     def checkpoint(self) -> None:
-        """Write the recovery points and log start offsets where they changed."""
-        for directory in self._directories:
-            logs = {tp: log for tp, log in self.logs.items() if self._directory_of[tp] is directory}
-            self._write_checkpoint(directory, RECOVERY_POINTS, {tp: log.recovery_point for tp, log in logs.items()})
-            self._write_checkpoint(
-                directory,
-                LOG_START_OFFSETS,
-                {tp: log.log_start_offset for tp, log in logs.items() if log.log_start_offset > 0},
-            )
+        """Write the recovery points and log start offsets where they changed, beside the event loop."""
+        recovery_points: dict[str, dict[TopicPartition, int]] = {each.path: {} for each in self.directories}
+        start_offsets: dict[str, dict[TopicPartition, int]] = {each.path: {} for each in self.directories}
+        for topic_partition, log in self.logs.items():
+            path = self._directory_of[topic_partition].path
+            recovery_points[path][topic_partition] = log.durability.recovery_point
+            if log.log_start_offset > 0:
+                start_offsets[path][topic_partition] = log.log_start_offset
+        for directory in self.directories:
+            if directory.is_online:
+                self._checkpoints.write(directory, RECOVERY_POINTS, recovery_points[directory.path])
+                self._checkpoints.write(directory, LOG_START_OFFSETS, start_offsets[directory.path])
+
+    def checkpoint_active(self, log: Log, grown_bytes: int = _ACTIVE_CHECKPOINT_BYTES) -> None:
+        """Write down, beside the event loop, what is known of a log's last segment, if it grew by so much."""
+        try:
+            found = log.active_checkpoint(grown_bytes)
+        except (OSError, CorruptRecordsError) as error:
+            _logger.error("%s: its last segment cannot be read: %s", log.topic_partition, error)
+            return
+        if found is not None:
+            # Written before the recovery point, which makes it count: chores are done in order.
+            self.disk.in_background(partial(_write_active_checkpoint, self.disk, log.directory, found))
+
+    def _directory_failed(self, directory: LogDirectory) -> None:
+        """The folder went offline: its logs are gone; the broker ends with the metadata's folder, or the last one."""
+        gone = [each for each, where in self._directory_of.items() if where is directory]
+        for topic_partition in gone:
+            log = self.logs.pop(topic_partition)
+            del self._directory_of[topic_partition]
+            log.abandon()
+        directory.log_count = 0
+        if not self._is_started:
+            return
+        if self.on_offline is not None:
+            self.on_offline(gone)
+        reason = directory.health.failure
+        if self._on_fatal is not None:
+            if directory is self.directories[0]:
+                self._on_fatal(f"log folder {directory.path}, which has the metadata, is offline: {reason}")
+            elif not any(each.is_online for each in self.directories):
+                self._on_fatal(f"no folder of log.dirs is left; the last one, {directory.path}: {reason}")
+
+    # -- stopping
 
     def close(self) -> None:
         """Bring every log to the device, write checkpoints and the clean-stop marker, and give the folders up.
 
         A folder of which a log cannot be brought to the device gets no marker: the next start then checks it.
         """
-        failed: set[str] = set()
-        for topic_partition, log in self.logs.items():
-            try:
-                log.close()
-            except (OSError, ValueError, KafkaError) as error:
-                _logger.error("%s: cannot be closed: %s", topic_partition, error)
-                failed.add(self._directory_of[topic_partition].path)
-        for _, path in self._deleted:
-            self._disk.rmtree(path)
-        self._deleted = []
+        self._checkpoints.wait()
         try:
-            self.checkpoint()
-            for directory in self._directories:
-                if directory.path not in failed:
-                    directory.mark_stopped_cleanly()
+            for directory in self.directories:
+                if directory.is_online:
+                    logs = [log for each, log in self.logs.items() if self._directory_of[each] is directory]
+                    stop_cleanly(self.disk, directory, logs)
         finally:
-            for directory in self._directories:
+            for directory in self.directories:
                 directory.release()
-            self._directories = []
+            self.directories = []
             self.logs = {}
+            self._directory_of = {}
+
+    # -- folders
+
+    def _remove_deleted(self, now_ms: int) -> None:
+        """Remove the folders of deleted logs whose delay is over; unlinking is slow, and not done on this thread."""
+        due = [path for deadline_ms, path in self._deleted if deadline_ms <= now_ms]
+        if due:
+            self._deleted = [(deadline_ms, path) for deadline_ms, path in self._deleted if deadline_ms > now_ms]
+            self.disk.in_background(partial(_remove_folders, self.disk, due))
 
     def _move_away(self, topic_partition: TopicPartition, path: str, delay_ms: int) -> None:
-        suffix = f".{uuid.UUID(int=self._prng.getrandbits(128), version=4).hex}{_DELETED_SUFFIX}"
-        name = f"{str(topic_partition)[: _FILE_NAME_BYTES_MAX - len(suffix)]}{suffix}"
-        new_path = f"{os.path.dirname(path)}/{name}"
-        self._disk.rename(path, new_path)
+        """Give a log's folder the name of a deleted one."""
+        new_path = f"{os.path.dirname(path)}/{deleted_folder_name(topic_partition, self.prng)}"
+        self.disk.rename(path, new_path)
         self._deleted.append((self._clock.now_ms() + delay_ms, new_path))
 
-    def _maintain_log(self, log: Log, now_ms: int, *, check_producers: bool, check_retention: bool) -> None:
-        log.poll_syncs()
-        log.maybe_roll(now_ms)
-        if check_retention:
-            log.delete_old_segments(now_ms)
-        log.remove_deleted_files(now_ms)
-        log.flush_if_due(now_ms)
-        if check_producers:
-            log.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
-
-    def _open_logs(self, directory: LogDirectory) -> None:
-        recovery_points = self._read_checkpoint(directory, RECOVERY_POINTS)
-        start_offsets = self._read_checkpoint(directory, LOG_START_OFFSETS)
-        default = TopicConfig.resolve({}, self.config)
-        for entry in self._disk.listdir(directory.path):
-            if not entry.is_directory:
-                continue
-            path = f"{directory.path}/{entry.name}"
-            if _DELETED_DIRECTORY.fullmatch(entry.name):
-                self._disk.rmtree(path)
-                continue
-            match = _PARTITION_DIRECTORY.fullmatch(entry.name)
-            if match is None:
-                continue
-            topic_partition = TopicPartition(match[1], int(match[2]))
-            if topic_partition in self.logs:
-                raise LogDirError(
-                    f"log folder {directory.path}: {topic_partition} is also in "
-                    f"{self._directory_of[topic_partition].path}; move one of them away"
-                )
-            try:
-                self._open(
-                    directory,
-                    topic_partition,
-                    self._read_partition_metadata(path),
-                    self._topic_configs.get(topic_partition.topic, default),
-                    clean=directory.was_stopped_cleanly,
-                    recovery_point=recovery_points.get(topic_partition, 0),
-                    start_offset=start_offsets.get(topic_partition, 0),
-                )
-            except (OSError, ValueError) as error:
-                raise LogDirError(f"log folder {directory.path}: cannot open {entry.name}: {error}") from error
+    def _directory_for(self, topic_partition: TopicPartition) -> LogDirectory:
+        online = [directory for directory in self.directories if directory.is_online]
+        if not online:
+            raise LogDirError(f"no folder of log.dirs is online to make {topic_partition} in")
+        preferred = self.preferred_paths.get(topic_partition)
+        for directory in online:
+            if directory.path == preferred:
+                return directory
+        return min(online, key=lambda directory: directory.log_count)
 
     def _open(
         self,
@@ -257,7 +470,7 @@ class LogManager:
         start_offset: int,
     ) -> Log:
         log = open_log(
-            self._disk,
+            self.disk,
             f"{directory.path}/{topic_partition}",
             topic_partition,
             topic_id,
@@ -266,45 +479,35 @@ class LogManager:
             recovery_point=recovery_point,
             log_start_offset=start_offset,
             now_ms=self._clock.now_ms(),
-            roll_jitter_ms=self._prng.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0,
+            roll_jitter_ms=self.prng.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0,
+            health=directory.health,
+            post=self.post,
         )
         self.logs[topic_partition] = log
         self._directory_of[topic_partition] = directory
+        directory.log_count += 1
         return log
-
-    def _emptiest(self) -> LogDirectory:
-        counts = {directory.path: 0 for directory in self._directories}
-        for directory in self._directory_of.values():
-            counts[directory.path] += 1
-        return min(self._directories, key=lambda directory: counts[directory.path])
 
     def _read_checkpoint(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
         try:
-            return read_checkpoint(self._disk, directory.path, name)
+            return read_checkpoint(self.disk, directory.path, name)
         except ValueError as error:
             # Without it more is checked than need be, and records that DeleteRecords hid may show again.
             _logger.warning("%s; it is written anew", error)
             return {}
 
-    def _write_checkpoint(self, directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
-        if self._checkpoints.get((directory.path, name)) != offsets:
-            write_checkpoint(self._disk, directory.path, name, offsets)
-            self._checkpoints[directory.path, name] = offsets
 
-    def _write_partition_metadata(self, path: str, topic_id: UUID) -> None:
-        content = f"version: 0\ntopic_id: {to_text(topic_id)}"
-        self._disk.write_atomic(f"{path}/{PARTITION_METADATA}", content.encode(), sync=False)
+def _write_active_checkpoint(disk: Disk, directory: str, checkpoint: ActiveCheckpoint) -> None:
+    try:
+        write_active_checkpoint(disk, directory, checkpoint)
+    except OSError as error:
+        # The one before it stays; the log may have gone.
+        _logger.warning("%s: a start after a crash will check more of it: %s", directory, error)
 
-    def _read_partition_metadata(self, path: str) -> UUID:
-        """Return the topic's id; NO_TOPIC_ID if the file was lost, in which case `create` supplies it."""
+
+def _remove_folders(disk: Disk, paths: Sequence[str]) -> None:
+    for path in paths:
         try:
-            lines = self._disk.read(f"{path}/{PARTITION_METADATA}").decode().splitlines()
-            version, topic_id = (line.partition(": ")[2].strip() for line in lines)
-            if version != "0":
-                raise ValueError(f"version {version}")
-            return from_text(topic_id)
-        except FileNotFoundError:
-            return NO_TOPIC_ID
-        except ValueError as error:
-            _logger.warning("%s/%s is damaged: %s", path, PARTITION_METADATA, error)
-            return NO_TOPIC_ID
+            disk.rmtree(path)
+        except OSError as error:
+            _logger.error("%s is not removed before the next start: %s", path, error)

@@ -3,7 +3,7 @@
 import struct
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 ENTRY: Final = struct.Struct(">ii")
@@ -51,6 +51,11 @@ class OffsetIndex:
         i = bisect_right(self._positions, position)
         return self._positions[i - 1] if i else 0
 
+    def offset_at_or_after(self, position: int) -> int | None:
+        """Return the last (relative) offset of the first known batch that starts at or after `position`."""
+        i = bisect_left(self._positions, position)
+        return self._relative_offsets[i] if i < len(self._positions) else None
+
     @property
     def last_position(self) -> int:
         """Position of the last entry, 0 if there is none."""
@@ -61,6 +66,13 @@ class OffsetIndex:
         keep = bisect_right(self._positions, size - 1)
         del self._positions[keep:]
         del self._relative_offsets[keep:]
+
+    def copy(self) -> "OffsetIndex":
+        """Return one of its own with the same entries."""
+        copied = OffsetIndex()
+        copied._relative_offsets = self._relative_offsets[:]
+        copied._positions = self._positions[:]
+        return copied
 
     def entries(self) -> list[tuple[int, int]]:
         """Return all entries."""

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from logtier.log.producer_state import ProducerStates, SnapshotError
+from logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot, encode_snapshot
+from logtier.log.producer_state import ProducerStates
 from logtier.log.segment import SNAPSHOT_SUFFIX, LogSegment, segment_name
 from logtier.runtime.disk import Disk
 
@@ -37,7 +38,7 @@ class ProducerSnapshots:
 
         Does not wait for the device: one that a power loss damages does not match its checksum.
         """
-        self._disk.write_atomic(self._path(offset), producers.snapshot(), sync=False)
+        self._disk.write_atomic(self._path(offset), encode_snapshot(producers), sync=False)
         kept = set(keep)
         for stray in [known for known in self._offsets if known != offset and known not in kept]:
             self._remove(stray)
@@ -63,7 +64,7 @@ class ProducerSnapshots:
             if not at_or_before:
                 return ProducerStates(), NO_SNAPSHOT
             try:
-                return ProducerStates.from_snapshot(self._disk.read(self._path(at_or_before[-1]))), at_or_before[-1]
+                return decode_snapshot(self._disk.read(self._path(at_or_before[-1]))), at_or_before[-1]
             except (SnapshotError, FileNotFoundError) as error:
                 _logger.warning("%s is not used: %s", self._path(at_or_before[-1]), error)
                 self._remove(at_or_before[-1])
@@ -71,6 +72,10 @@ class ProducerSnapshots:
     def restore(self, segments: Sequence[LogSegment], end_offset: int) -> ProducerStates:
         """Return the producers' state before `end_offset`: a snapshot and a replay of the batches after it."""
         self.remove_after(end_offset)
+        return self.replay(segments, end_offset)
+
+    def replay(self, segments: Sequence[LogSegment], end_offset: int) -> ProducerStates:
+        """As `restore`, for a look back: later snapshots stay."""
         producers, offset = self.load(end_offset)
         for i, segment in enumerate(segments):
             segment_end = segments[i + 1].base_offset if i + 1 < len(segments) else end_offset
@@ -82,7 +87,7 @@ class ProducerSnapshots:
             for found in segment.headers(start[0]):
                 if found.header.base_offset >= end_offset:
                     break
-                producers.replay(found.header)
+                producers.replay(found.header, segment.marker_of(found) if found.header.is_control else None)
         return producers
 
     def _path(self, offset: int) -> str:

@@ -1,43 +1,23 @@
-"""What a partition remembers of idempotent producers: a retry is recognised, a gap refused (KIP-98, KIP-360)."""
+"""What a partition remembers of its producers: repetitions, gaps, transactions (KIP-98, KIP-360, KIP-890). Pure."""
 
-import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from logtier.log.transaction_index import AbortedTransaction
 from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import (
-    CONTROL,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    RecordBatchHeader,
-    increment_sequence,
-)
+from logtier.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, EndTransactionMarker, RecordBatchHeader
 
 # A client has at most so many requests in flight with idempotence, hence no older batch can be retried.
 BATCHES_PER_PRODUCER: Final = 5
 
+NO_OFFSET: Final = -1
+NO_COORDINATOR_EPOCH: Final = -1
+
+# From this transaction.version on every transaction has an epoch of its own, and its marker the next one (KIP-890).
+TRANSACTION_VERSION_WITH_EPOCH_BUMPS: Final = 2
+
 _SEQUENCE_MAX: Final = 2**31 - 1
-_NO_COORDINATOR_EPOCH: Final = -1
-_NO_OFFSET: Final = -1
-
-# Kafka's snapshot, version 1: version, CRC-32C of all that follows it, count, entries.
-_SNAPSHOT_VERSION: Final = 1
-_SNAPSHOT_HEAD: Final = struct.Struct(">hI")
-_COUNT: Final = struct.Struct(">i")
-# Producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, start of the transaction.
-_SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
-# Kafka keeps a producer's last batch only; its reader ignores what follows the entries (inside the checksum). There the
-# older batches stand, so that after a restart a retry of any batch in flight is still recognised.
-_WINDOW_MAGIC: Final = b"HWw1"
-_WINDOW_ENTRY: Final = struct.Struct(">qiqiq")
-
-
-class SnapshotError(ValueError):
-    """A snapshot that is damaged or of an unknown version; an older one, or the log itself, takes its place."""
 
 
 class BatchMetadata(NamedTuple):
@@ -55,29 +35,78 @@ class BatchMetadata(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+class Verification:
+    """A partition's question to the transaction coordinator: does the producer's transaction include it? (KIP-890)
+
+    Whoever brought the answer passes the object itself with the append. It is good for the first batch only, and no
+    longer once a marker has come in between: the answer may be of a transaction that has ended since.
+    """
+
+    __slots__ = ("epoch", "is_epoch_bumped", "lowest_sequence", "started_ms")
+
+    def __init__(self, epoch: int, sequence: int, started_ms: int, *, is_epoch_bumped: bool) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.started_ms = started_ms
+        #: Whether each transaction of the producer has an epoch of its own, hence begins with sequence 0.
+        self.is_epoch_bumped = is_epoch_bumped
+
+    def note(self, epoch: int, sequence: int) -> None:
+        """The producer asked again: what it sent first must also be appended first."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+
+
 class ProducerState:
     """One producer in one partition: its epoch and its last batches, oldest first. Invariant: sequences contiguous."""
 
-    __slots__ = ("batches", "epoch", "last_timestamp_ms")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp_ms", "transaction_first_offset")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_PER_PRODUCER)
         self.last_timestamp_ms = -1
+        #: Of the last marker.
+        self.coordinator_epoch = NO_COORDINATOR_EPOCH
+        #: Where its open transaction begins in this partition, NO_OFFSET without one.
+        self.transaction_first_offset = NO_OFFSET
+
+    def move_to_epoch(self, epoch: int) -> None:
+        """Sequences begin anew with each epoch."""
+        if self.epoch != epoch:
+            self.epoch = epoch
+            self.batches.clear()
+
+    def original(self, base_sequence: int, last_offset_delta: int) -> BatchMetadata | None:
+        """The batch of which this one is a repetition."""
+        last_sequence = (base_sequence + last_offset_delta) & _SEQUENCE_MAX
+        for batch in self.batches:
+            if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
+                return batch
+        return None
 
 
 class ProducerStates:
-    """All idempotent producers of one partition.
+    """All producers of one partition that have an id.
 
-    Invariant: per (producer id, epoch) the accepted sequences are contiguous, and a retry of any of the last five
-    batches returns the offsets of the first attempt. The state equals a replay of the log's headers from the last
-    snapshot (`<offset>.snapshot` in the partition's folder) on. Only `Log` and `recovery` use it.
+    Invariants: per (producer id, epoch) the accepted sequences are contiguous, and a retry of any of the last five
+    batches returns the offsets of the first attempt; a producer has at most one open transaction, which only a marker
+    ends; nothing is appended to a transaction that the coordinator was not asked about. The state equals a replay of
+    the log from the last snapshot (`<offset>.snapshot` in the partition's folder) on, but for verifications under way.
+    `Log` and `recovery` change it; others read it.
     """
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_ended", "_open", "_producers", "_verifications")
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerState] = {}
+        #: Open transactions: first offset, ascending, to producer id.
+        self._open: dict[int, int] = {}
+        #: Ended transactions (first offset, marker's offset) whose marker may not be replicated yet.
+        self._ended: deque[tuple[int, int]] = deque()
+        self._verifications: dict[int, Verification] = {}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -89,13 +118,33 @@ class ProducerStates:
         """Return one producer's state."""
         return self._producers.get(producer_id)
 
+    def restore(self, states: Iterable[tuple[int, ProducerState]]) -> None:
+        """Take the producers of a snapshot."""
+        self._producers = dict(states)
+        self._open = {
+            first_offset: producer_id
+            for first_offset, producer_id in sorted(
+                (state.transaction_first_offset, producer_id) for producer_id, state in self._producers.items()
+            )
+            if first_offset != NO_OFFSET
+        }
+
+    # -- checking
+
     def check(
-        self, producer_id: int, producer_epoch: int, base_sequence: int, last_offset_delta: int
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        last_offset_delta: int,
+        *,
+        is_transactional: bool = False,
     ) -> BatchMetadata | None:
         """Check a batch before it is appended: the original if it is a duplicate, None if it is next in sequence.
 
-        Raises KafkaError: invalid_producer_epoch for a fenced producer, out_of_order_sequence_number for a gap. A
-        producer that is not known (new here, or expired) may begin with any sequence number (KIP-360).
+        Raises KafkaError: invalid_producer_epoch for a fenced producer, out_of_order_sequence_number for a gap,
+        invalid_txn_state for a batch outside of the producer's open transaction. A producer that is not known (new
+        here, or expired) may begin with any sequence number (KIP-360).
         """
         state = self._producers.get(producer_id)
         if state is None:
@@ -103,30 +152,123 @@ class ProducerStates:
         epoch = state.epoch
         if producer_epoch == epoch:
             batches = state.batches
-            if not batches:
-                return None
-            expected = (batches[-1].last_sequence + 1) & _SEQUENCE_MAX
-            if base_sequence == expected:
-                return None
-            last_sequence = (base_sequence + last_offset_delta) & _SEQUENCE_MAX
-            for batch in batches:
-                if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
-                    return batch
-            raise KafkaError(
-                ErrorCode.out_of_order_sequence_number,
-                f"producer {producer_id} (epoch {epoch}) sent sequence {base_sequence}, expected is {expected}",
-            )
-        if producer_epoch < epoch:
-            raise KafkaError(
-                ErrorCode.invalid_producer_epoch,
-                f"producer {producer_id} has epoch {producer_epoch}, a newer one has epoch {epoch}",
-            )
-        if base_sequence != 0:
+            expected = (batches[-1].last_sequence + 1) & _SEQUENCE_MAX if batches else 0
+            if base_sequence != expected:
+                original = state.original(base_sequence, last_offset_delta)
+                if original is not None:
+                    return original
+                raise KafkaError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"producer {producer_id} (epoch {epoch}) sent sequence {base_sequence}, expected is {expected}",
+                )
+        elif producer_epoch < epoch:
+            raise _fenced(producer_id, producer_epoch, epoch)
+        elif base_sequence != 0:
             raise KafkaError(
                 ErrorCode.out_of_order_sequence_number,
                 f"producer {producer_id} begins its epoch {producer_epoch} with sequence {base_sequence} instead of 0",
             )
+        if state.transaction_first_offset != NO_OFFSET and not is_transactional:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"producer {producer_id} sent records outside of its transaction, which is open",
+            )
         return None
+
+    def check_transactional(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        last_offset_delta: int,
+        verification: Verification | None,
+    ) -> BatchMetadata | None:
+        """As `check`, for a batch of a transaction.
+
+        The transaction is open in this partition, or the coordinator has confirmed it (`verification`); else KafkaError
+        invalid_txn_state. A batch without a sequence is a coordinator's own: it is never a repetition.
+        """
+        state = self._producers.get(producer_id)
+        is_open = False
+        if state is not None:
+            if producer_epoch < state.epoch:
+                # First, since a producer survives this error and not the one below.
+                raise _fenced(producer_id, producer_epoch, state.epoch)
+            if producer_epoch == state.epoch:
+                is_open = state.transaction_first_offset != NO_OFFSET
+                original = state.original(base_sequence, last_offset_delta)
+                if original is not None:
+                    return original
+        if not is_open:
+            pending = self._verifications.get(producer_id)
+            if pending is None or pending is not verification:
+                raise KafkaError(
+                    ErrorCode.invalid_txn_state,
+                    f"producer {producer_id} (epoch {producer_epoch}) has no open transaction in this partition",
+                )
+            if (pending.is_epoch_bumped and base_sequence > 0 and state is None) or (
+                base_sequence > pending.lowest_sequence
+            ):
+                raise KafkaError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"producer {producer_id} begins its transaction with sequence {base_sequence}, "
+                    f"{0 if pending.is_epoch_bumped else pending.lowest_sequence} comes first",
+                )
+        if base_sequence == NO_SEQUENCE:
+            return None
+        return self.check(producer_id, producer_epoch, base_sequence, last_offset_delta, is_transactional=True)
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, now_ms: int, *, is_epoch_bumped: bool
+    ) -> Verification | None:
+        """Before the coordinator is asked about a batch's transaction; None if it is open here: nothing is to be asked.
+
+        Raises KafkaError(invalid_producer_epoch) for a fenced producer.
+        """
+        state = self._producers.get(producer_id)
+        if state is not None:
+            if producer_epoch < state.epoch:
+                raise _fenced(producer_id, producer_epoch, state.epoch)
+            if producer_epoch == state.epoch and state.transaction_first_offset != NO_OFFSET:
+                return None
+        verification = self._verifications.get(producer_id)
+        if verification is None:
+            verification = Verification(producer_epoch, base_sequence, now_ms, is_epoch_bumped=is_epoch_bumped)
+            self._verifications[producer_id] = verification
+        else:
+            verification.note(producer_epoch, base_sequence)
+        return verification
+
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, transaction_version: int
+    ) -> bool:
+        """Check a marker before it is appended; whether it is a repetition of the last one, not to be appended again.
+
+        Raises KafkaError: invalid_producer_epoch for the marker of an earlier transaction, which must not end the one
+        that is open; transaction_coordinator_fenced for one of a former coordinator.
+        """
+        state = self._producers.get(producer_id)
+        if state is None:
+            return False
+        has_own_epoch = transaction_version >= TRANSACTION_VERSION_WITH_EPOCH_BUMPS
+        is_open = state.transaction_first_offset != NO_OFFSET
+        if producer_epoch < state.epoch or (has_own_epoch and is_open and producer_epoch == state.epoch):
+            raise _fenced(producer_id, producer_epoch, state.epoch)
+        if coordinator_epoch < state.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.transaction_coordinator_fenced,
+                f"producer {producer_id}: coordinator epoch {coordinator_epoch} is over, {state.coordinator_epoch} has "
+                "written since",
+            )
+        # An open transaction would have been refused above; data of this epoch means that the marker is not the last.
+        return (
+            has_own_epoch
+            and producer_epoch == state.epoch
+            and not state.batches
+            and state.coordinator_epoch != NO_COORDINATOR_EPOCH
+        )
+
+    # -- following the log
 
     def update(
         self,
@@ -136,38 +278,69 @@ class ProducerStates:
         last_offset_delta: int,
         last_offset: int,
         timestamp_ms: int,
+        *,
+        is_transactional: bool = False,
     ) -> None:
         """Take in a batch that was appended (checked before, or found in the log)."""
         state = self._producers.get(producer_id)
         if state is None:
             state = self._producers[producer_id] = ProducerState(producer_epoch)
         elif state.epoch != producer_epoch:
-            state.epoch = producer_epoch
-            state.batches.clear()
-        state.batches.append(
-            BatchMetadata(
-                base_sequence,
-                (base_sequence + last_offset_delta) & _SEQUENCE_MAX,
-                last_offset,
-                last_offset_delta,
-                timestamp_ms,
+            state.move_to_epoch(producer_epoch)
+        if base_sequence != NO_SEQUENCE:
+            state.batches.append(
+                BatchMetadata(
+                    base_sequence,
+                    (base_sequence + last_offset_delta) & _SEQUENCE_MAX,
+                    last_offset,
+                    last_offset_delta,
+                    timestamp_ms,
+                )
             )
-        )
         state.last_timestamp_ms = timestamp_ms
+        if is_transactional:
+            self._verifications.pop(producer_id, None)
+            if state.transaction_first_offset == NO_OFFSET:
+                state.transaction_first_offset = first_offset = last_offset - last_offset_delta
+                self._open[first_offset] = producer_id
 
-    def replay(self, header: RecordBatchHeader) -> None:
-        """Take in a batch found in the log; one without a producer changes nothing."""
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, offset: int, timestamp_ms: int
+    ) -> AbortedTransaction | None:
+        """Take in a marker that was appended; return the transaction if it is aborted and has records here."""
+        state = self._producers.get(producer_id)
+        if state is None:
+            state = self._producers[producer_id] = ProducerState(producer_epoch)
+        state.move_to_epoch(producer_epoch)
+        state.coordinator_epoch = marker.coordinator_epoch
+        state.last_timestamp_ms = timestamp_ms
+        self._verifications.pop(producer_id, None)
+        first_offset = state.transaction_first_offset
+        if first_offset == NO_OFFSET:
+            return None
+        state.transaction_first_offset = NO_OFFSET
+        del self._open[first_offset]
+        self._ended.append((first_offset, offset))
+        if marker.committed:
+            return None
+        return AbortedTransaction(producer_id, first_offset, offset, next(iter(self._open), offset + 1))
+
+    def replay(
+        self, header: RecordBatchHeader, marker: EndTransactionMarker | None = None
+    ) -> AbortedTransaction | None:
+        """Take in a batch found in the log, and what it says if it is a control batch. Without a producer: nothing.
+
+        Returns the transaction that it aborts, for the transaction index.
+        """
         if header.producer_id == NO_PRODUCER_ID:
-            return
-        if header.attributes & CONTROL:
-            # A transaction's end marker has no sequence; it may bring a newer epoch, which fences the older ones.
-            state = self._producers.setdefault(header.producer_id, ProducerState(header.producer_epoch))
-            if state.epoch != header.producer_epoch:
-                state.epoch = header.producer_epoch
-                state.batches.clear()
-            state.last_timestamp_ms = header.max_timestamp_ms
-            return
-        if header.base_sequence != NO_SEQUENCE:
+            return None
+        if header.is_control:
+            if marker is None:
+                return None
+            return self.end_transaction(
+                header.producer_id, header.producer_epoch, marker, header.base_offset, header.max_timestamp_ms
+            )
+        if header.base_sequence != NO_SEQUENCE or header.is_transactional:
             self.update(
                 header.producer_id,
                 header.producer_epoch,
@@ -175,86 +348,49 @@ class ProducerStates:
                 header.last_offset_delta,
                 header.last_offset,
                 header.max_timestamp_ms,
+                is_transactional=header.is_transactional,
             )
+        return None
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Where read_committed stops: where the first transaction begins whose end is not replicated, if any is."""
+        ended = self._ended
+        if not ended and not self._open:
+            return high_watermark
+        self.settle(high_watermark)
+        stable = high_watermark
+        for first_offset, _ in ended:
+            stable = min(stable, first_offset)
+        for first_offset in self._open:
+            return min(stable, first_offset)
+        return stable
+
+    def settle(self, high_watermark: int) -> None:
+        """Forget the ended transactions whose marker is replicated: the high watermark never goes back."""
+        ended = self._ended
+        while ended and ended[0][1] < high_watermark:
+            ended.popleft()
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget the producers that were silent for too long (`producer.id.expiration.ms`); return how many."""
+        """Forget the producers that were silent for too long (`producer.id.expiration.ms`); return how many.
+
+        One with an open transaction stays: only its marker ends that.
+        """
         expired = [
             producer_id
             for producer_id, state in self._producers.items()
-            if now_ms - state.last_timestamp_ms >= expiration_ms
+            if now_ms - state.last_timestamp_ms >= expiration_ms and state.transaction_first_offset == NO_OFFSET
         ]
         for producer_id in expired:
             del self._producers[producer_id]
+        for producer_id, verification in list(self._verifications.items()):
+            if now_ms - verification.started_ms >= expiration_ms:
+                del self._verifications[producer_id]
         return len(expired)
 
-    def snapshot(self) -> bytes:
-        """Return the content of a snapshot file."""
-        entries = bytearray(_COUNT.pack(len(self._producers)))
-        windows = bytearray()
-        for producer_id, state in self._producers.items():
-            last = state.batches[-1] if state.batches else None
-            entries += _SNAPSHOT_ENTRY.pack(
-                producer_id,
-                state.epoch,
-                NO_SEQUENCE if last is None else last.last_sequence,
-                _NO_OFFSET if last is None else last.last_offset,
-                0 if last is None else last.offset_delta,
-                state.last_timestamp_ms,
-                _NO_COORDINATOR_EPOCH,
-                _NO_OFFSET,
-            )
-            for batch in list(state.batches)[:-1]:
-                windows += _WINDOW_ENTRY.pack(
-                    producer_id, batch.last_sequence, batch.last_offset, batch.offset_delta, batch.timestamp_ms
-                )
-        if windows:
-            entries += _WINDOW_MAGIC + windows
-        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(entries)) + bytes(entries)
 
-    @classmethod
-    def from_snapshot(cls, data: bytes) -> "ProducerStates":
-        """Read a snapshot file, ours or Kafka's; raise SnapshotError when it is damaged."""
-        if len(data) < _SNAPSHOT_HEAD.size + _COUNT.size:
-            raise SnapshotError(f"a producer snapshot of {len(data)} bytes is too short")
-        version, crc = _SNAPSHOT_HEAD.unpack_from(data)
-        body = memoryview(data)[_SNAPSHOT_HEAD.size :]
-        if version != _SNAPSHOT_VERSION:
-            raise SnapshotError(f"a producer snapshot has version {version}, only {_SNAPSHOT_VERSION} is known")
-        if crc32c(body) != crc:
-            raise SnapshotError("a producer snapshot does not match its checksum")
-        (count,) = _COUNT.unpack_from(body)
-        entries_end = _COUNT.size + count * _SNAPSHOT_ENTRY.size
-        if count < 0 or entries_end > len(body):
-            raise SnapshotError(f"a producer snapshot claims {count} entries in {len(body)} bytes")
-        states = cls()
-        states._read_entries(
-            _SNAPSHOT_ENTRY.iter_unpack(body[_COUNT.size : entries_end]), _older_batches(body[entries_end:])
-        )
-        return states
-
-    def _read_entries(self, entries: Iterable[tuple[int, ...]], older_batches: dict[int, list[BatchMetadata]]) -> None:
-        for producer_id, epoch, last_sequence, last_offset, offset_delta, timestamp, _, _ in entries:
-            state = self._producers[producer_id] = ProducerState(epoch)
-            state.last_timestamp_ms = timestamp
-            if last_sequence != NO_SEQUENCE:
-                state.batches.extend(older_batches.get(producer_id, ()))
-                state.batches.append(_batch(last_sequence, last_offset, offset_delta, timestamp))
-
-
-def _older_batches(data: memoryview) -> dict[int, list[BatchMetadata]]:
-    """Read what follows Kafka's entries; anything else than our own extension is left alone."""
-    found: dict[int, list[BatchMetadata]] = {}
-    rest = data[len(_WINDOW_MAGIC) :]
-    if bytes(data[: len(_WINDOW_MAGIC)]) == _WINDOW_MAGIC and len(rest) % _WINDOW_ENTRY.size == 0:
-        for producer_id, last_sequence, last_offset, offset_delta, timestamp in _WINDOW_ENTRY.iter_unpack(rest):
-            found.setdefault(producer_id, []).append(_batch(last_sequence, last_offset, offset_delta, timestamp))
-    return found
-
-
-def _batch(last_sequence: int, last_offset: int, offset_delta: int, timestamp_ms: int) -> BatchMetadata:
-    base_sequence = increment_sequence(last_sequence, -offset_delta)
-    return BatchMetadata(base_sequence, last_sequence, last_offset, offset_delta, timestamp_ms)
-
-
-assert NO_PRODUCER_EPOCH == -1  # no real epoch is smaller than "none"
+def _fenced(producer_id: int, epoch: int, newer_epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.invalid_producer_epoch,
+        f"producer {producer_id} has epoch {epoch}, a newer one has epoch {newer_epoch}",
+    )

@@ -2,17 +2,29 @@
 
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 from uuid import UUID
 
 from logtier.config import TopicConfig
+from logtier.log.active_checkpoint import ActiveCheckpoint, read_active_checkpoint
+from logtier.log.directory_health import DirectoryHealth
+from logtier.log.durability import Post
 from logtier.log.leader_epochs import LeaderEpochs
 from logtier.log.log import Log
+from logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot
 from logtier.log.producer_snapshots import ProducerSnapshots
 from logtier.log.producer_state import ProducerStates
-from logtier.log.segment import DELETED_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment
+from logtier.log.segment import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    LogSegment,
+)
+from logtier.log.segment_swap import finish_swaps
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import CorruptRecordsError, decode_end_transaction_marker
 from logtier.runtime.disk import Disk
 
 _logger = logging.getLogger(__name__)
@@ -33,6 +45,8 @@ def open_log(
     log_start_offset: int,
     now_ms: int,
     roll_jitter_ms: int = 0,
+    health: DirectoryHealth | None = None,
+    post: Post | None = None,
 ) -> Log:
     """Open, or begin, the log in `directory`, which exists.
 
@@ -40,10 +54,10 @@ def open_log(
     recovery point on is checked batch by batch, cut off at the first that is torn or damaged, and its indexes, the
     producers' state and the leader epochs are built anew in the same pass. Nothing before the damage is lost.
     """
-    segments, snapshots = _list_files(disk, directory, config, now_ms)
+    segments, snapshots, indexed = _list_files(disk, directory, config, now_ms)
     leader_epochs = LeaderEpochs(disk, directory)
     leader_epochs.load()
-    must_sync = False
+    is_on_device = False
     if not segments:
         segments = [_begin(disk, directory, log_start_offset, config, now_ms)]
         log_end_offset = log_start_offset
@@ -52,14 +66,14 @@ def open_log(
     else:
         clean_end = _end_after_clean_stop(segments[-1]) if was_stopped_cleanly else None
         if clean_end is None:
-            size = sum(segment.size for segment in segments)
-            log_end_offset, producers = _recover(segments, snapshots, leader_epochs, recovery_point)
-            # Without either, files and indexes are on the device as they are.
-            must_sync = recovery_point < log_end_offset or sum(segment.size for segment in segments) != size
+            resumed = read_active_checkpoint(disk, directory)
+            log_end_offset, producers = _recover(segments, snapshots, leader_epochs, recovery_point, resumed)
         else:
             log_end_offset = clean_end
             producers = snapshots.restore(segments, clean_end)
             recovery_point = clean_end
+            is_on_device = True
+        _check_transaction_indexes(segments, snapshots, indexed)
         log_start_offset = max(log_start_offset, segments[0].base_offset)
         if log_end_offset < log_start_offset:
             # All that is left was deleted by DeleteRecords already: the log begins again, empty, where it was said to.
@@ -69,6 +83,7 @@ def open_log(
             segments = [_begin(disk, directory, log_start_offset, config, now_ms)]
             log_end_offset = log_start_offset
     leader_epochs.truncate_from_end(log_end_offset)
+    leader_epochs.truncate_from_start(log_start_offset)
     log = Log(
         disk=disk,
         directory=directory,
@@ -83,9 +98,10 @@ def open_log(
         snapshots=snapshots,
         leader_epochs=leader_epochs,
         roll_jitter_ms=roll_jitter_ms,
+        health=health,
+        post=post,
+        is_on_device=is_on_device,
     )
-    if must_sync:
-        log.sync_in_background()
     log.release()
     return log
 
@@ -96,11 +112,18 @@ def _begin(disk: Disk, directory: str, offset: int, config: TopicConfig, now_ms:
 
 def _list_files(
     disk: Disk, directory: str, config: TopicConfig, now_ms: int
-) -> tuple[list[LogSegment], ProducerSnapshots]:
-    """Find the segments and snapshots; remove what a deletion or an unfinished write left behind."""
+) -> tuple[list[LogSegment], ProducerSnapshots, set[int]]:
+    """Find segments, snapshots, and which segments have aborted transactions; remove what was left behind.
+
+    That is what a deletion or an unfinished write leaves.
+    """
+    entries = disk.listdir(directory)
+    if finish_swaps(disk, directory, entries, index_interval_bytes=config.index_interval_bytes):
+        entries = disk.listdir(directory)
     segments: list[LogSegment] = []
     snapshot_offsets: list[int] = []
-    for entry in disk.listdir(directory):
+    indexed: set[int] = set()
+    for entry in entries:
         stem, suffix = entry.name[:_DIGITS], entry.name[_DIGITS:]
         if entry.name.endswith((DELETED_SUFFIX, _TEMPORARY_SUFFIX)):
             disk.remove(f"{directory}/{entry.name}")
@@ -119,8 +142,30 @@ def _list_files(
             )
         elif suffix == SNAPSHOT_SUFFIX:
             snapshot_offsets.append(int(stem))
+        elif suffix == TRANSACTION_INDEX_SUFFIX:
+            indexed.add(int(stem))
     segments.sort(key=lambda segment: segment.base_offset)
-    return segments, ProducerSnapshots(disk, directory, snapshot_offsets)
+    return segments, ProducerSnapshots(disk, directory, snapshot_offsets), indexed
+
+
+def _check_transaction_indexes(
+    segments: Sequence[LogSegment], snapshots: ProducerSnapshots, indexed: Collection[int]
+) -> None:
+    """Build the indexes of aborted transactions anew that are damaged: without them aborted records would be read."""
+    for i, segment in enumerate(segments):
+        if segment.base_offset not in indexed:
+            continue
+        try:
+            len(segment.transaction_index)
+        except CorruptRecordsError as error:
+            _logger.warning("%s; it is built anew", error)
+            producers = snapshots.replay(segments[:i], segment.base_offset)
+            index = segment.begin_transaction_index()
+            for found in segment.headers():
+                aborted = producers.replay(found.header, segment.marker_of(found) if found.header.is_control else None)
+                if aborted is not None:
+                    index.append(aborted)
+            segment.write_indexes()
 
 
 def _end_after_clean_stop(active: LogSegment) -> int | None:
@@ -133,15 +178,25 @@ def _end_after_clean_stop(active: LogSegment) -> int | None:
 
 
 def _recover(
-    segments: list[LogSegment], snapshots: ProducerSnapshots, leader_epochs: LeaderEpochs, recovery_point: int
+    segments: list[LogSegment],
+    snapshots: ProducerSnapshots,
+    leader_epochs: LeaderEpochs,
+    recovery_point: int,
+    resumed: ActiveCheckpoint | None,
 ) -> tuple[int, ProducerStates]:
-    """Check the segments from the recovery point on; return the log's end offset and the producers' state there."""
+    """Check the segments from the recovery point on; return the log's end offset and the producers' state there.
+
+    The last segment, from what is known of it on (`resumed`), if that is on the device.
+    """
+    if resumed is not None and resumed.segment.end_offset > recovery_point + 1:
+        resumed = None
     first = max(0, bisect_right([segment.base_offset for segment in segments], recovery_point) - 1)
     next_offset = segments[first].base_offset
     producers = snapshots.restore(segments[:first], next_offset) if first else snapshots.load(next_offset)[0]
     snapshots.remove_after(next_offset)
     scanned_from = next_offset
     epochs: list[tuple[int, int]] = []
+    known_epochs: tuple[tuple[int, int], ...] = ()
     for i in range(first, len(segments)):
         segment = segments[i]
         if segment.base_offset < next_offset:
@@ -150,8 +205,21 @@ def _recover(
             break
         next_offset = segment.base_offset
         size = segment.size
-        for found in segment.recover():
-            producers.replay(found.header)
+        position = 0
+        if resumed is not None and i == first == len(segments) - 1 and segment.resume(resumed.segment):
+            try:
+                producers = decode_snapshot(resumed.producers)
+            except SnapshotError as error:
+                _logger.warning("%s: %s; it is checked from its beginning", segment.log_path, error)
+            else:
+                next_offset, position = resumed.segment.end_offset, resumed.segment.position
+                scanned_from, known_epochs = 0, resumed.epochs
+        for found, batch in segment.recover(position):
+            aborted = producers.replay(
+                found.header, decode_end_transaction_marker(batch) if found.header.is_control else None
+            )
+            if aborted is not None:
+                segment.transaction_index.append(aborted)
             if not epochs or found.header.partition_leader_epoch != epochs[-1][0]:
                 epochs.append((found.header.partition_leader_epoch, found.header.base_offset))
             next_offset = found.header.last_offset + 1
@@ -167,8 +235,9 @@ def _recover(
             break
         # Only the active segment is likely to be read soon.
         if i + 1 < len(segments):
+            segment.write_indexes()
             segment.release()
-    leader_epochs.restore(scanned_from, epochs)
+    leader_epochs.restore(scanned_from, (*known_epochs, *epochs))
     return next_offset, producers
 
 

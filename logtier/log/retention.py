@@ -16,6 +16,17 @@ class SegmentAge:
     is_active: bool = False
 
 
+def roll_interval_ms(config: TopicConfig) -> int:
+    """Return how old a segment may become before it rolls: sooner where its records may not wait to be compacted.
+
+    >>> roll_interval_ms(TopicConfig(cleanup_policy=("compact",), max_compaction_lag_ms=60_000))
+    60000
+    """
+    if "compact" in config.cleanup_policy:
+        return min(config.segment_ms, config.max_compaction_lag_ms)
+    return config.segment_ms
+
+
 def segments_to_delete(
     segments: Iterable[SegmentAge],
     *,

@@ -1,13 +1,17 @@
 """One segment of a log: a file of record batches with its two sparse indexes."""
 
+import contextlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from logtier.log.active_checkpoint import SegmentState
+from logtier.log.directory_health import is_no_space
 from logtier.log.offset_index import OffsetIndex
 from logtier.log.time_index import TimeIndex
+from logtier.log.transaction_index import TransactionIndex
 from logtier.records.batch import (
     ATTRIBUTES,
     HEADER,
@@ -16,7 +20,9 @@ from logtier.records.batch import (
     MAGIC_V2,
     NO_TIMESTAMP,
     CorruptRecordsError,
+    EndTransactionMarker,
     RecordBatchHeader,
+    decode_end_transaction_marker,
     decode_records,
 )
 from logtier.runtime.disk import Buffer, Disk, File
@@ -24,8 +30,10 @@ from logtier.runtime.disk import Buffer, Disk, File
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
+_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 # Offsets in the indexes and positions in the file are int32.
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
@@ -63,9 +71,10 @@ class LogSegment:
     """A file of batches in offset order, from `base_offset` on, with an offset index and a time index.
 
     Invariant: the file holds whole, checked batches only (what a crash left at the end is cut off by `recover`), and
-    the first `size` bytes of it never change. Files: `<base offset, 20 digits>.log`, `.index`, `.timeindex`. The
-    indexes live in memory; they are written when the segment is rolled or the log is closed, and are built anew from
-    the batches when their files are missing or damaged. Only `Log` and `recovery` use it.
+    the first `size` bytes of it never change. Files: `<base offset, 20 digits>.log`, `.index`, `.timeindex`, and
+    `.txnindex` where transactions were aborted. The indexes live in memory; they are written when the segment is
+    rolled or the log is closed, and are built anew from the batches when their files are missing or damaged. Only `Log`
+    and `recovery` use it.
     """
 
     __slots__ = (
@@ -75,6 +84,8 @@ class LogSegment:
         "_max_timestamp",
         "_prefix",
         "_read_ends",
+        "_suffix",
+        "_transaction_index",
         "base_offset",
         "bytes_since_index",
         "created_ms",
@@ -85,13 +96,24 @@ class LogSegment:
     )
 
     def __init__(
-        self, disk: Disk, directory: str, base_offset: int, *, size: int, modified_ms: int, index_interval_bytes: int
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        size: int,
+        modified_ms: int,
+        index_interval_bytes: int,
+        suffix: str = "",
     ) -> None:
+        """`suffix` stands after the usual names of its files while they are not yet (`.cleaned`, `.swap`) the log's."""
         self._disk = disk
         self._prefix = f"{directory}/{segment_name(base_offset)}"
+        self._suffix = suffix
         self._file: File | None = None
         # Loaded at the first need, so that a broker with many segments starts at once.
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
+        self._transaction_index: TransactionIndex | None = None
         self._max_timestamp: tuple[int, int] = (NO_TIMESTAMP, base_offset)
         self._read_ends: dict[int, int] = {}
         self.base_offset = base_offset
@@ -104,15 +126,28 @@ class LogSegment:
 
     @classmethod
     def create(
-        cls, disk: Disk, directory: str, base_offset: int, *, now_ms: int, index_interval_bytes: int
+        cls,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        now_ms: int,
+        index_interval_bytes: int,
+        suffix: str = "",
     ) -> "LogSegment":
         """Create the segment's file, empty."""
         segment = cls(
-            disk, directory, base_offset, size=0, modified_ms=now_ms, index_interval_bytes=index_interval_bytes
+            disk,
+            directory,
+            base_offset,
+            size=0,
+            modified_ms=now_ms,
+            index_interval_bytes=index_interval_bytes,
+            suffix=suffix,
         )
         # Whatever indexes lie there belong to a segment that is gone.
-        disk.remove(segment._prefix + INDEX_SUFFIX)
-        disk.remove(segment._prefix + TIME_INDEX_SUFFIX)
+        for name in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
+            disk.remove(segment._prefix + name + suffix)
         segment._file = disk.open(segment.log_path, create=True)
         try:
             segment._file.truncate(0)
@@ -121,6 +156,7 @@ class LogSegment:
             disk.remove(segment.log_path)
             raise
         segment._indexes = (OffsetIndex(), TimeIndex())
+        segment._transaction_index = TransactionIndex()
         return segment
 
     def __repr__(self) -> str:
@@ -129,7 +165,7 @@ class LogSegment:
     @property
     def log_path(self) -> str:
         """Path of the file of batches."""
-        return self._prefix + LOG_SUFFIX
+        return self._prefix + LOG_SUFFIX + self._suffix
 
     @property
     def file(self) -> File:
@@ -148,9 +184,26 @@ class LogSegment:
         """The time index, loaded at the first need."""
         return (self._indexes or self._load_indexes())[1]
 
-    def is_index_full(self, entries_max: int) -> bool:
-        """Whether the offset index has no room for one more entry."""
-        return len((self._indexes or self._load_indexes())[0]) >= entries_max
+    @property
+    def transaction_index(self) -> TransactionIndex:
+        """The index of aborted transactions, loaded at the first need; raises CorruptRecordsError if it is damaged."""
+        if self._transaction_index is None:
+            data = self._read_index(TRANSACTION_INDEX_SUFFIX)
+            index = TransactionIndex.from_bytes(data or b"", self.base_offset)
+            if index is None:
+                raise CorruptRecordsError(f"{self._prefix}{TRANSACTION_INDEX_SUFFIX} is damaged")
+            self._transaction_index = index
+        return self._transaction_index
+
+    def begin_transaction_index(self) -> TransactionIndex:
+        """Put an empty index in the place of the one that is there."""
+        self._transaction_index = TransactionIndex(is_unsaved=True)
+        return self._transaction_index
+
+    def is_index_full(self, offset_entries_max: int, time_entries_max: int) -> bool:
+        """Whether one of the indexes has no room for one more entry."""
+        offset_index, time_index = self._indexes or self._load_indexes()
+        return len(offset_index) >= offset_entries_max or len(time_index) >= time_entries_max
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -167,6 +220,14 @@ class LogSegment:
         self.size = position + size
         self._note_batch(last_offset, position, size, max_timestamp_ms)
 
+    def append_all(self, data: Buffer, batches: Iterable[tuple[int, int, int]]) -> None:
+        """Write many batches at once: for each its last offset, size and greatest timestamp, in the order of `data`."""
+        position = self.file.append([data])
+        for last_offset, size, max_timestamp_ms in batches:
+            self._note_batch(last_offset, position, size, max_timestamp_ms)
+            position += size
+        self.size = position
+
     def _note_batch(self, last_offset: int, position: int, size: int, max_timestamp_ms: int) -> None:
         """Take a batch that is in the file into the indexes: one rule for appending and for rebuilding."""
         if self.first_timestamp_ms is None:
@@ -181,27 +242,50 @@ class LogSegment:
             self.bytes_since_index = 0
         self.bytes_since_index += size
 
-    def write_indexes(self) -> list[File]:
-        """Write both index files, to the page cache; return them, open, to be synced."""
+    def write_indexes(self) -> None:
+        """Write the index files, to the page cache.
+
+        On a full disk there are none but that of aborted transactions, whose failure is raised: the others are built
+        anew from the batches when they are needed.
+        """
+        transactions = self._transaction_index
+        if transactions is not None and transactions.is_unsaved:
+            self._write_index(TRANSACTION_INDEX_SUFFIX, transactions.to_bytes())
+            transactions.is_unsaved = False
         if self._indexes is None:
-            return []  # never loaded, hence not changed
+            return  # never loaded, hence not changed
         offset_index, time_index = self._indexes
         timestamp, offset = self._max_timestamp
         time_index.maybe_append(timestamp, offset - self.base_offset)
-        files: list[File] = []
-        for suffix, data in ((INDEX_SUFFIX, offset_index.to_bytes()), (TIME_INDEX_SUFFIX, time_index.to_bytes())):
-            file = self._disk.open(self._prefix + suffix, create=True)
+        try:
+            self._write_index(INDEX_SUFFIX, offset_index.to_bytes())
+            self._write_index(TIME_INDEX_SUFFIX, time_index.to_bytes())
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            self._disk.remove(self._prefix + INDEX_SUFFIX + self._suffix)
+
+    def _write_index(self, suffix: str, data: bytes) -> None:
+        path = self._prefix + suffix + self._suffix
+        if not data and suffix == TRANSACTION_INDEX_SUFFIX:
+            self._disk.remove(path)
+            return
+        file = self._disk.open(path, create=True)
+        try:
             file.truncate(0)
             file.append([data])
-            files.append(file)
-        return files
+        except OSError:
+            # Half an index would be taken for a whole one.
+            self._disk.remove(path)
+            raise
 
-    def flush(self) -> None:
-        """Write the indexes and sync all three files."""
-        for file in self.write_indexes():
-            file.fsync()
-            file.close()
-        self.file.fsync()
+    def index_files(self) -> list[File]:
+        """The index files that exist, open, to be synced."""
+        files: list[File] = []
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
+            with contextlib.suppress(FileNotFoundError):
+                files.append(self._disk.open(self._prefix + suffix + self._suffix))
+        return files
 
     def release(self) -> None:
         """Let go of the file: it closes with the last slice that refers to it, and opens again if it is needed."""
@@ -218,24 +302,37 @@ class LogSegment:
         self._read_ends.clear()
         offset_index.truncate_to_position(self.size)
         time_index.truncate_to_offset(found.header.base_offset - self.base_offset)
+        self.transaction_index.truncate_to(found.header.base_offset)
         self._restore_after_indexes()
         # Else the files would speak of batches that are gone, should nothing be appended before the next clean stop.
         self.write_indexes()
         return min(offset, found.header.base_offset)
 
+    def change_suffix(self, suffix: str, names: Sequence[str] = tuple(reversed(_SUFFIXES))) -> None:
+        """Rename its files, those that exist, in the order of `names`; an open file stays open."""
+        for name in names:
+            path = self._prefix + name
+            if self._disk.exists(path + self._suffix):
+                self._disk.rename(path + self._suffix, path + suffix)
+        self._suffix = suffix
+
     def mark_deleted(self) -> None:
         """Give the files the names of deleted ones: a restart then removes them, reads under way go on."""
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in _SUFFIXES:
             path = self._prefix + suffix
             if self._disk.exists(path):
                 self._disk.rename(path, path + DELETED_SUFFIX)
 
     def remove_deleted(self) -> None:
         """Remove the files that `mark_deleted` renamed. The open file closes with the last slice that refers to it."""
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in _SUFFIXES:
             self._disk.remove(self._prefix + suffix + DELETED_SUFFIX)
 
     # -- reading
+
+    def marker_of(self, found: BatchLocation) -> EndTransactionMarker | None:
+        """Read what a control batch says; raises CorruptRecordsError."""
+        return decode_end_transaction_marker(self.file.pread(found.size_bytes, found.position))
 
     def locate(self, offset: int) -> BatchLocation | None:
         """Find the first batch whose last offset is at or after `offset`; None if there is none in this segment."""
@@ -338,7 +435,7 @@ class LogSegment:
 
         Returns (timestamp, offset, leader epoch). The one batch that holds it is decoded; if its records cannot be, or
         say other than its header (nobody looked at them when they came), the batch's first offset is returned:
-        whoever reads there learns what is wrong.
+        whoever reads there learns what is wrong. So it is for a batch that is too large to be looked into meanwhile.
         """
         relative = self.time_index.offset_before(timestamp_ms)
         start = self.offset_index.position_before(max(relative or 0, start_offset - self.base_offset))
@@ -350,8 +447,11 @@ class LogSegment:
                     max(header.base_offset, start_offset),
                     header.partition_leader_epoch,
                 )
+                if header.record_count > _LOOKED_AT_RECORDS_MAX:
+                    return of_batch
                 try:
-                    records = decode_records(self.file.pread(found.size_bytes, found.position))
+                    batch = self.file.pread(found.size_bytes, found.position)
+                    records = decode_records(batch, limit_bytes=_LOOKED_AT_BYTES_MAX)
                 except CorruptRecordsError:
                     return of_batch
                 for record in records:
@@ -363,23 +463,63 @@ class LogSegment:
 
     # -- restoring
 
-    def recover(self) -> Iterator[BatchLocation]:
+    def state(self, end_offset: int) -> SegmentState:
+        """Return what is known of all batches, which end at `end_offset`."""
+        offset_index, time_index = self._indexes or self._load_indexes()
+        return SegmentState(
+            self.base_offset,
+            end_offset,
+            self.size,
+            *self._max_timestamp,
+            NO_TIMESTAMP if self.first_timestamp_ms is None else self.first_timestamp_ms,
+            self.bytes_since_index,
+            offset_index.copy(),
+            time_index.copy(),
+            self.transaction_index.to_bytes(),
+        )
+
+    def resume(self, known: SegmentState) -> bool:
+        """Take over what was known of the batches before an offset, if the file has them; then `recover` the rest."""
+        transactions = TransactionIndex.from_bytes(known.transaction_index, self.base_offset)
+        if known.base_offset != self.base_offset or not 0 < known.position <= self.size or transactions is None:
+            return False
+        end_offset = None
+        for found, _ in self.checked_batches(known.offset_index.last_position):
+            if found.position >= known.position:
+                break
+            end_offset = found.header.last_offset + 1 if found.position + found.size_bytes == known.position else None
+        if end_offset != known.end_offset:
+            return False
+        self._indexes = (known.offset_index, known.time_index)
+        self._max_timestamp = (known.max_timestamp_ms, known.max_timestamp_offset)
+        self._transaction_index = transactions
+        transactions.is_unsaved = True
+        self._read_ends.clear()
+        self.first_timestamp_ms = known.first_timestamp_ms
+        self.bytes_since_index = known.bytes_since_index
+        return True
+
+    def recover(self, position: int = 0) -> Iterator[tuple[BatchLocation, memoryview]]:
         """Check every batch, cut off the file where the first is not whole and sound, and build both indexes anew.
 
-        Yields each good batch, so that the caller can rebuild its state in the same pass; must be run to its end.
+        Begins at `position` after `resume`. The transaction index becomes empty: what belongs into it, the caller
+        knows. Yields each good batch, so that the caller can rebuild its state in the same pass; must be run to its
+        end.
         """
-        self._indexes = (OffsetIndex(), TimeIndex())
-        self._max_timestamp = (NO_TIMESTAMP, self.base_offset)
-        self._read_ends.clear()
-        self.first_timestamp_ms = None
-        self.bytes_since_index = 0
-        end = 0
-        for found, _ in self.checked_batches():
+        if position == 0:
+            self._indexes = (OffsetIndex(), TimeIndex())
+            self._max_timestamp = (NO_TIMESTAMP, self.base_offset)
+            self.begin_transaction_index()
+            self._read_ends.clear()
+            self.first_timestamp_ms = None
+            self.bytes_since_index = 0
+        end = position
+        for found, batch in self.checked_batches(position):
             header = found.header
             if header.last_offset - self.base_offset > RELATIVE_OFFSET_MAX:
                 break
             self._note_batch(header.last_offset, found.position, found.size_bytes, header.max_timestamp_ms)
-            yield found
+            yield found, batch
             end = found.position + found.size_bytes
         if end != self.size:
             self.file.truncate(end)
@@ -406,12 +546,16 @@ class LogSegment:
             self.write_indexes()
             return rebuilt
         self._indexes = (parsed_offsets, parsed_times)
-        self._restore_after_indexes()
+        if not self._restore_after_indexes():
+            # Cut at an entry, by a power loss: it would do, but that times are missing, or look-ups slow.
+            rebuilt = self._rebuild_indexes()
+            self.write_indexes()
+            return rebuilt
         return self._indexes
 
     def _read_index(self, suffix: str) -> bytes | None:
         try:
-            return self._disk.read(self._prefix + suffix)
+            return self._disk.read(self._prefix + suffix + self._suffix)
         except FileNotFoundError:
             return None
 
@@ -425,8 +569,11 @@ class LogSegment:
             self._note_batch(found.header.last_offset, found.position, found.size_bytes, found.header.max_timestamp_ms)
         return self._indexes
 
-    def _restore_after_indexes(self) -> None:
-        """Bring what is not in the index files (greatest timestamp, bytes since the last entry) up to date."""
+    def _restore_after_indexes(self) -> bool:
+        """Bring what is not in the index files (greatest timestamp, bytes since the last entry) up to date.
+
+        Tells whether they have the entries of all batches so far.
+        """
         assert self._indexes is not None
         offset_index, time_index = self._indexes
         last = time_index.last()
@@ -434,7 +581,13 @@ class LogSegment:
             (NO_TIMESTAMP, self.base_offset) if last is None else (last[0], last[1] + self.base_offset)
         )
         self.bytes_since_index = self.size - offset_index.last_position
+        is_complete = True
+        since_entry = 0
         for found in self.headers(offset_index.last_position):
+            is_complete = is_complete and since_entry <= self.index_interval_bytes
+            since_entry += found.size_bytes
             if found.header.max_timestamp_ms > self._max_timestamp[0]:
                 self._max_timestamp = (found.header.max_timestamp_ms, found.header.last_offset)
-        self.first_timestamp_ms = next((first.header.max_timestamp_ms for first in self.headers()), None)
+        first_ms = next((first.header.max_timestamp_ms for first in self.headers()), None)
+        self.first_timestamp_ms = first_ms
+        return is_complete and not (last is None and first_ms is not None and first_ms >= 0)

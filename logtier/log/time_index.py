@@ -1,6 +1,7 @@
 """The sparse time index of one segment."""
 
 import struct
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
@@ -56,13 +57,30 @@ class TimeIndex:
         del self._timestamps[keep:]
         del self._relative_offsets[keep:]
 
+    def copy(self) -> "TimeIndex":
+        """Return one of its own with the same entries."""
+        copied = TimeIndex()
+        copied._timestamps = self._timestamps[:]
+        copied._relative_offsets = self._relative_offsets[:]
+        return copied
+
     def entries(self) -> list[tuple[int, int]]:
         """Return all entries."""
         return list(zip(self._timestamps, self._relative_offsets, strict=True))
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
-        return b"".join(map(ENTRY.pack, self._timestamps, self._relative_offsets))
+        timestamps, offsets = self._timestamps[:], self._relative_offsets[:]
+        if sys.byteorder == "little":
+            timestamps.byteswap()
+            offsets.byteswap()
+        # Three columns of four bytes: an entry is not aligned to its timestamp's eight.
+        halves = array("i", timestamps.tobytes())
+        interleaved = array("i", bytes(ENTRY.size * len(self)))
+        interleaved[::3] = halves[::2]
+        interleaved[1::3] = halves[1::2]
+        interleaved[2::3] = offsets
+        return interleaved.tobytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "TimeIndex | None":

@@ -7,9 +7,15 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
-from logtier.config import BrokerConfig, TopicConfig
+from logtier.config import BrokerConfig, Listener, TopicConfig
+from logtier.config.quotas import ClientQuota
 from logtier.metadata import paths
+from logtier.metadata.acl_nodes import decode_acl
+from logtier.metadata.quota_nodes import decode_quota
+from logtier.metadata.scram_nodes import decode_scram, user_of_node
 from logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key
+from logtier.security.acls import AclBinding
+from logtier.security.scram import ScramCredential
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +29,24 @@ _NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A broker that is alive, and where clients reach it. `epoch` grows with each registration."""
+    """A broker that is alive, and where clients reach it. `epoch` grows with each registration.
+
+    `host` and `port` are for who came through no listener; `endpoints` are the addresses of all of them.
+    """
 
     id: int
     host: str
     port: int
     rack: str | None = None
     epoch: int = 0
+    endpoints: tuple[Listener, ...] = ()
+
+    def reached_by(self, listener_name: str) -> tuple[str, int]:
+        """Host and port for a client that came through a listener: it is to come through that one again."""
+        for endpoint in self.endpoints:
+            if endpoint.name == listener_name:
+                return endpoint.host, endpoint.port
+        return self.host, self.port
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +89,10 @@ class MetadataImage:
         topic_names: Names by topic id.
         collision_names: Names by their collision key (see `topic_names.collision_key`).
         broker_configs: Dynamic configs by broker id as text, and of all brokers under `<default>`.
+        acls: Access control lists by the names of their nodes; the same object as long as none of them changes.
+        client_quotas: Quotas of clients, likewise.
+        group_configs: Configs by group id; the same object as long as none of them changes.
+        scram_credentials: Credentials by user and by mechanism, likewise; not for any log.
     """
 
     cluster_id: str = ""
@@ -81,6 +102,10 @@ class MetadataImage:
     topic_names: Mapping[UUID, str] = field(default_factory=dict)
     collision_names: Mapping[str, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    acls: Mapping[str, AclBinding] = field(default_factory=dict)
+    client_quotas: Mapping[str, ClientQuota] = field(default_factory=dict)
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    scram_credentials: Mapping[str, Mapping[str, ScramCredential]] = field(default_factory=dict, repr=False)
 
     def topic(self, name: str) -> TopicImage | None:
         """The topic of a name."""
@@ -109,6 +134,10 @@ class _ImageBuilder:
         self._topic_names = dict(image.topic_names)
         self._collision_names = dict(image.collision_names)
         self._broker_configs = dict(image.broker_configs)
+        self._acls: dict[str, AclBinding] | None = None
+        self._client_quotas: dict[str, ClientQuota] | None = None
+        self._group_configs: dict[str, Mapping[str, str]] | None = None
+        self._scram_credentials: dict[str, Mapping[str, ScramCredential]] | None = None
         self._cluster_id = image.cluster_id
         self._controller_id = image.controller_id
         # A topic's configs may come before the topic itself.
@@ -125,6 +154,14 @@ class _ImageBuilder:
                 self._broker(path, int(name), data)
             elif parent == paths.BROKER_CONFIGS:
                 self._broker_config(path, name, data)
+            elif parent == paths.GROUP_CONFIGS:
+                self._group_config(path, paths.group_of_config(name), data)
+            elif parent == paths.ACLS:
+                self._acl(path, name, data)
+            elif parent == paths.CLIENT_QUOTAS:
+                self._client_quota(path, name, data)
+            elif parent == paths.SCRAM_USERS:
+                self._scram(path, user_of_node(name), data)
             elif path == paths.CONTROLLER:
                 self._controller_id = NO_BROKER if data is None else paths.decode_controller(data)
             elif path == paths.CLUSTER_ID and data is not None:
@@ -137,6 +174,12 @@ class _ImageBuilder:
             topic_names=self._topic_names,
             collision_names=self._collision_names,
             broker_configs=self._broker_configs,
+            acls=self._image.acls if self._acls is None else self._acls,
+            client_quotas=self._image.client_quotas if self._client_quotas is None else self._client_quotas,
+            group_configs=self._image.group_configs if self._group_configs is None else self._group_configs,
+            scram_credentials=self._image.scram_credentials
+            if self._scram_credentials is None
+            else self._scram_credentials,
         )
 
     def _topic(self, path: str, name: str, data: bytes | None) -> None:
@@ -183,6 +226,38 @@ class _ImageBuilder:
             self._broker_configs.pop(name, None)
         else:
             self._broker_configs[name] = MappingProxyType(paths.decode_config(path, data))
+
+    def _group_config(self, path: str, group_id: str, data: bytes | None) -> None:
+        if self._group_configs is None:
+            self._group_configs = dict(self._image.group_configs)
+        if data is None:
+            self._group_configs.pop(group_id, None)
+        else:
+            self._group_configs[group_id] = MappingProxyType(paths.decode_config(path, data))
+
+    def _scram(self, path: str, user: str, data: bytes | None) -> None:
+        if self._scram_credentials is None:
+            self._scram_credentials = dict(self._image.scram_credentials)
+        if data is None:
+            self._scram_credentials.pop(user, None)
+        else:
+            self._scram_credentials[user] = MappingProxyType(decode_scram(path, data))
+
+    def _acl(self, path: str, name: str, data: bytes | None) -> None:
+        if self._acls is None:
+            self._acls = dict(self._image.acls)
+        if data is None:
+            self._acls.pop(name, None)
+        else:
+            self._acls[name] = decode_acl(path, data)
+
+    def _client_quota(self, path: str, name: str, data: bytes | None) -> None:
+        if self._client_quotas is None:
+            self._client_quotas = dict(self._image.client_quotas)
+        if data is None:
+            self._client_quotas.pop(name, None)
+        else:
+            self._client_quotas[name] = decode_quota(path, data)
 
 
 def first_partition_state(replicas: tuple[int, ...]) -> PartitionImage:

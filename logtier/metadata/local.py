@@ -41,8 +41,10 @@ class LocalMetadataStore:
     `[path, data, version]` or, where the node is gone, `[path]`; data is Latin-1 text, so that JSON stays legible.
     """
 
-    def __init__(self, directory: str, disk: Disk) -> None:
+    def __init__(self, directory: str, disk: Disk, on_failure: Callable[[str], None] | None = None) -> None:
+        """`on_failure` is told, once, when the disk has failed and no metadata can be written any more."""
         self._directory = directory
+        self._on_failure = on_failure
         self._disk = disk
         self._journal = Journal(disk, os.path.join(directory, "journal"))
         self._tree = NodeTree()
@@ -164,6 +166,8 @@ class LocalMetadataStore:
                 # Written but not synced: the kernel may have dropped it, and a second sync would not tell.
                 self._failure = f"the disk failed to sync metadata ({reason}); restart the broker once it is sound"
                 log.error("%s: %s", self._directory, self._failure)
+                if self._on_failure is not None:
+                    self._on_failure(f"{self._directory}: {self._failure}")
             raise StoreUnavailableError(self._directory, f"metadata could not be written: {reason}") from None
 
     def _compact(self) -> None:

@@ -3,10 +3,11 @@
 | path | data |
 |---|---|
 | `/cluster/id` | `{"version":"1","id":...}` |
-| `/brokers/ids/<id>` (ephemeral) | `{"version":5,"host":...,"port":...,"rack":...,"epoch":...}` |
+| `/brokers/ids/<id>` (ephemeral) | `{"version":5,"host":...,"port":...,"rack":...,"epoch":...,"endpoints":[...],...}` |
 | `/brokers/topics/<name>` | `{"version":3,"topic_id":...,"partitions":{"0":[1],...}}`: replicas, the preferred first |
 | `/config/topics/<name>` | `{"version":1,"config":{...}}`: overrides; absent without any |
 | `/config/brokers/<id>`, `/config/brokers/<default>` | the same for brokers |
+| `/config/groups/<id>` | the same for groups, whose ids are percent-encoded |
 | `/controller` (ephemeral) | `{"version":2,"brokerid":...,"timestamp":...}` |
 | `/controller_epoch` | the number of elections so far; its version fences every write of a controller |
 | `/latest_producer_id_block` | `{"version":1,"broker":...,"block_start":"0","block_end":"999"}` |
@@ -14,10 +15,13 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 import orjson
 
+from logtier.config import ConfigError, Listener
+from logtier.config.listeners import parse_listener
 from logtier.protocol import uuids
 
 CLUSTER: Final = "/cluster"
@@ -28,11 +32,27 @@ TOPICS: Final = "/brokers/topics"
 CONFIG: Final = "/config"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
+GROUP_CONFIGS: Final = "/config/groups"
+ACLS: Final = "/kafka-acl"
+CLIENT_QUOTAS: Final = "/config/client_quotas"
+SCRAM_USERS: Final = "/config/scram"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 
-PERSISTENT_PARENTS: Final = (CLUSTER, BROKERS, BROKER_IDS, TOPICS, CONFIG, TOPIC_CONFIGS, BROKER_CONFIGS)
+PERSISTENT_PARENTS: Final = (
+    CLUSTER,
+    BROKERS,
+    BROKER_IDS,
+    TOPICS,
+    CONFIG,
+    TOPIC_CONFIGS,
+    BROKER_CONFIGS,
+    GROUP_CONFIGS,
+    ACLS,
+    CLIENT_QUOTAS,
+    SCRAM_USERS,
+)
 """Nodes that are there before anything else, parents before children."""
 
 CLUSTER_DEFAULT: Final = "<default>"
@@ -61,15 +81,23 @@ def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
 
 
-def encode_broker(host: str, port: int, rack: str | None, epoch: int) -> bytes:
-    """Data of a broker's registration."""
-    return orjson.dumps({"version": 5, "host": host, "port": port, "rack": rack, "epoch": epoch})
+def encode_broker(host: str, port: int, rack: str | None, epoch: int, endpoints: Sequence[Listener] = ()) -> bytes:
+    """Data of a broker's registration; `endpoints` are the addresses of its listeners."""
+    fields = {"version": 5, "host": host, "port": port, "rack": rack, "epoch": epoch}
+    fields["endpoints"] = [str(endpoint) for endpoint in endpoints]
+    fields["listener_security_protocol_map"] = {endpoint.name: endpoint.protocol for endpoint in endpoints}
+    return orjson.dumps(fields)
 
 
-def decode_broker(path: str, data: bytes) -> tuple[str, int, str | None, int]:
-    """Host, port, rack and epoch of a registration."""
+def decode_broker(path: str, data: bytes) -> tuple[str, int, str | None, int, tuple[Listener, ...]]:
+    """Host, port, rack, epoch and the addresses of the listeners of a registration."""
     fields = _fields(path, data)
-    return fields["host"], fields["port"], fields["rack"], fields["epoch"]
+    protocols = fields.get("listener_security_protocol_map", {})
+    try:
+        endpoints = tuple(parse_listener(path, text, protocols) for text in fields.get("endpoints", ()))
+    except ConfigError:
+        raise CorruptNodeError(path, data) from None
+    return fields["host"], fields["port"], fields["rack"], fields["epoch"], endpoints
 
 
 def topic_path(name: str) -> str:
@@ -102,6 +130,20 @@ def topic_config_path(name: str) -> str:
 def broker_config_path(name: str) -> str:
     """Where a broker's dynamic configs are kept (`<default>`: those of all brokers)."""
     return f"{BROKER_CONFIGS}/{name}"
+
+
+def group_config_path(name: str) -> str:
+    """Where a group's configs are kept: a group id may hold anything, so it is percent-encoded.
+
+    >>> group_config_path("a/b")
+    '/config/groups/a%2Fb'
+    """
+    return f"{GROUP_CONFIGS}/{quote(name, safe='')}"
+
+
+def group_of_config(node: str) -> str:
+    """The group of a node in `/config/groups`."""
+    return unquote(node)
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:

@@ -14,6 +14,10 @@ INITIAL_BUFFER_BYTES = 16 << 10
 KEPT_BUFFER_BYTES = 1 << 20
 #: Received beyond the frame that is being filled, so that a burst of small requests takes one system call.
 READ_AHEAD_BYTES = 64 << 10
+#: What a TLS client says first, read as a length: a handshake record of TLS 1.x.
+_TLS_HANDSHAKE = 0x160300
+_TLS_MESSAGE = "the client speaks TLS to a listener without it, or what it sends is no request"
+_HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"CONN", b"PATC")
 #: No request header is smaller: key, version, correlation id, client id.
 SMALLEST_FRAME_BYTES = 10
 
@@ -29,15 +33,32 @@ class RequestFramer:
         frame_bytes_max: The largest frame that is accepted (`socket.request.max.bytes`).
     """
 
-    __slots__ = ("_buffer", "_end", "_frame_bytes_max", "_is_frame_in_use", "_start", "_view")
+    __slots__ = (
+        "_buffer",
+        "_end",
+        "_frame_bytes_max",
+        "_frame_bytes_min",
+        "_is_frame_in_use",
+        "_limit_name",
+        "_start",
+        "_view",
+    )
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
+        self._frame_bytes_min = SMALLEST_FRAME_BYTES
+        self._limit_name = "socket.request.max.bytes"
         self._buffer = bytearray(INITIAL_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
         self._is_frame_in_use = False
+
+    def limit(self, frame_bytes_min: int, frame_bytes_max: int, limit_name: str) -> None:
+        """Take other sizes from the next frame on; `limit_name` is the config that says so."""
+        self._frame_bytes_min = frame_bytes_min
+        self._frame_bytes_max = frame_bytes_max
+        self._limit_name = limit_name
 
     def get_buffer(self) -> memoryview:
         """Where the next received bytes go; never empty."""
@@ -108,11 +129,15 @@ class RequestFramer:
     def _size_at_start(self) -> int:
         """Size of the frame at the start of the buffer, its length prefix included."""
         (length,) = _LENGTH.unpack_from(self._buffer, self._start)
-        if length < SMALLEST_FRAME_BYTES:
+        if length < self._frame_bytes_min:
             raise ProtocolViolationError(f"a request claims a size of {length} bytes")
         if length > self._frame_bytes_max:
+            if length >> 8 & 0xFFFF00 == _TLS_HANDSHAKE:
+                raise ProtocolViolationError(_TLS_MESSAGE)
+            if bytes(self._view[self._start : self._start + 4]) in _HTTP_METHODS:
+                raise ProtocolViolationError("the client speaks HTTP; this is a Kafka listener")
             raise ProtocolViolationError(
-                f"a request of {length} bytes is over the limit of {self._frame_bytes_max} (socket.request.max.bytes)"
+                f"a request of {length} bytes is over the limit of {self._frame_bytes_max} ({self._limit_name})"
             )
         return int(length) + 4
 

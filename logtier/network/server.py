@@ -9,16 +9,22 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from logtier.network.connection import RequestFramer
+from logtier.network.connection import SMALLEST_FRAME_BYTES, RequestFramer
+from logtier.network.connection_limits import ConnectionLimits, ConnectionRules
 from logtier.network.request_memory import RequestMemory
 from logtier.protocol.errors import ProtocolViolationError
 from logtier.runtime.clock import Clock
-from logtier.runtime.network import Listener, Network, Part, Stream
+from logtier.runtime.network import Listener, Network, Part, Stream, TlsError
+from logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity, UnnamedCertificateError
+from logtier.security.sasl_session import ANONYMOUS, SaslSession
 
 logger = logging.getLogger(__name__)
 
 #: A connection that was silent for so long gives its large buffer back.
 REST_MS = 10_000
+
+#: How long a client whose authentication failed has to read why.
+REFUSED_CLOSE_S = 0.1
 
 #: The response of one request: its parts in order, or None where the request asked for none (acks=0).
 Response = Sequence[Part] | None
@@ -51,16 +57,30 @@ class ServerLimits:
 
 
 class Server:
-    """A listener and its connections."""
+    """A listener and its connections.
 
-    def __init__(self, network: Network, clock: Clock, dispatch: Dispatch, limits: ServerLimits) -> None:
+    Args:
+        security: How its connections are secured.
+        shared: What all listeners of a broker share: the budget of requests, and the count of connections. By default
+            they are this listener's own.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        clock: Clock,
+        dispatch: Dispatch,
+        limits: ServerLimits,
+        security: ListenerSecurity = PLAINTEXT_LISTENER,
+        shared: tuple[RequestMemory, ConnectionLimits] | None = None,
+    ) -> None:
         self._network = network
         self._clock = clock
         self._dispatch = dispatch
         self._limits = limits
-        self._memory = RequestMemory(limits.queued_bytes_max)
+        self._security = security
+        self._memory, self._connection_limits = shared or shared_limits(limits)
         self._connections: set[ClientConnection] = set()
-        self._count_by_host: dict[str, int] = {}
         self._listener: Listener | None = None
         self._idle_check: asyncio.TimerHandle | None = None
 
@@ -73,9 +93,10 @@ class Server:
         self._listener = self._network.listen(
             host,
             port,
-            lambda: ClientConnection(self, self._clock, self._dispatch, self._limits, self._memory),
+            lambda: ClientConnection(self, self._clock, self._dispatch, self._limits, self._memory, self._security),
             backlog=self._limits.backlog,
             buffer_bytes=self._limits.buffer_bytes,
+            tls=self._security.tls,
         )
         return self._listener.host, self._listener.port
 
@@ -94,31 +115,28 @@ class Server:
         for connection in list(self._connections):
             connection.close()
 
+    def wait_ms(self, connection: "ClientConnection") -> int:
+        """How long a connection is left alone before it is closed, as its host's come too fast; 0: it is welcome."""
+        return self._connection_limits.host_wait_ms(connection.peer_host, self._clock.monotonic_ms())
+
     def admit(self, connection: "ClientConnection") -> bool:
         """Count a new connection, or refuse it with one log line."""
-        host = connection.peer_host
-        if len(self._connections) >= self._limits.connections_max:
-            logger.warning("refused a connection from %s: %d are open (max.connections)", host, len(self._connections))
-            return False
-        if self._count_by_host.get(host, 0) >= self._limits.connections_per_host_max:
-            logger.warning(
-                "refused a connection from %s: the host has %d open (max.connections.per.ip)",
-                host,
-                self._count_by_host[host],
-            )
+        host, listener = connection.peer_host, self._security.name
+        pause_ms = self._connection_limits.pause_ms(listener, self._clock.monotonic_ms())
+        if pause_ms and self._listener is not None:
+            self._listener.pause(pause_ms / 1000)
+        refusal = self._connection_limits.admit(listener, host)
+        if refusal is not None:
+            logger.warning("refused a connection from %s: %s", host, refusal)
             return False
         self._connections.add(connection)
-        self._count_by_host[host] = self._count_by_host.get(host, 0) + 1
         return True
 
     def forget(self, connection: "ClientConnection") -> None:
         """A connection is gone."""
         if connection in self._connections:
             self._connections.remove(connection)
-            host = connection.peer_host
-            self._count_by_host[host] -= 1
-            if not self._count_by_host[host]:
-                del self._count_by_host[host]
+            self._connection_limits.release(self._security.name, connection.peer_host)
 
     def _schedule_idle_check(self) -> None:
         interval_s = min(REST_MS, max(1000, self._limits.idle_ms_max // 4)) / 1000
@@ -135,17 +153,38 @@ class Server:
         self._schedule_idle_check()
 
 
+def shared_limits(limits: ServerLimits, rules: ConnectionRules | None = None) -> tuple[RequestMemory, ConnectionLimits]:
+    """What the listeners of one broker share."""
+    rules = rules or ConnectionRules(limits.connections_max, limits.connections_per_host_max)
+    return RequestMemory(limits.queued_bytes_max), ConnectionLimits(rules)
+
+
 class ClientConnection:
-    """One client: receives frames, has them answered one by one, sends the responses in that order."""
+    """One client: receives frames, has them answered one by one, sends the responses in that order.
+
+    `principal` is who the client is by its listener and its certificate; where `sasl` is there, that says who it is.
+    """
 
     def __init__(
-        self, server: Server, clock: Clock, dispatch: Dispatch, limits: ServerLimits, memory: RequestMemory
+        self,
+        server: Server,
+        clock: Clock,
+        dispatch: Dispatch,
+        limits: ServerLimits,
+        memory: RequestMemory,
+        security: ListenerSecurity = PLAINTEXT_LISTENER,
     ) -> None:
         self.peer_host = ""
+        self.listener = security
+        self.principal = ANONYMOUS
+        self.sasl = None if security.sasl is None else SaslSession(security.sasl)
+        self._limits = limits
         self._server = server
         self._clock = clock
         self._dispatch = dispatch
         self._framer = RequestFramer(limits.request_bytes_max)
+        #: What ends the connection if TLS and SASL are not through by then; None once they are.
+        self._handshake: asyncio.TimerHandle | None = None
         self._memory = memory
         #: What this connection holds of the shared budget: its unfinished request.
         self._admitted_bytes = 0
@@ -153,14 +192,39 @@ class ClientConnection:
         self._stream: Stream | None = None
         self._answering: asyncio.Future[Response] | None = None
         self._serving = False
+        #: Ends the time for which the client's requests are left unread.
+        self._unmuting: asyncio.TimerHandle | None = None
         self._last_received_ms = clock.monotonic_ms()
 
     def connection_made(self, stream: Stream) -> None:
         """The client is connected; it may be one too many."""
         self.peer_host = stream.peer_host
+        wait_ms = self._server.wait_ms(self)
+        if wait_ms:
+            # Not at once: who tries again as soon as it is closed would do nothing else.
+            stream.pause_reading()
+            asyncio.get_running_loop().call_later(wait_ms / 1000, stream.close)
+            return
         self._stream = stream
         if not self._server.admit(self):
             stream.close()
+        elif self.sasl is not None or self.listener.tls is not None:
+            self._handshake = asyncio.get_running_loop().call_later(
+                self.listener.handshake_ms / 1000, self._handshake_overdue
+            )
+            self._follow_authentication()
+
+    def secured(self, certificate: bytes | None) -> None:
+        """TLS is there; without SASL that says who the client is."""
+        if self.sasl is not None:
+            return
+        try:
+            self.principal = self.listener.name_of(certificate)
+        except UnnamedCertificateError as error:
+            logger.warning("closed the connection of %s: %s", self.peer_host, error)
+            self.close()
+        else:
+            self._end_handshake()
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go."""
@@ -174,6 +238,9 @@ class ClientConnection:
 
     def writing_done(self) -> None:
         """The client took the last response: go on with its next request."""
+        if self.sasl is not None and self.sasl.has_failed:
+            self._follow_authentication()
+            return
         self._serve()
 
     def connection_lost(self, error: OSError | None) -> None:
@@ -182,10 +249,15 @@ class ClientConnection:
         if self._is_queued:
             self._memory.withdraw(self._admitted)
         self._release()
-        if error is not None:
+        self._end_handshake()
+        if isinstance(error, TlsError):
+            logger.warning("closed the connection of %s to %s: %s", self.peer_host, self.listener.name, error)
+        elif error is not None:
             logger.info("connection of %s lost: %s", self.peer_host, error)
         if self._answering is not None:
             self._answering.cancel()
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         self._server.forget(self)
 
     def close(self) -> None:
@@ -193,9 +265,21 @@ class ClientConnection:
         if self._stream is not None:
             self._stream.close()
 
+    def mute(self, wait_ms: int) -> None:
+        """Serve no request after the one that is being answered until the time is over (KIP-219)."""
+        if self._unmuting is not None:
+            self._unmuting.cancel()
+        self._unmuting = asyncio.get_running_loop().call_later(wait_ms / 1000, self._unmute)
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        # The client was not silent: it was not listened to.
+        self._last_received_ms = self._clock.monotonic_ms()
+        self._serve()
+
     def is_idle_since(self, deadline_ms: int) -> bool:
-        """Whether nothing was received since then and nothing is being answered."""
-        return self._last_received_ms < deadline_ms and self._answering is None
+        """Whether nothing was received since then, though it could be, and nothing is being answered."""
+        return self._last_received_ms < deadline_ms and self._answering is None and self._unmuting is None
 
     def shrink(self) -> None:
         """Give back the buffer of a connection that rests."""
@@ -206,7 +290,12 @@ class ClientConnection:
             return
         self._serving = True
         try:
-            while self._stream is not None and self._answering is None and not self._stream.is_writing:
+            while (
+                self._stream is not None
+                and self._answering is None
+                and not self._stream.is_writing
+                and self._unmuting is None
+            ):
                 frame = self._framer.next_frame()
                 if frame is None:
                     break
@@ -216,13 +305,15 @@ class ClientConnection:
                     self._await(response)
                 elif response is not None:
                     self._stream.write(response)
+                if self.sasl is not None:
+                    self._follow_authentication()
         except Exception as error:  # noqa: BLE001 (whatever went wrong concerns this connection only)
             self._fail(error)
         finally:
             self._serving = False
         if self._stream is not None:
             # A whole frame that waits is enough read-ahead; without one we must hear of more bytes or of the end.
-            if self._framer.has_frame or not self._has_memory():
+            if self._unmuting is not None or self._framer.has_frame or not self._has_memory():
                 self._stream.pause_reading()
             else:
                 self._stream.resume_reading()
@@ -243,7 +334,7 @@ class ClientConnection:
         """The budget has room for the request at last: receive the rest of it."""
         self._is_queued = False
         self._admitted_bytes = self._framer.unfinished_bytes
-        if self._stream is not None:
+        if self._stream is not None and self._unmuting is None:
             self._stream.resume_reading()
 
     def _release(self) -> None:
@@ -286,3 +377,38 @@ class ClientConnection:
         response = answering.result()
         if response is not None:
             self._stream.write(response)
+        if self.sasl is not None:
+            self._follow_authentication()
+
+    def _follow_authentication(self) -> None:
+        """Take what the state of the authentication allows; a failure is the end once its answer is sent."""
+        sasl = self.sasl
+        if sasl is None:
+            return
+        if sasl.is_authenticated:
+            if self._handshake is not None:
+                self._end_handshake()
+                self._framer.limit(SMALLEST_FRAME_BYTES, self._limits.request_bytes_max, "socket.request.max.bytes")
+        elif sasl.has_failed:
+            if self._stream is not None and not self._stream.is_writing:
+                # Some clients do not read what comes together with the end of the connection.
+                asyncio.get_running_loop().call_later(REFUSED_CLOSE_S, self.close)
+        elif self._handshake is not None:
+            # A token without a header may be empty.
+            smallest = 0 if sasl.takes_raw_tokens else SMALLEST_FRAME_BYTES
+            self._framer.limit(smallest, sasl.listener.receive_bytes_max, "sasl.server.max.receive.size")
+
+    def _end_handshake(self) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+
+    def _handshake_overdue(self) -> None:
+        self._handshake = None
+        logger.warning(
+            "closed the connection of %s to %s: no handshake within %d ms (connection.handshake.timeout.ms)",
+            self.peer_host,
+            self.listener.name,
+            self.listener.handshake_ms,
+        )
+        self.close()

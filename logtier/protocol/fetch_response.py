@@ -27,6 +27,7 @@ _ERROR_AND_SESSION = struct.Struct(">hi")
 _COUNT = struct.Struct(">i")
 _PARTITION_V4 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
+_ABORTED_TRANSACTION = struct.Struct(">qq")
 _PREFERRED_REPLICA = struct.Struct(">i")
 _NULL_ARRAY = b"\xff\xff\xff\xff"
 _COMPACT_NULL_ARRAY = b"\x00"
@@ -36,6 +37,10 @@ _NO_REPLICA = _PREFERRED_REPLICA.pack(-1)
 
 class RecordFile(Protocol):
     """An open segment."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
 
     def fileno(self) -> int:
         """The descriptor that the slice is sent from."""
@@ -60,7 +65,7 @@ class RecordSlice(Protocol):
         """Its bytes; 0 for no records."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made of every partition of every fetch, and that doubles what it costs
 class FetchedPartition:
     """One partition of a response.
 
@@ -68,6 +73,8 @@ class FetchedPartition:
         high_watermark: The first offset that is not replicated to all yet.
         last_stable_offset: The first offset of an open transaction, or the high watermark.
         records: What was found, None with an error or when there is nothing.
+        aborted_transactions: For read_committed, the transactions among the records that were aborted: (producer id,
+            first offset) and what else is known of each.
     """
 
     index: int
@@ -76,6 +83,7 @@ class FetchedPartition:
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records: RecordSlice | None = None
+    aborted_transactions: Sequence[Sequence[int]] | None = None
 
     @property
     def size(self) -> int:
@@ -89,18 +97,20 @@ def encode_fetch_response(
     topics: Sequence[tuple[str, UUID | None, Sequence[FetchedPartition]]],
     error_code: ErrorCode = ErrorCode.none,
     session_id: int = 0,
+    throttle_ms: int = 0,
 ) -> list[Part]:
     """Make the parts of a Fetch response, length and header included.
 
     Args:
         topics: Name, id and partitions of each topic.
         session_id: The incremental fetch session (KIP-227), 0 for none.
+        throttle_ms: How long the client's connection is not read, since it exceeded a quota.
     """
     flexible = version >= FIRST_FLEXIBLE_VERSION
     parts: list[Part] = [b""]
     sent_size = 0
     head = bytearray(_NO_TAGS if flexible else b"")
-    head += _THROTTLE.pack(0)
+    head += _THROTTLE.pack(throttle_ms)
     if version >= 7:
         head += _ERROR_AND_SESSION.pack(error_code, session_id)
     head += compact_length(len(topics)) if flexible else _COUNT.pack(len(topics))
@@ -161,8 +171,13 @@ def _partition_head(version: int, flexible: bool, fetched: FetchedPartition) -> 
         )
     else:
         head = _PARTITION_V4.pack(fetched.index, fetched.error_code, fetched.high_watermark, fetched.last_stable_offset)
-    # No transaction can have been aborted: transactional producers are refused.
-    head += _COMPACT_NULL_ARRAY if flexible else _NULL_ARRAY
+    aborted = fetched.aborted_transactions
+    if aborted is None:
+        head += _COMPACT_NULL_ARRAY if flexible else _NULL_ARRAY
+    else:
+        head += compact_length(len(aborted)) if flexible else _COUNT.pack(len(aborted))
+        for producer_id, first_offset, *_ in aborted:
+            head += _ABORTED_TRANSACTION.pack(producer_id, first_offset) + (_NO_TAGS if flexible else b"")
     if version >= 11:
         head += _NO_REPLICA
     return head + (compact_length(fetched.size) if flexible else _COUNT.pack(fetched.size))

@@ -12,8 +12,8 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from io import BytesIO
-from types import NoneType, UnionType
-from typing import Any, Union, cast, get_args, get_origin
+from types import NoneType
+from typing import Any, cast, get_args
 
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
@@ -22,6 +22,9 @@ from kio.serial.errors import DecodeError
 
 from logtier.protocol.errors import ErrorCode, ProtocolViolationError
 from logtier.protocol.produce_request import FIRST_FLEXIBLE_VERSION, ProduceRequest, read_produce_request
+from logtier.protocol.request_counts import check_counts
+from logtier.protocol.schema_types import inner_type
+from logtier.protocol.unknown_tags import without_unknown_tags
 from logtier.protocol.wire import skip_tagged_fields
 
 PRODUCE_KEY = 0
@@ -110,10 +113,15 @@ def read_request(header: RequestHeader, frame: bytes | memoryview) -> Any:
     try:
         if flexible:
             position = skip_tagged_fields(frame, position)
-        request, _ = reader(frame, position)
-        _check_arrays(request, _arrays(_request_class(header.api_key, header.api_version)))
-    except (DecodeError, ValueError, OverflowError, IndexError, KeyError, UnicodeError) as error:
-        # KeyError: a tagged field that kio's schema does not have.
+        check_counts(_request_class(header.api_key, header.api_version), frame, position)
+        try:
+            request, _ = reader(frame, position)
+        except KeyError:  # a tagged field that kio's schema does not have
+            if not flexible:
+                raise
+            body = without_unknown_tags(_request_class(header.api_key, header.api_version), frame[position:])
+            request, _ = reader(body, 0)
+    except (DecodeError, ValueError, OverflowError, IndexError, KeyError, UnicodeError, struct.error) as error:
         raise ProtocolViolationError(
             f"malformed {name} request, version {header.api_version}: {str(error) or type(error).__name__}"
         ) from error
@@ -155,9 +163,38 @@ def encode_response(api_key: int, version: int, tree: Mapping[str, Any]) -> byte
     return buffer.getvalue()
 
 
-def has_top_level_error(api_key: int, version: int) -> bool:
-    """Whether the response of this version can carry an error code for the whole request."""
-    return any(field.name == "error_code" for field in fields(_response_class(api_key, version)))
+def refusal(api_key: int, version: int, code: ErrorCode, message: str) -> dict[str, Any] | None:
+    """The tree of a response that says an error and nothing else; None where the version has no place for it."""
+    tree: dict[str, Any] = {}
+    for field in fields(_response_class(api_key, version)):
+        if field.name == "error_code":
+            tree[field.name] = code
+        elif field.name == "error_message":
+            tree[field.name] = message or None
+        elif field.default is MISSING and field.name != "throttle_time":
+            tree[field.name] = _blank(field.type)
+    return tree if "error_code" in tree else None
+
+
+def _blank(annotation: Any) -> Any:
+    """What a field holds that says nothing."""
+    if NoneType in get_args(annotation):
+        return None
+    kind, is_array = inner_type(annotation)
+    if is_array:
+        return ()
+    if is_dataclass(kind):
+        return {field.name: _blank(field.type) for field in fields(kind) if field.default is MISSING}
+    for base in (bool, int, float, str, bytes):
+        if isinstance(kind, type) and issubclass(kind, base):
+            return base()
+    return 0
+
+
+@cache
+def has_throttle_time(api_key: int) -> bool:
+    """Whether the responses of an API, of some version at least, tell how long the client has to wait."""
+    return "throttle_time" in _names_in_any_version(api_key, ())
 
 
 @cache
@@ -177,33 +214,6 @@ def _response_class(api_key: int, version: int) -> Any:
 def _request_reader(api_key: int, version: int) -> tuple[Callable[[bytes, int], tuple[Any, int]], bool]:
     request_class = _request_class(api_key, version)
     return entity_reader(request_class), bool(request_class.__flexible__)
-
-
-#: Of each array of an entity: field, whether it may be null, and the arrays within its elements.
-_Arrays = tuple[tuple[str, bool, "_Arrays"], ...]
-
-
-@cache
-def _arrays(entity: Any) -> _Arrays:
-    found = []
-    for field in fields(entity):
-        kind, is_array = _inner_type(field.type)
-        inner = _arrays(cast("Any", kind)) if is_dataclass(kind) else ()
-        if is_array:
-            found.append((field.name, NoneType in get_args(field.type), inner))
-    return tuple(found)
-
-
-def _check_arrays(entity: Any, arrays: _Arrays) -> None:
-    """Make sure that no array is null which the schema wants: kio's reader takes a null for every array."""
-    for name, is_nullable, inner in arrays:
-        elements = getattr(entity, name)
-        if elements is None:
-            if not is_nullable:
-                raise ValueError(f"{name} is null")
-        elif inner:
-            for element in elements:
-                _check_arrays(element, inner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +260,7 @@ def _names_in_any_version(api_key: int, path: tuple[str, ...]) -> frozenset[str]
         kind: Any = _response_class(api_key, version)
         for step in path:
             found = [field.type for field in fields(kind) if field.name == step]
-            kind = _inner_type(found[0])[0] if found else None
+            kind = inner_type(found[0])[0] if found else None
             if kind is None:
                 break
         if kind is not None:
@@ -259,7 +269,7 @@ def _names_in_any_version(api_key: int, path: tuple[str, ...]) -> frozenset[str]
 
 
 def _converter(field: Any, api_key: int, path: tuple[str, ...]) -> Callable[[Any], Any] | None:
-    kind, is_array = _inner_type(field.type)
+    kind, is_array = inner_type(field.type)
     convert: Callable[[Any], Any] | None
     kafka_type = field.metadata.get("kafka_type", "")
     if is_dataclass(kind):
@@ -278,22 +288,10 @@ def _converter(field: Any, api_key: int, path: tuple[str, ...]) -> Callable[[Any
     return convert
 
 
-def _inner_type(annotation: Any) -> tuple[Any, bool]:
-    """The type inside `X | None` and `tuple[X, ...]`, and whether there was a tuple."""
-    is_array = False
-    while True:
-        origin = get_origin(annotation)
-        if origin in (UnionType, Union):
-            (annotation,) = (member for member in get_args(annotation) if member is not NoneType)
-        elif origin is tuple:
-            annotation, is_array = get_args(annotation)[0], True
-        else:
-            return annotation, is_array
-
-
 def _to_timedelta(value: int) -> timedelta:
     return timedelta(milliseconds=value)
 
 
-def _to_datetime(value: int) -> datetime | None:
-    return None if value < 0 else _EPOCH + timedelta(milliseconds=value)
+def _to_datetime(value: int) -> datetime:
+    # -1, which stands for no time, is the millisecond before the epoch to kio, whether the field may be null or not.
+    return _EPOCH + timedelta(milliseconds=value)

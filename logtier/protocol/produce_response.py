@@ -23,7 +23,6 @@ _NULL_STRING = b"\xff\xff"
 _NO_RECORD_ERRORS = b"\x00\x00\x00\x00"
 #: An empty compact array of record errors.
 _NO_COMPACT_RECORD_ERRORS = b"\x01"
-_NOT_THROTTLED = b"\x00\x00\x00\x00"
 _NO_TAGS = b"\x00"
 
 
@@ -46,12 +45,16 @@ class ProducedPartition:
 
 
 def encode_produce_response(
-    version: int, correlation_id: int, topics: Sequence[tuple[str, UUID | None, Sequence[ProducedPartition]]]
+    version: int,
+    correlation_id: int,
+    topics: Sequence[tuple[str, UUID | None, Sequence[ProducedPartition]]],
+    throttle_ms: int = 0,
 ) -> bytes:
     """Make the whole frame of a Produce response, length and header included.
 
     Args:
         topics: Name, id and partitions of each topic, in the order of the request.
+        throttle_ms: How long the client's connection is not read, since it exceeded a quota.
     """
     flexible = version >= FIRST_FLEXIBLE_VERSION
     body = bytearray(_NO_TAGS if flexible else b"")
@@ -77,7 +80,7 @@ def encode_produce_response(
                 body += _NULL_STRING if partition.message is None else string(partition.message)
         if flexible:
             body += _NO_TAGS
-    body += _NOT_THROTTLED
+    body += _COUNT.pack(throttle_ms)
     if flexible:
         body += _NO_TAGS
     return _FRAME.pack(len(body) + 4, correlation_id) + body

@@ -27,11 +27,14 @@ from logtier.records.compression import NONE, Buffer, CorruptRecordsError, compr
 __all__ = [
     "Buffer",
     "CorruptRecordsError",
+    "EndTransactionMarker",
     "Record",
     "RecordBatchHeader",
     "build_batch",
     "check_batch",
+    "decode_end_transaction_marker",
     "decode_records",
+    "end_transaction_marker",
     "iterate_batches",
     "records_bytes",
 ]
@@ -93,6 +96,13 @@ _VARINT_BYTES_MAX = 5
 _VARLONG_BYTES_MAX = 10
 # The smallest record: its length, attributes, two deltas, null key, null value, no headers; a byte each.
 _RECORD_BYTES_MIN = 7
+
+
+class EndTransactionMarker(NamedTuple):
+    """What a control batch says of the transaction that it ends in its partition."""
+
+    committed: bool
+    coordinator_epoch: int
 
 
 class Record(NamedTuple):
@@ -296,7 +306,15 @@ def decode_records(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) 
 
 
 def end_transaction_marker(
-    *, committed: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
+    *,
+    committed: bool,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
+    is_log_append_time: bool = False,
 ) -> bytes:
     """Build the control batch that ends a transaction in one partition."""
     marker = Record(
@@ -305,8 +323,39 @@ def end_transaction_marker(
         timestamp_ms,
     )
     return build_batch(
-        [marker], producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL | CONTROL
+        [marker],
+        base_offset=base_offset,
+        partition_leader_epoch=partition_leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        attributes=TRANSACTIONAL | CONTROL | (TIMESTAMP_TYPE_LOG_APPEND if is_log_append_time else 0),
     )
+
+
+def decode_end_transaction_marker(batch: Buffer) -> EndTransactionMarker | None:
+    """Read a control batch; None if it ends no transaction: another kind of marker, or one that compaction emptied.
+
+    Raises CorruptRecordsError.
+
+    >>> batch = end_transaction_marker(
+    ...     committed=False, producer_id=7, producer_epoch=2, coordinator_epoch=4, timestamp_ms=1_000
+    ... )
+    >>> decode_end_transaction_marker(batch)
+    EndTransactionMarker(committed=False, coordinator_epoch=4)
+    """
+    records = decode_records(batch)
+    if not records:
+        return None
+    key, value = records[0].key, records[0].value
+    # Later versions of key and value may be longer; what is known comes first.
+    if key is None or len(key) < CONTROL_KEY.size:
+        raise CorruptRecordsError("a control record has no type")
+    kind = CONTROL_KEY.unpack_from(key)[1]
+    if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
+        return None
+    if value is None or len(value) < END_TRANSACTION_MARKER.size:
+        raise CorruptRecordsError("an end-transaction marker has no coordinator epoch")
+    return EndTransactionMarker(kind == CONTROL_COMMIT, END_TRANSACTION_MARKER.unpack_from(value)[1])
 
 
 def _encode_record(out: bytearray, offset_delta: int, record: Record, timestamp_delta: int) -> None:

@@ -42,18 +42,25 @@ class CorruptRecordsError(ValueError):
     """Record bytes that cannot be what a producer meant: broken compression, a wrong length, a malformed record."""
 
 
-def compress(codec: int, data: Buffer) -> bytes:
-    """Return `data` compressed by `codec` (one of CODECS' values) in the framing that Kafka clients expect."""
+class OverlargeRecordsError(CorruptRecordsError):
+    """Records that decompress to more than the limit."""
+
+
+def compress(codec: int, data: Buffer, *, level: int | None = None) -> bytes:
+    """Return `data` compressed by `codec` (one of CODECS' values) in the framing that Kafka clients expect.
+
+    `level` counts for gzip (1 to 9) and zstd (-131072 to 22); None is the default of Kafka's clients.
+    """
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
-        return bytes(cramjam.gzip.compress(data))
+        return bytes(cramjam.gzip.compress(data, level=6 if level is None else level))
     if codec == SNAPPY:
         return b"".join(_snappy_frame(memoryview(data)))
     if codec == LZ4:
         return b"".join(_lz4_frame(memoryview(data)))
     if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(data, level=3))  # Kafka's default level
+        return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
     raise CorruptRecordsError(f"unknown compression codec {codec}")
 
 
@@ -77,8 +84,10 @@ def decompress(codec: int, data: Buffer, *, limit_bytes: int) -> bytes:
     raise CorruptRecordsError(f"unknown compression codec {codec}")
 
 
-def _too_large(codec: int, limit_bytes: int) -> CorruptRecordsError:
-    return CorruptRecordsError(f"{CODEC_NAMES[codec]} data decompresses to more than the limit of {limit_bytes} bytes")
+def _too_large(codec: int, limit_bytes: int) -> OverlargeRecordsError:
+    return OverlargeRecordsError(
+        f"{CODEC_NAMES[codec]} data decompresses to more than the limit of {limit_bytes} bytes"
+    )
 
 
 def _snappy_frame(data: memoryview) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from logtier.protocol.errors import ErrorCode
@@ -10,8 +10,7 @@ from logtier.protocol.fetch_response import FetchedPartition
 from logtier.protocol.topic_partition import TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPartition:
+class FetchPartition(NamedTuple):
     """What a client asks of one partition.
 
     Attributes:
@@ -19,6 +18,7 @@ class FetchPartition:
         bytes_max: What it takes of this partition; one whole batch comes even if it is larger (KIP-74).
         leader_epoch: The epoch the client believes in, -1 if it does not say (KIP-320).
         error_code: A refusal found before reading, such as an unknown topic id.
+        is_read_committed: Whether it wants what is below the last stable offset only, and is told what was aborted.
     """
 
     topic_partition: TopicPartition
@@ -27,6 +27,7 @@ class FetchPartition:
     bytes_max: int
     leader_epoch: int = -1
     error_code: ErrorCode = ErrorCode.none
+    is_read_committed: bool = False
 
 
 Fetched = list[FetchedPartition]
@@ -42,10 +43,14 @@ class DelayedFetch:
     Args:
         read: Reads all partitions afresh.
         future: Gets the partitions in the order of the request.
+        fetched: What was read before the wait.
     """
 
-    def __init__(self, read: Callable[[], Fetched], bytes_min: int, future: asyncio.Future[Fetched]) -> None:
+    def __init__(
+        self, read: Callable[[], Fetched], bytes_min: int, future: asyncio.Future[Fetched], fetched: Fetched
+    ) -> None:
         self._read = read
+        self._fetched = fetched
         self._bytes_min = bytes_min
         self._future = future
 
@@ -53,16 +58,17 @@ class DelayedFetch:
         """Complete in case A or B."""
         if self._future.done():
             return True
-        fetched = self._read()
-        if not is_satisfied(fetched, self._bytes_min):
+        self._fetched = self._read()
+        if not is_satisfied(self._fetched, self._bytes_min):
             return False
-        self._future.set_result(fetched)
+        self._future.set_result(self._fetched)
         return True
 
     def expire(self) -> None:
         """Complete in case C."""
         if not self._future.done():
-            self._future.set_result(self._read())
+            # Whatever changed since was read then: every change of a partition makes `try_complete` be called.
+            self._future.set_result(self._fetched)
 
 
 def is_satisfied(fetched: Sequence[FetchedPartition], bytes_min: int) -> bool:

@@ -13,6 +13,9 @@ class PartitionLog(Protocol):
     log_start_offset: int
     log_end_offset: int
 
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Where the first transaction begins that is open, or whose end is not below the high watermark."""
+
 
 LogT = TypeVar("LogT", bound=PartitionLog)
 
@@ -107,5 +110,5 @@ class Partition(Generic[LogT]):
 
     @property
     def last_stable_offset(self) -> int:
-        """Where a read_committed reader stops: the high watermark, as there are no transactions."""
-        return self.high_watermark
+        """Where a read_committed reader stops; at most the high watermark."""
+        return self.log.last_stable_offset(self.high_watermark)

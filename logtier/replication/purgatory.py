@@ -90,6 +90,11 @@ class Purgatory:
             for watch in list(watches):
                 watch.check()
 
+    def check_soon(self, key: TopicPartition) -> None:
+        """As `check`, but not before the caller is done: it may be inside of an operation that waits here."""
+        if key in self._watches:
+            self._call_later(0.0, lambda: self.check(key))
+
     def remove(self, watch: Watch, keys: tuple[TopicPartition, ...]) -> None:
         """Forget a watch."""
         for key in keys:

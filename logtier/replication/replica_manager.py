@@ -2,22 +2,32 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from logtier.config import TopicConfig
 from logtier.log.log import AppendInfo, Log, LogSlice
 from logtier.log.log_manager import LogManager
+from logtier.log.partition_metadata import NO_TOPIC_ID
+from logtier.log.producer_state import Verification
+from logtier.log.recompression import PRODUCER
+from logtier.log.transaction_index import AbortedTransaction
 from logtier.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.fetch_response import FetchedPartition
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import CorruptRecordsError
 from logtier.replication.delayed_fetch import DelayedFetch, Fetched, FetchPartition, is_satisfied
+from logtier.replication.flush_wait import wait_flushed
+from logtier.replication.log_dirs import LogDirs
 from logtier.replication.partition import Partition
 from logtier.replication.purgatory import CallLater, Purgatory
 from logtier.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
+
+#: As an offset of DeleteRecords: everything that consumers can see.
+HIGH_WATERMARK: Final = -1
 
 
 class ReplicaManager:
@@ -44,7 +54,15 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition[Log]] = {}
         #: Replicas whose log the disk did not let us make; tried again by `make_missing_logs`.
         self._missing: dict[TopicPartition, TopicImage] = {}
+        #: Replicas whose log is in a folder that is offline: until the next start, or their deletion.
+        self._offline: set[TopicPartition] = set()
         self._purgatory = Purgatory(call_later)
+        #: Topics that have a codec of their own (`compression.type`).
+        self.recompressing_topics: set[str] = set()
+        self.compacted_topics: set[str] = set()
+        log_manager.on_offline = self._take_offline
+        #: The log folders, and moves between them.
+        self.log_dirs = LogDirs(log_manager, self, clock)
 
     def start(self, image: MetadataImage) -> None:
         """Take over the logs on disk that the image knows; the others are left-overs of deleted topics."""
@@ -53,14 +71,20 @@ class ReplicaManager:
             topic = known.get(topic_partition.topic)
             if (
                 topic is None
-                or topic.topic_id != log.topic_id
+                or log.topic_id not in (topic.topic_id, NO_TOPIC_ID)
                 or topic_partition.partition >= len(topic.partitions)
                 or self._broker_id not in topic.partitions[topic_partition.partition].replicas
             ):
                 logger.warning("log %s belongs to no topic of the metadata: it is removed", topic_partition)
                 self._log_manager.delete(topic_partition)
+        if not all(directory.is_online for directory in self._log_manager.directories):
+            # Whatever is not found may be in a folder that is offline: an empty log would take its place.
+            self._offline = {key for key in _replicas_of(self._broker_id, image) if key not in self._log_manager.logs}
         for topic in known.values():
-            self._apply_topic(topic)
+            try:
+                self._apply_topic(topic)
+            except OSError as error:
+                logger.error("topic %s has partitions without a log: %s", topic.name, error)
 
     def apply(self, delta: MetadataDelta) -> None:
         """Follow a change of the metadata: create, reconfigure and delete local logs.
@@ -68,6 +92,8 @@ class ReplicaManager:
         A log that cannot be made does not keep the others from it: the first error is raised when all is done.
         """
         for topic in delta.deleted:
+            self.recompressing_topics.discard(topic.name)
+            self.compacted_topics.discard(topic.name)
             for index in range(len(topic.partitions)):
                 self._remove(TopicPartition(topic.name, index))
         first_error: OSError | None = None
@@ -89,6 +115,23 @@ class ReplicaManager:
             else:
                 logger.info("topic %s has all its logs now", topic.name)
 
+    @property
+    def has_offline(self) -> bool:
+        """Whether the log of any partition is in a folder that is offline."""
+        return bool(self._offline)
+
+    def offline_replicas(self, topic: str, partition: int) -> tuple[int, ...]:
+        """The brokers whose log of a partition is in a folder that is offline: this one, or none."""
+        return (self._broker_id,) if self._offline and TopicPartition(topic, partition) in self._offline else ()
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether the log of a partition is in a folder that is offline."""
+        return topic_partition in self._offline
+
+    def replace_log(self, topic_partition: TopicPartition, log: Log) -> None:
+        """From now on another log is the partition's: a copy of it on another disk."""
+        self.partition(topic_partition).log = log
+
     def partition(self, topic_partition: TopicPartition) -> Partition[Log]:
         """The local partition.
 
@@ -98,6 +141,10 @@ class ReplicaManager:
         try:
             return self._partitions[topic_partition]
         except KeyError:
+            if topic_partition in self._offline:
+                raise KafkaError(
+                    ErrorCode.kafka_storage_error, f"the log of {topic_partition} is in a folder that is offline"
+                ) from None
             if topic_partition in self._missing:
                 raise KafkaError(
                     ErrorCode.kafka_storage_error, f"the log of {topic_partition} could not be made yet"
@@ -105,6 +152,20 @@ class ReplicaManager:
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic_partition}"
             ) from None
+
+    def usable_partition(self, topic_partition: TopicPartition) -> Partition[Log] | None:
+        """The local partition, None where there is none whose log can be used."""
+        return self._partitions.get(topic_partition)
+
+    @property
+    def unusable_partitions(self) -> int:
+        """Replicas of this broker that have no log: its folder is offline, or the disk did not take it."""
+        return len(self._missing) + len(self._offline)
+
+    @property
+    def delayed_operations(self) -> int:
+        """Requests that wait for a partition to move on."""
+        return len(self._purgatory)
 
     def log(self, topic_partition: TopicPartition) -> Log:
         """The local log of a partition.
@@ -127,11 +188,15 @@ class ReplicaManager:
         *,
         acks: int = 1,
         now_ms: int | None = None,
+        verification: Verification | None = None,
+        is_coordinator: bool = False,
     ) -> AppendInfo:
         """Append record batches as the leader and wake the fetches that wait for them.
 
         Args:
             acks: -1 also asks for enough in-sync replicas.
+            verification: What `begin_verification` gave, once the coordinator has confirmed the transaction.
+            is_coordinator: Whether a coordinator writes for a producer, hence without sequence numbers.
 
         Raises:
             KafkaError: unknown_topic_or_partition, not_leader_or_follower, not_enough_replicas, what the log refuses.
@@ -145,27 +210,126 @@ class ReplicaManager:
             records,
             leader_epoch=partition.leader_epoch,
             now_ms=self._clock.now_ms() if now_ms is None else now_ms,
+            verification=verification,
+            is_coordinator=is_coordinator,
         )
         if partition.advance_high_watermark():
             self._purgatory.check(topic_partition)
         return info
 
+    def begin_verification(
+        self,
+        topic_partition: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        *,
+        is_epoch_bumped: bool,
+    ) -> Verification | None:
+        """Before a transactional batch is appended: None if its transaction is open in the partition already.
+
+        Otherwise the transaction coordinator is to be asked whether the transaction includes the partition; if it says
+        yes, the append takes what is returned here (KIP-890).
+
+        Args:
+            base_sequence: -1 for a coordinator's own batch.
+            is_epoch_bumped: Whether each of the producer's transactions has its own epoch (transaction.version 2).
+
+        Raises:
+            KafkaError: unknown_topic_or_partition, not_leader_or_follower, invalid_producer_epoch.
+        """
+        partition = self.partition(topic_partition)
+        partition.check_leader()
+        return partition.log.producers.begin_verification(
+            producer_id, producer_epoch, base_sequence, self._clock.now_ms(), is_epoch_bumped=is_epoch_bumped
+        )
+
+    def append_end_txn_marker(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int,
+    ) -> AppendInfo:
+        """End a producer's transaction in a partition, as its coordinator decided; wakes read_committed fetches.
+
+        From transaction.version 2 on the epoch is that of the producer's next transaction: a marker that comes late
+        cannot end it. A repetition of the last marker appends nothing (`duplicate`).
+
+        Raises:
+            KafkaError: unknown_topic_or_partition, not_leader_or_follower, not_enough_replicas, invalid_producer_epoch,
+                transaction_coordinator_fenced, kafka_storage_error.
+        """
+        partition = self.partition(topic_partition)
+        partition.check_leader()
+        log = partition.log
+        partition.check_enough_in_sync(log.config.min_insync_replicas)
+        info = log.append_end_txn_marker(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            committed=commit,
+            transaction_version=transaction_version,
+            leader_epoch=partition.leader_epoch,
+            now_ms=self._clock.now_ms(),
+        )
+        has_advanced = partition.advance_high_watermark()
+        log.producers.settle(partition.high_watermark)
+        if has_advanced:
+            self._purgatory.check(topic_partition)
+        return info
+
     async def append_and_wait(
-        self, topic_partition: TopicPartition, records: bytes | memoryview, timeout_ms: int
+        self,
+        topic_partition: TopicPartition,
+        records: bytes | memoryview,
+        timeout_ms: int,
+        *,
+        verification: Verification | None = None,
+        is_coordinator: bool = False,
     ) -> AppendInfo:
         """Append with acks=all: return once all in-sync replicas have the records.
 
-        With one replica that is at once; the time-out is for the replication to come.
+        With one replica that is at once; the time-out is for the replication to come. The other arguments are those of
+        `append`.
 
         Raises:
             KafkaError: as `append`; request_timed_out.
         """
-        info = self.append(topic_partition, records, acks=-1)
+        info = self.append(topic_partition, records, acks=-1, verification=verification, is_coordinator=is_coordinator)
+        if info.flush is not None and (error := await wait_flushed(info.flush)) is not None:
+            raise KafkaError(error.code, error.message)
         if self.partition(topic_partition).high_watermark <= info.last_offset:
             raise KafkaError(
                 ErrorCode.request_timed_out, f"{topic_partition} was not replicated within {timeout_ms} ms"
             )
         return info
+
+    def delete_records(self, topic_partition: TopicPartition, offset: int) -> int:
+        """Let a partition begin at `offset`, -1 for its high watermark; return where it begins now.
+
+        Raises:
+            KafkaError: unknown_topic_or_partition, not_leader_or_follower, offset_out_of_range (above the high
+                watermark), policy_violation (a log that is compacted, and not deleted from).
+        """
+        partition = self.partition(topic_partition)
+        partition.check_leader()
+        log = partition.log
+        if "delete" not in log.config.cleanup_policy:
+            raise KafkaError(ErrorCode.policy_violation, f"{topic_partition} has a cleanup.policy without delete")
+        if offset == HIGH_WATERMARK:
+            offset = partition.high_watermark
+        if not 0 <= offset <= partition.high_watermark:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{topic_partition}: offset {offset} is not within 0..{partition.high_watermark}, the high watermark",
+            )
+        begins = log.delete_records_before(offset)
+        self._purgatory.check(topic_partition)
+        return begins
 
     def read(
         self, topic_partition: TopicPartition, offset: int, bytes_max: int, *, min_one_batch: bool = True
@@ -193,7 +357,7 @@ class ReplicaManager:
         if wait_ms_max <= 0 or not wanted or is_satisfied(fetched, bytes_min):
             return fetched
         future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
-        operation = DelayedFetch(lambda: self._read_all(wanted, bytes_max), bytes_min, future)
+        operation = DelayedFetch(lambda: self._read_all(wanted, bytes_max), bytes_min, future, fetched)
         watch = self._purgatory.watch(operation, {w.topic_partition: None for w in wanted}, wait_ms_max / 1000)
         future.add_done_callback(lambda done: watch.forget() if done.cancelled() else None)
         return future
@@ -218,7 +382,7 @@ class ReplicaManager:
             return FetchedPartition(index, wanted.error_code)
         partition = self._partitions.get(wanted.topic_partition)
         if partition is None:
-            is_missing = wanted.topic_partition in self._missing
+            is_missing = wanted.topic_partition in self._missing or wanted.topic_partition in self._offline
             return FetchedPartition(
                 index, ErrorCode.kafka_storage_error if is_missing else ErrorCode.unknown_topic_or_partition
             )
@@ -226,27 +390,40 @@ class ReplicaManager:
         try:
             partition.check_leader(wanted.leader_epoch)
             high_watermark = partition.high_watermark
-            if wanted.offset == high_watermark or (bytes_max <= 0 and not min_one_batch):
+            last_stable_offset = partition.last_stable_offset
+            bound = last_stable_offset if wanted.is_read_committed else high_watermark
+            aborted: list[AbortedTransaction] | None = [] if wanted.is_read_committed else None
+            if wanted.offset == bound or (bytes_max <= 0 and not min_one_batch):
                 records = None
                 if not log.log_start_offset <= wanted.offset <= log.log_end_offset:
                     raise KafkaError(ErrorCode.offset_out_of_range)
             else:
-                records = log.read(
-                    wanted.offset, bytes_max, upper_bound_offset=high_watermark, min_one_batch=min_one_batch
-                )
+                records = log.read(wanted.offset, bytes_max, upper_bound_offset=bound, min_one_batch=min_one_batch)
+                if aborted is not None and records.size:
+                    aborted = log.aborted_transactions(wanted.offset, min(bound, log.end_of_slice(records)))
         except KafkaError as error:
             return FetchedPartition(index, error.code, log_start_offset=log.log_start_offset)
         except (OSError, CorruptRecordsError) as error:
             # Concerns this partition alone; above all, it must not reach a producer who has just woken this fetch.
             logger.error("%s cannot be read at offset %d: %s", wanted.topic_partition, wanted.offset, error)
             damaged = isinstance(error, CorruptRecordsError)
+            if isinstance(error, OSError):
+                log.health.observe(f"read {log.directory}", error)
             return FetchedPartition(index, ErrorCode.corrupt_message if damaged else ErrorCode.kafka_storage_error)
         return FetchedPartition(
-            index, ErrorCode.none, high_watermark, partition.last_stable_offset, log.log_start_offset, records
+            index, ErrorCode.none, high_watermark, last_stable_offset, log.log_start_offset, records, aborted
         )
 
     def _apply_topic(self, topic: TopicImage) -> None:
         config = self._topic_config(topic)
+        if config.compression_type == PRODUCER:
+            self.recompressing_topics.discard(topic.name)
+        else:
+            self.recompressing_topics.add(topic.name)
+        if "compact" in config.cleanup_policy:
+            self.compacted_topics.add(topic.name)
+        else:
+            self.compacted_topics.discard(topic.name)
         first_error: OSError | None = None
         for index, state in enumerate(topic.partitions):
             key = TopicPartition(topic.name, index)
@@ -254,9 +431,11 @@ class ReplicaManager:
                 self._remove(key)
                 continue
             partition = self._partitions.get(key)
+            if partition is None and key in self._offline:
+                continue
             if partition is None:
                 try:
-                    log = self._log_manager.logs.get(key) or self._log_manager.create(key, topic.topic_id, config)
+                    log = self._log_manager.create(key, topic.topic_id, config)
                 except OSError as error:
                     self._missing[key] = topic
                     first_error = first_error or error
@@ -270,6 +449,8 @@ class ReplicaManager:
 
     def _remove(self, topic_partition: TopicPartition) -> None:
         self._missing.pop(topic_partition, None)
+        self._offline.discard(topic_partition)
+        self.log_dirs.cancel(topic_partition)
         if self._partitions.pop(topic_partition, None) is not None:
             try:
                 self._log_manager.delete(topic_partition)
@@ -278,3 +459,19 @@ class ReplicaManager:
                 logger.error("the log of %s is not moved away: %s", topic_partition, error)
             # Those who wait for it learn that it is gone.
             self._purgatory.check(topic_partition)
+
+    def _take_offline(self, gone: Sequence[TopicPartition]) -> None:
+        """A log folder has failed: its partitions answer KAFKA_STORAGE_ERROR, above all to fetches that wait."""
+        for topic_partition in gone:
+            if self._partitions.pop(topic_partition, None) is not None:
+                self._offline.add(topic_partition)
+        for topic_partition in gone:
+            # Soon, since the failure may have been found by a read of one of them.
+            self._purgatory.check_soon(topic_partition)
+
+
+def _replicas_of(broker_id: int, image: MetadataImage) -> Iterator[TopicPartition]:
+    for topic in image.topics.values():
+        for index, state in enumerate(topic.partitions):
+            if broker_id in state.replicas:
+                yield TopicPartition(topic.name, index)

@@ -1,27 +1,31 @@
 """Files and folders as an interface, so that a simulation can pass a disk that forgets what was not synced.
 
 The log tier touches files only through `Disk` and `File`. Everything here is synchronous: appends and reads go to the
-page cache; only `File.fsync`, `write_atomic` and `fsync_directory` wait for the device, and `fsync_in_background` is
-for callers that must not.
+page cache; only `File.fsync`, `write_atomic`, `fsync_directory` and `FileSystem.sync` wait for the device, and
+`fsync_in_background` and `in_background` are for callers that must not.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
-import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
-from queue import Queue
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from logtier.runtime.background import Task, WorkerThreads
+from logtier.runtime.file_system import FileSystem, RealFileSystem
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 # Linux takes at most this many buffers in one writev (IOV_MAX).
 _BUFFERS_PER_WRITE_MAX: Final = 1024
 
-# Background syncs that may wait; each holds its files open. Beyond it callers wait: the disk is hopelessly behind.
-_SYNCS_PENDING_MAX: Final = 64
+# Syncs under way at a time: enough that those of one file system share a commit of its journal, and that a slow
+# device does not hold up the others.
+_SYNC_THREADS: Final = 8
+# Removing and copying files, writing checkpoints: in order, and never in the way of a sync that a producer waits for.
+_CHORE_THREADS: Final = 1
 
 
 class File(Protocol):
@@ -68,7 +72,10 @@ class Completion(Protocol):
         """Whether it has ended."""
 
     def result(self) -> None:
-        """Raise what it ended with; call it only when `done`."""
+        """Raise what it ended with, waiting for that if need be."""
+
+    def add_done_callback(self, fn: Callable[[Any], object], /) -> None:
+        """Call `fn`, with an argument of no meaning, when it has ended; on any thread."""
 
 
 class DirectoryEntry(NamedTuple):
@@ -122,11 +129,20 @@ class Disk(Protocol):
     def fsync_in_background(self, files: Sequence[File], directories: Sequence[str] = ()) -> Completion:
         """Sync files and folders without waiting."""
 
+    def in_background(self, task: Task) -> Completion:
+        """Do a chore (remove, copy, write files that nobody else touches) without waiting; one after the other."""
+
+    def copy(self, source: File, path: str, position: int, size: int) -> None:
+        """Copy bytes of an open file to the same position of a file, to the device; at position 0 that one is new."""
+
     def lock(self, path: str) -> Lock:
         """Lock a file (created if need be) against other processes; BlockingIOError when another has it."""
 
     def free_bytes(self, path: str) -> int:
         """Bytes that can still be written to the file system of `path`."""
+
+    def file_system(self, path: str) -> FileSystem:
+        """The file system that a folder is on, watched for failed writes from now on."""
 
 
 class RealFile:
@@ -189,8 +205,8 @@ class RealFile:
         self.size = size
 
     def fsync(self) -> None:
-        """Wait until the content is on the device."""
-        os.fsync(self._descriptor)
+        """Wait until the content and the size are on the device; the time of the last change may be not."""
+        os.fdatasync(self.fileno())
 
     def fileno(self) -> int:
         """The descriptor."""
@@ -261,10 +277,11 @@ class _FileLock:
 
 
 class RealDisk:
-    """The machine's file systems. Background syncs run on one daemon thread, in order, started at the first of them."""
+    """The machine's file systems."""
 
     def __init__(self) -> None:
-        self._sync_queue: Queue[tuple[Future[None], Sequence[File], Sequence[str]]] | None = None
+        self._syncs = WorkerThreads("fsync", _SYNC_THREADS)
+        self._chores = WorkerThreads("disk-chores", _CHORE_THREADS)
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open a file to read and append."""
@@ -337,28 +354,31 @@ class RealDisk:
             os.close(descriptor)
 
     def fsync_in_background(self, files: Sequence[File], directories: Sequence[str] = ()) -> Completion:
-        """Sync files and folders on the background thread; order is kept."""
-        if self._sync_queue is None:
-            self._sync_queue = Queue(_SYNCS_PENDING_MAX)
-            threading.Thread(target=self._sync_forever, args=(self._sync_queue,), name="fsync", daemon=True).start()
-        future: Future[None] = Future()
-        self._sync_queue.put((future, files, directories))
-        return future
+        """Sync files, then folders, on one of a few threads."""
 
-    def _sync_forever(self, queue: "Queue[tuple[Future[None], Sequence[File], Sequence[str]]]") -> None:
-        while True:
-            future, files, directories = queue.get()
-            try:
-                for file in files:
-                    file.fsync()
-                for directory in directories:
-                    self.fsync_directory(directory)
-            except (OSError, ValueError) as error:  # ValueError: closed meanwhile
-                future.set_exception(error)
-            else:
-                future.set_result(None)
-            # Nothing of a finished job may keep its files open.
-            del future, files, directories
+        def sync() -> None:
+            for file in files:
+                file.fsync()
+            for directory in directories:
+                self.fsync_directory(directory)
+
+        return self._syncs.submit(sync)
+
+    def in_background(self, task: Task) -> Completion:
+        """Do a chore on the thread for chores."""
+        return self._chores.submit(task)
+
+    def copy(self, source: File, path: str, position: int, size: int) -> None:
+        """Copy bytes of an open file to the same position of a file; the kernel copies, this thread waits."""
+        end = position + size
+        with open(path, "r+b" if position else "wb") as target:
+            target.seek(position)
+            while position < end:
+                copied = os.sendfile(target.fileno(), source.fileno(), position, end - position)
+                if copied == 0:
+                    raise OSError(errno.EIO, f"{source.path} ends at byte {position}, before byte {end}")
+                position += copied
+            os.fdatasync(target.fileno())
 
     def lock(self, path: str) -> Lock:
         """Lock a file with flock, which the kernel gives up when the process ends."""
@@ -368,3 +388,7 @@ class RealDisk:
         """Bytes that can still be written to the file system of `path`."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+    def file_system(self, path: str) -> FileSystem:
+        """The file system that a folder is on."""
+        return RealFileSystem(path)

@@ -1,4 +1,4 @@
-"""Byte streams as an interface, and their implementation on non-blocking sockets.
+"""Byte streams on non-blocking sockets.
 
 asyncio's transports copy what they read and cannot send a file on uvloop, so the sockets are ours: bytes are received
 straight into the handler's buffer, a response of several parts leaves in one `sendmsg`, and a file slice by `sendfile`.
@@ -9,10 +9,14 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+
+from logtier.runtime.streams import FileSlice, Listener, Network, Part, Stream, StreamHandler
+from logtier.runtime.tls_stream import RECEIVED_BYTES, TlsError, TlsStream
+
+__all__ = ["FileSlice", "Listener", "Network", "Part", "SocketNetwork", "Stream", "StreamHandler", "TlsError"]
 
 #: Accepted in one turn of the loop, so that a flood of connections does not starve the established ones.
 ACCEPTS_PER_TURN = 64
@@ -26,100 +30,6 @@ ACCEPT_PAUSE_S = 0.1
 _WOULD_BLOCK = (BlockingIOError, InterruptedError)
 
 
-@dataclass(frozen=True, slots=True)
-class FileSlice:
-    """Bytes of an open file, to be sent without being read.
-
-    Attributes:
-        owner: Keeps the file open until the slice is sent.
-    """
-
-    fileno: int
-    position: int
-    size: int
-    owner: object
-
-
-Part = bytes | bytearray | memoryview | FileSlice
-
-
-class Stream(Protocol):
-    """One connection, as its handler sees it."""
-
-    peer_host: str
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether parts given to `write` are not all sent yet."""
-
-    def write(self, parts: Sequence[Part]) -> None:
-        """Send the parts in order, now or as soon as the peer takes them."""
-
-    def pause_reading(self) -> None:
-        """Take no more bytes from the peer for now."""
-
-    def resume_reading(self) -> None:
-        """Take bytes again."""
-
-    def close(self) -> None:
-        """End the connection at once; `connection_lost` follows."""
-
-
-class StreamHandler(Protocol):
-    """What a listener makes for each connection."""
-
-    def connection_made(self, stream: Stream) -> None:
-        """The connection is there."""
-
-    def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
-
-    def buffer_updated(self, size: int) -> None:
-        """`size` bytes were put into the buffer."""
-
-    def writing_done(self) -> None:
-        """Everything given to `write` is sent, after a time when it was not."""
-
-    def connection_lost(self, error: OSError | None) -> None:
-        """The connection is gone; called once."""
-
-
-class Listener(Protocol):
-    """An open port."""
-
-    host: str
-    port: int
-
-    def accept(self) -> None:
-        """Begin to take connections; until then they wait in the backlog."""
-
-    def close(self) -> None:
-        """Accept no more."""
-
-
-class Network(Protocol):
-    """Where listeners come from."""
-
-    def listen(
-        self,
-        host: str,
-        port: int,
-        make_handler: Callable[[], StreamHandler],
-        *,
-        backlog: int,
-        buffer_bytes: tuple[int, int],
-    ) -> Listener:
-        """Open a port.
-
-        Args:
-            backlog: Connections that the kernel keeps until they are accepted.
-            buffer_bytes: The kernel's send and receive buffers of each connection, -1 for its own choice.
-
-        Raises:
-            OSError: if the port is in use or the address is not ours.
-        """
-
-
 class SocketNetwork:
     """TCP on the running event loop."""
 
@@ -131,6 +41,7 @@ class SocketNetwork:
         *,
         backlog: int,
         buffer_bytes: tuple[int, int] = (-1, -1),
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> Listener:
         """Open a TCP port; 0 lets the kernel choose a free one."""
         family, _, _, _, address = socket.getaddrinfo(
@@ -145,25 +56,40 @@ class SocketNetwork:
         except OSError:
             listening.close()
             raise
-        return _SocketListener(listening, make_handler, buffer_bytes)
+        return _SocketListener(listening, make_handler, buffer_bytes, tls)
 
 
 class _SocketListener:
     def __init__(
-        self, listening: socket.socket, make_handler: Callable[[], StreamHandler], buffer_bytes: tuple[int, int]
+        self,
+        listening: socket.socket,
+        make_handler: Callable[[], StreamHandler],
+        buffer_bytes: tuple[int, int],
+        tls: Callable[[], ssl.SSLContext] | None,
     ) -> None:
         self.host, self.port = listening.getsockname()[:2]
         self._socket = listening
         self._make_handler = make_handler
         self._buffer_bytes = buffer_bytes
+        self._tls = tls
+        self._tls_received = bytearray(RECEIVED_BYTES if tls is not None else 0)
         self._loop = asyncio.get_running_loop()
+        self._resuming: asyncio.TimerHandle | None = None
 
     def accept(self) -> None:
+        self._resuming = None
         if self._socket.fileno() >= 0:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
+    def pause(self, pause_s: float) -> None:
+        if self._resuming is None and self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._resuming = self._loop.call_later(pause_s, self.accept)
+
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
+            if self._resuming is not None:
+                return
             try:
                 accepted, address = self._socket.accept()
             except _WOULD_BLOCK:
@@ -171,8 +97,7 @@ class _SocketListener:
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     # The backlog stays readable: without a rest this would spin.
-                    self._loop.remove_reader(self._socket.fileno())
-                    self._loop.call_later(ACCEPT_PAUSE_S, self.accept)
+                    self.pause(ACCEPT_PAUSE_S)
                 return
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -180,9 +105,16 @@ class _SocketListener:
             for option, size in zip((socket.SO_SNDBUF, socket.SO_RCVBUF), self._buffer_bytes, strict=True):
                 if size > 0:
                     accepted.setsockopt(socket.SOL_SOCKET, option, size)
-            _SocketStream(self._loop, accepted, str(address[0]), self._make_handler())
+            # An IPv4 client of a listener on every IPv6 address is known by its IPv4 address, as everywhere else.
+            host = str(address[0]).removeprefix("::ffff:")
+            if self._tls is None:
+                _SocketStream(self._loop, accepted, host, self._make_handler())
+            else:
+                TlsStream(self._loop, accepted, host, self._make_handler(), self._tls(), self._tls_received)
 
     def close(self) -> None:
+        if self._resuming is not None:
+            self._resuming.cancel()
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()

@@ -14,6 +14,8 @@ from typing import Any
 from headwater.settings import Settings
 from headwater.supervisor import Child, ChildError, RestartPolicy
 
+NO_PORT = -1
+
 
 class NodeStartError(RuntimeError):
     """The node did not start; the message is one line for the user, and nothing of the node is left running."""
@@ -64,12 +66,16 @@ class Node:
         http_port: int = 0,
         host: str = "127.0.0.1",
         *,
+        metrics_port: int = NO_PORT,
         settings: Settings | None = None,
         report: Callable[[str], None] | None = None,
+        own_listeners: bool = False,
     ) -> None:
-        """Prepare a node that keeps its logs in `data_dir`; port 0 picks a free one.
+        """Prepare a node that keeps its logs in `data_dir`; port 0 picks a free one, NO_PORT serves no metrics.
 
         `report` takes one line whenever a process was restarted or given up; by default they go to stderr.
+        `own_listeners` leaves the broker the listeners of its properties (`broker_config`), in place of `host` and
+        `kafka_port`.
         """
         self._settings = settings or Settings()
         self._report = report or _report_to_stderr
@@ -84,7 +90,13 @@ class Node:
 
         def broker_command(known: Mapping[str, Any] | None) -> list[str]:
             port = kafka_port if known is None else int(known["port"])
-            return child_command("broker", "--data", data_dir, "--kafka-port", str(port), "--host", host)
+            command = child_command("broker", "--data", data_dir)
+            if not own_listeners:
+                command += ["--kafka-port", str(port), "--host", host]
+            if metrics_port != NO_PORT:
+                port = metrics_port if known is None else int(known["metrics_port"])
+                command += ["--set", f"prometheus.port={port}", "--set", f"prometheus.host={host}"]
+            return command
 
         def api_command(known: Mapping[str, Any] | None) -> list[str]:
             port = http_port if known is None else int(known["port"])
@@ -104,6 +116,12 @@ class Node:
             self._api.start()
             broker = self._broker.wait_ready(self._give_up)
             address = join_address(reachable_host(str(broker["host"])), int(broker["port"]))
+            protocol = str(broker.get("protocol", "PLAINTEXT"))
+            if protocol != "PLAINTEXT" and not self._settings.command_config:
+                self._report(
+                    f"the broker asks for {protocol}: the REST API cannot reach it unless the setting command_config "
+                    "names a file that says how (see docs/security.md)"
+                )
             self._api.tell({"bootstrap_servers": address})
             self._api.wait_ready(self._give_up)
         except ChildError as error:
@@ -138,6 +156,14 @@ class Node:
     def http_url(self) -> str:
         """URL of the REST API."""
         return f"http://{self._address(self._api)}"
+
+    @property
+    def metrics_url(self) -> str | None:
+        """URL of the broker's metrics for Prometheus, None without."""
+        addresses = self._broker.addresses
+        if not addresses or "metrics_port" not in addresses:
+            return None
+        return f"http://{join_address(reachable_host(str(addresses['host'])), int(addresses['metrics_port']))}/metrics"
 
     @property
     def pids(self) -> dict[str, int | None]:

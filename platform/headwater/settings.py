@@ -47,13 +47,21 @@ class Settings:
     data_dir: str = _setting("headwater-data", "Folder that `headwater up` and `headwater broker` keep the logs in.")
     host: str = _setting(
         "127.0.0.1",
-        "Address that `headwater up`, `broker` and `api` listen on. There is no authentication yet: "
-        "another address than the loopback one lets everybody who reaches it read, write and delete.",
+        "Address that `headwater up`, `broker` and `api` listen on. Without listeners that ask for it there is no "
+        "authentication: another address than the loopback one lets everybody who reaches it read, write and delete.",
     )
     kafka_port: int = _setting(9092, "Port of the broker; 0 picks a free one.", min=0, max=PORT_MAX)
     http_port: int = _setting(8082, "Port of the REST API; 0 picks a free one.", min=0, max=PORT_MAX)
+    metrics_port: int = _setting(
+        9404, "Port of the broker's metrics for Prometheus in `headwater up`; 0 picks a free one.", min=0, max=PORT_MAX
+    )
     broker_config: str = _setting(
         "", "YAML file of broker properties under Kafka's names, such as conf/broker.yaml; empty for none."
+    )
+    command_config: str = _setting(
+        "",
+        "File that says how commands and the REST API connect to brokers: security.protocol, sasl.* and ssl.*, one "
+        "name=value a line; empty for plain text.",
     )
     request_timeout_ms: int = _setting(
         10_000, "How long a request to a broker may take before it counts as failed.", min=100, max=600_000

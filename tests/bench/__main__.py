@@ -10,58 +10,89 @@ import platform
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tests.bench import apache_kafka, spark_throughput, start_up, throughput
+from tests.bench import apache_kafka, latency, pinned, restart, scale, soak, spark_throughput, start_up, throughput
 from tests.bench.drivers import DRIVERS
+from tests.bench.load import Load
 from tests.bench.processes import Failed
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "bench"
-PARTS = ("throughput", "start-up", "spark")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for; None leaves the choice to the part."""
+
+    drivers: list[str]
+    quick: bool
+    given_messages: int | None
+    given_rounds: int | None
+
+    def messages(self, usual: int, quick: int = 200_000) -> int:
+        """Messages a round."""
+        return self.given_messages or (quick if self.quick else usual)
+
+    def rounds(self, usual: int) -> int:
+        """Rounds that count."""
+        return self.given_rounds or (1 if self.quick else usual)
+
+
+Part = Callable[[Path, Options], tuple[list[str], object]]
+
+PARTS: dict[str, Part] = {
+    "throughput": lambda f, o: throughput.measure(f, o.drivers, Load(o.messages(3_000_000)), o.rounds(5)),
+    "latency": lambda f, o: latency.measure(f, 5 if o.quick else 20, o.rounds(3)),
+    "start-up": lambda f, o: start_up.measure(f, 3 if o.quick else 9),
+    "spark": lambda f, o: spark_throughput.measure(f, o.quick),
+    "matrix": lambda f, o: throughput.measure_matrix(f, o.drivers, o.messages(1_000_000), o.rounds(3)),
+    "pinned": lambda f, o: pinned.measure(f, o.messages(4_000_000), o.rounds(5)),
+    "cold-reads": lambda f, o: latency.measure_beside_cold_reads(f, 5 if o.quick else 15, o.rounds(3)),
+    "partitions": lambda f, o: scale.measure_partitions(f, 500 if o.quick else 5000, o.rounds(3)),
+    "connections": lambda f, o: scale.measure_connections(f, 200 if o.quick else 2000, o.rounds(3)),
+    "restart": lambda f, o: restart.measure(f, 0.2 if o.quick else 10, o.rounds(3)),
+    "soak": lambda f, o: soak.measure(f, 310 if o.quick else 1810),
+}
+#: What runs when nothing is asked for: some ten minutes. The others take longer, or much disk.
+USUAL = ("throughput", "latency", "start-up", "spark")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the parts asked for; 1 when one of them failed."""
     parser = argparse.ArgumentParser(prog="make bench BENCH='...'", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small and with one round: to see that it works")
-    parser.add_argument("--only", choices=PARTS, action="append", help="a part; may be repeated (default: all)")
+    parser.add_argument(
+        "--only", choices=PARTS, action="append", help=f"a part; may be repeated (default: {', '.join(USUAL)})"
+    )
     parser.add_argument("--drivers", default="java,python", help="java, python or both (default)")
-    parser.add_argument("--messages", type=int, help="messages a round (default 3 million)")
-    parser.add_argument("--rounds", type=int, help="rounds that count (default 5)")
-    options = parser.parse_args(arguments)
-    drivers = options.drivers.split(",")
+    parser.add_argument("--messages", type=int, help="messages a round")
+    parser.add_argument("--rounds", type=int, help="rounds that count")
+    given = parser.parse_args(arguments)
+    drivers = given.drivers.split(",")
     if not set(drivers) <= set(DRIVERS):
-        parser.error(f"--drivers {options.drivers}: java, python or java,python")
-    messages = options.messages or (200_000 if options.quick else 3_000_000)
-    rounds = options.rounds or (1 if options.quick else 5)
+        parser.error(f"--drivers {given.drivers}: java, python or java,python")
+    options = Options(drivers, given.quick, given.messages, given.rounds)
     # So that the brokers are ended, too.
     signal.signal(signal.SIGTERM, _exit)
 
     RESULTS.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {"machine": machine(), "arguments": list(arguments)}
     failed = False
-    figures: object
-    with tempfile.TemporaryDirectory(prefix="run-", dir=RESULTS) as name:
-        folder = Path(name)
-        for part in options.only or PARTS:
-            print(f"== {part}", flush=True)
-            try:
-                if part == "throughput":
-                    tables, figures = throughput.measure(folder, drivers, messages, rounds)
-                elif part == "start-up":
-                    tables, figures = start_up.measure(folder, 3 if options.quick else 9)
-                else:
-                    tables, figures = spark_throughput.measure(folder, options.quick)
-            except Failed as problem:
-                print(f"{part} failed: {problem}", file=sys.stderr)
-                failed = True
-                continue
-            results[part] = figures
-            for text in tables:
-                print(f"\n{text}\n", flush=True)
+    for part in given.only or USUAL:
+        print(f"== {part}", flush=True)
+        try:
+            with tempfile.TemporaryDirectory(prefix="run-", dir=RESULTS) as name:
+                tables, results[part] = PARTS[part](Path(name), options)
+        except Failed as problem:
+            print(f"{part} failed: {problem}", file=sys.stderr)
+            failed = True
+            continue
+        for text in tables:
+            print(f"\n{text}\n", flush=True)
     path = RESULTS / f"{dt.datetime.now(dt.UTC):%Y%m%d-%H%M%S}.json"
     path.write_text(json.dumps(results, indent=1) + "\n")
     print(f"raw figures: {path.relative_to(RESULTS.parents[1])}")

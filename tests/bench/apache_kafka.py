@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import base64
-import os
-import shutil
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 
-import pyspark
-
 from tests.bench.processes import Child, Failed, free_port
+from tests.jars import FetchError, fetched, java
 
 VERSION = "4.1.1"
 SCALA = "2.13"
-FETCH_S = 900
 # What Kafka's own start script passes to a broker.
 BROKER_JVM = [
     "-Xmx1G",
@@ -31,38 +26,15 @@ BROKER_JVM = [
 CLIENT_JVM = ["-Xmx512m", "-Xms512m", "-XX:+UseG1GC", "-Duser.language=en"]
 
 
-def java() -> str:
-    """The java command: JAVA_HOME's, else the one on PATH."""
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home, "bin", "java")) if home else "java"
-
-
 def jars() -> Path:
-    """The folder of Kafka's jars, fetched once into the user's cache folder."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater"
-    folder = cache / f"kafka-{VERSION}"
-    if folder.exists():
-        return folder
-    [ivy] = Path(pyspark.__file__).parent.glob("jars/ivy-*.jar")
-    print(f"fetching the jars of Apache Kafka {VERSION} into {folder}", file=sys.stderr)
-    work = cache / f"kafka-{VERSION}.{os.getpid()}"
-    work.mkdir(parents=True)
+    """The folder of Kafka's jars, fetched once."""
     try:
-        for artifact in (f"kafka_{SCALA}", "kafka-tools"):
-            # Without the classifier, the sources would take the place of the jar.
-            pattern = f"{work}/[artifact]-[revision](-[classifier]).[ext]"
-            command = [java(), "-jar", str(ivy), "-dependency", "org.apache.kafka", artifact, VERSION]
-            done = subprocess.run(
-                [*command, "-retrieve", pattern], capture_output=True, text=True, timeout=FETCH_S, check=False
-            )
-            if done.returncode or not (work / f"{artifact}-{VERSION}.jar").exists():
-                raise Failed(f"Ivy could not fetch {artifact} {VERSION}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        for extra in (*work.glob("*-sources.jar"), *work.glob("*-javadoc.jar")):
-            extra.unlink()
-        work.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return folder
+        return fetched(
+            f"kafka-{VERSION}",
+            [("org.apache.kafka", f"kafka_{SCALA}", VERSION), ("org.apache.kafka", "kafka-tools", VERSION)],
+        )
+    except FetchError as error:
+        raise Failed(str(error)) from None
 
 
 def tool(name: str, *arguments: str) -> list[str]:

@@ -6,15 +6,16 @@ import json
 import re
 import subprocess
 import sys
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.bench import apache_kafka
-from tests.bench.load_client import BATCH_BYTES, LINGER_MS, MESSAGE_BYTES
+from tests.bench.load import LINGER_MS, Load
 from tests.bench.processes import Failed
 
 LIMIT_S = 900
 PRODUCED = re.compile(r"^(\d+) records sent, ([\d.]+) records/sec", re.MULTILINE)
 CONSUMED = re.compile(r"^\d{4}-\d\d-\d\d \d\d:.*", re.MULTILINE)
+PYTHON = [sys.executable, "-m"]
 
 
 class Driver(Protocol):
@@ -22,9 +23,9 @@ class Driver(Protocol):
 
     name: str
 
-    def produce(self, bootstrap: str, topic: str, messages: int) -> float: ...
+    def produce(self, bootstrap: str, topic: str, load: Load) -> float: ...
 
-    def consume(self, bootstrap: str, topic: str, messages: int) -> float: ...
+    def consume(self, bootstrap: str, topic: str, load: Load) -> float: ...
 
 
 class JavaDriver:
@@ -32,30 +33,31 @@ class JavaDriver:
 
     name = "java"
 
-    def produce(self, bootstrap: str, topic: str, messages: int) -> float:
+    def produce(self, bootstrap: str, topic: str, load: Load) -> float:
         """Up to the last acknowledgement; the JVM's start is not in it."""
         properties = (
             f"bootstrap.servers={bootstrap}",
-            "acks=1",
-            f"batch.size={BATCH_BYTES}",
+            f"acks={load.acks}",
+            f"batch.size={load.batch_bytes}",
             f"linger.ms={LINGER_MS}",
+            f"compression.type={load.codec}",
             "enable.idempotence=false",
         )
-        sizes = ("--num-records", str(messages), "--record-size", str(MESSAGE_BYTES), "--throughput", "-1")
+        sizes = ("--num-records", str(load.messages), "--record-size", str(load.message_bytes), "--throughput", "-1")
         out = run(apache_kafka.tool("ProducerPerformance", "--topic", topic, *sizes, "--producer-props", *properties))
         found = PRODUCED.findall(out)
-        if not found or int(found[-1][0]) != messages:
-            raise Failed(f"ProducerPerformance did not report {messages} records:\n{out[-2000:]}")
+        if not found or int(found[-1][0]) != load.messages:
+            raise Failed(f"ProducerPerformance did not report {load.messages} records:\n{out[-2000:]}")
         return float(found[-1][1])
 
-    def consume(self, bootstrap: str, topic: str, messages: int) -> float:
+    def consume(self, bootstrap: str, topic: str, load: Load) -> float:
         """Fetching only: without the time to join the group."""
-        arguments = ("--bootstrap-server", bootstrap, "--topic", topic, "--messages", str(messages))
+        arguments = ("--bootstrap-server", bootstrap, "--topic", topic, "--messages", str(load.messages))
         out = run(apache_kafka.tool("ConsumerPerformance", *arguments, "--timeout", "60000", "--hide-header"))
         found = CONSUMED.findall(out)
         columns = found[-1].split(", ") if found else []
-        if len(columns) < 10 or int(columns[4]) < messages:
-            raise Failed(f"ConsumerPerformance did not report {messages} records:\n{out[-2000:]}")
+        if len(columns) < 10 or int(columns[4]) < load.messages:
+            raise Failed(f"ConsumerPerformance did not report {load.messages} records:\n{out[-2000:]}")
         return float(columns[9])
 
 
@@ -64,22 +66,27 @@ class PythonDriver:
 
     name = "python"
 
-    def produce(self, bootstrap: str, topic: str, messages: int) -> float:
+    def produce(self, bootstrap: str, topic: str, load: Load) -> float:
         """Up to the last acknowledgement."""
-        return messages / client("produce", bootstrap, topic, messages)["seconds"]
+        return load.messages / float(client("produce", bootstrap, topic, load)["seconds"])
 
-    def consume(self, bootstrap: str, topic: str, messages: int) -> float:
+    def consume(self, bootstrap: str, topic: str, load: Load) -> float:
         """From the assignment to the last message."""
-        return messages / client("consume", bootstrap, topic, messages)["seconds"]
+        return load.messages / float(client("consume", bootstrap, topic, load)["seconds"])
 
 
 DRIVERS: dict[str, Driver] = {"java": JavaDriver(), "python": PythonDriver()}
 
 
-def client(what: str, bootstrap: str, topic: str, messages: int = 0) -> dict[str, float]:
+def client_command(what: str, bootstrap: str, topic: str, load: Load, *more: str) -> list[str]:
+    """The command line of one run of `load_client`."""
+    return [*PYTHON, "tests.bench.load_client", what, bootstrap, topic, load.to_json(), *more]
+
+
+def client(what: str, bootstrap: str, topic: str, load: Load, *more: str) -> dict[str, Any]:
     """One run of `load_client`."""
-    out = run([sys.executable, "-m", "tests.bench.load_client", what, bootstrap, topic, str(messages)])
-    answer: dict[str, float] = json.loads(out.splitlines()[-1])
+    out = run(client_command(what, bootstrap, topic, load, *more))
+    answer: dict[str, Any] = json.loads(out.splitlines()[-1])
     return answer
 
 

@@ -1,6 +1,6 @@
-"""The load of librdkafka, in a process of its own: `python -m tests.bench.load_client WHAT BOOTSTRAP TOPIC MESSAGES`.
+"""The load of librdkafka, in a process of its own: `python -m tests.bench.load_client WHAT BOOTSTRAP TOPIC LOAD`.
 
-WHAT is create, produce, consume or delete. Prints one line of JSON.
+WHAT is create, delete, produce, consume or stored; LOAD is a `load.Load` as JSON. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -13,52 +13,63 @@ import time
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-PARTITIONS = 6
-MESSAGE_BYTES = 200
-BATCH_BYTES = 65_536
-LINGER_MS = 5
+from tests.bench.load import LINGER_MS, Load
+
 WAIT_S = 60
 PAYLOADS = 2000
+LETTERS = range(65, 91)
 
 
-def create(bootstrap: str, topic: str, _: int) -> dict[str, float]:
+def create(bootstrap: str, topic: str, load: Load) -> dict[str, float]:
     """A fresh topic, its leaders known."""
+    create_topic(bootstrap, NewTopic(topic, load.partitions, 1))
+    return {}
+
+
+def create_topic(bootstrap: str, topic: NewTopic) -> None:
+    """Returns when the topic's leaders are known."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(WAIT_S)
+    admin.create_topics([topic])[topic.topic].result(WAIT_S)
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        found = admin.list_topics(timeout=WAIT_S).topics.get(topic)
-        if found and len(found.partitions) == PARTITIONS and all(p.leader >= 0 for p in found.partitions.values()):
-            return {}
+        found = admin.list_topics(timeout=WAIT_S).topics.get(topic.topic)
+        if (
+            found
+            and len(found.partitions) == topic.num_partitions
+            and all(p.leader >= 0 for p in found.partitions.values())
+        ):
+            return
         time.sleep(0.05)
-    raise SystemExit(f"topic {topic} has no leaders after {WAIT_S} s")
+    raise SystemExit(f"topic {topic.topic} has no leaders after {WAIT_S} s")
 
 
-def delete(bootstrap: str, topic: str, _: int) -> dict[str, float]:
+def delete(bootstrap: str, topic: str, _: Load) -> dict[str, float]:
     """The topic is gone."""
     admin = AdminClient({"bootstrap.servers": bootstrap})  # must outlive the future
     admin.delete_topics([topic])[topic].result(WAIT_S)
     return {}
 
 
-def produce(bootstrap: str, topic: str, messages: int) -> dict[str, float]:
-    """Sends so many messages with acks=1, checks that the broker holds them all; seconds until the last was acked."""
+def produce(bootstrap: str, topic: str, load: Load) -> dict[str, float]:
+    """Sends the messages, checks that the broker holds them all; seconds until the last was acknowledged."""
     rng = random.Random(0)
-    payloads = [bytes(rng.choices(range(65, 91), k=MESSAGE_BYTES)) for _ in range(PAYLOADS)]
+    payloads = [bytes(rng.choices(LETTERS, k=load.message_bytes)) for _ in range(PAYLOADS)]
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
-            "acks": 1,
-            "batch.size": BATCH_BYTES,
+            "acks": load.acks,
+            "batch.size": load.batch_bytes,
             "linger.ms": LINGER_MS,
+            "compression.type": load.codec,
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 1_048_576,
         }
     )
     producer.list_topics(topic, timeout=WAIT_S)  # connected before the clock starts
+    before = stored_messages(bootstrap, topic)
     start = time.perf_counter()
     send = producer.produce
-    for i in range(messages):
+    for i in range(load.messages):
         while True:
             try:
                 send(topic, payloads[i % PAYLOADS])
@@ -67,23 +78,34 @@ def produce(bootstrap: str, topic: str, messages: int) -> dict[str, float]:
                 producer.poll(0.01)
     left = producer.flush(300)
     seconds = time.perf_counter() - start
-    consumer, partitions = _consumer(bootstrap, topic)
-    marks = [consumer.get_watermark_offsets(partition, WAIT_S) for partition in partitions]
-    consumer.close()
-    stored = sum(high - low for low, high in marks)
-    if left or stored != messages:
-        raise SystemExit(f"sent {messages}, unsent {left}, stored {stored}")
+    # Several producers may fill one topic.
+    now = stored_messages(bootstrap, topic)
+    if left or now - before < load.messages:
+        raise SystemExit(f"sent {load.messages}, unsent {left}, before {before}, now {now}")
     return {"seconds": seconds}
 
 
-def consume(bootstrap: str, topic: str, messages: int) -> dict[str, float]:
+def stored(bootstrap: str, topic: str, _: Load) -> dict[str, float]:
+    """Messages in the topic."""
+    return {"messages": stored_messages(bootstrap, topic)}
+
+
+def stored_messages(bootstrap: str, topic: str) -> int:
+    """Messages in the topic, by its offsets."""
+    consumer, partitions = assignable_consumer(bootstrap, topic)
+    marks = [consumer.get_watermark_offsets(partition, WAIT_S) for partition in partitions]
+    consumer.close()
+    return sum(high - low for low, high in marks)
+
+
+def consume(bootstrap: str, topic: str, load: Load) -> dict[str, float]:
     """Reads so many messages from the start; seconds from the assignment to the last."""
-    consumer, partitions = _consumer(bootstrap, topic)
+    consumer, partitions = assignable_consumer(bootstrap, topic)
     start = time.perf_counter()
     consumer.assign(partitions)
     count = 0
-    while count < messages:
-        some = consumer.consume(min(10_000, messages - count), WAIT_S)
+    while count < load.messages:
+        some = consumer.consume(min(10_000, load.messages - count), WAIT_S)
         if not some:
             raise SystemExit(f"no message for {WAIT_S} s after {count}")
         for message in some:
@@ -95,7 +117,7 @@ def consume(bootstrap: str, topic: str, messages: int) -> dict[str, float]:
     return {"seconds": seconds}
 
 
-def _consumer(bootstrap: str, topic: str) -> tuple[Consumer, list[TopicPartition]]:
+def assignable_consumer(bootstrap: str, topic: str) -> tuple[Consumer, list[TopicPartition]]:
     """A connected consumer and the partitions to assign."""
     # With its default, librdkafka stops fetching for a second whenever its local queue is full: a fast broker would be
     # measured waiting for the client.
@@ -112,5 +134,5 @@ def _consumer(bootstrap: str, topic: str) -> tuple[Consumer, list[TopicPartition
 
 
 if __name__ == "__main__":
-    actions = {"create": create, "delete": delete, "produce": produce, "consume": consume}
-    print(json.dumps(actions[sys.argv[1]](sys.argv[2], sys.argv[3], int(sys.argv[4]))))
+    actions = {"create": create, "delete": delete, "produce": produce, "consume": consume, "stored": stored}
+    print(json.dumps(actions[sys.argv[1]](sys.argv[2], sys.argv[3], Load.from_json(sys.argv[4]))))

@@ -34,15 +34,33 @@ class Child:
     ) -> None:
         self.name = name
         self.output = output
-        with output.open("wb") as stream:
-            self.process = subprocess.Popen(
-                list(command),
+        self._command = list(command)
+        self._environment = None if environment is None else dict(environment)
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.output.open("ab") as stream:
+            return subprocess.Popen(
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                env=None if environment is None else dict(environment),
+                env=self._environment,
                 start_new_session=True,
             )
+
+    def restart(self) -> None:
+        """Start the same command again, after the process has ended."""
+        assert self.process.poll() is not None
+        self.process = self._start()
+
+    def terminate(self, limit_s: float) -> None:
+        """SIGTERM, and wait for the end."""
+        self.process.terminate()
+        try:
+            self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{self.name} did not end within {limit_s} s:\n{self.tail()}") from None
 
     @property
     def pid(self) -> int:

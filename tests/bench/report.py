@@ -79,3 +79,24 @@ def listing(title: str, figures: dict[str, list[float]]) -> Table:
     | x, s              | 1.00 |
     """
     return f"{title}\n\n" + table(["median (min..max)", ""], [[name, spread(v)] for name, v in figures.items()])
+
+
+def ratios(title: str, figures: dict[str, Figures], reference: str, ours: str) -> Table:
+    """One row a combination: medians of ours, and ours divided by the reference, for each figure.
+
+    >>> print(ratios("T", {"lz4": {"speed": {"A": [2.0], "B": [4.0]}}}, "A", "B"))
+    T
+    <BLANKLINE>
+    | B (B / A) | speed       |
+    |-----------|-------------|
+    | lz4       | 4.00 (2.00) |
+    """
+    names = list(next(iter(figures.values())))
+    rows = []
+    for combination, measured in figures.items():
+        row = [combination]
+        for name in names:
+            a, b = (statistics.median(measured[name][system]) for system in (reference, ours))
+            row.append(f"{number(b)} ({b / a if a else float('nan'):.2f})")
+        rows.append(row)
+    return f"{title}\n\n" + table([f"{ours} ({ours} / {reference})", *names], rows)

@@ -2,89 +2,92 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
-from tests.bench import apache_kafka, drivers, headwater_processes
+from tests.bench import brokers, drivers
+from tests.bench.brokers import HEADWATER, KAFKA, Broker
 from tests.bench.drivers import DRIVERS
-from tests.bench.load_client import BATCH_BYTES, MESSAGE_BYTES, PARTITIONS
-from tests.bench.processes import Child, cpu_seconds, resident_mib
-from tests.bench.report import Figures, Table, comparison
+from tests.bench.load import Load
+from tests.bench.processes import cpu_seconds, resident_mib
+from tests.bench.report import Figures, Table, comparison, ratios
 
 SETTLE_S = 1.0
-# Several times what one round writes; see `warm_memory`.
-WARM_GIBIBYTES = 3
 WARM_UP_MESSAGES = 200_000
 
 
-@dataclass(frozen=True)
-class Broker:
-    """One of the two under test."""
-
-    name: str
-    child: Child
-    port: int
-
-    @property
-    def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-
-def measure(folder: Path, driver_names: list[str], messages: int, rounds: int) -> tuple[list[Table], Figures]:
+def measure(folder: Path, driver_names: list[str], load: Load, rounds: int) -> tuple[list[Table], Figures]:
     """Starts both brokers, runs the rounds (one more to warm up), ends both; tables and all raw figures."""
     figures: Figures = {}
-    children: list[Child] = []
-    try:
-        brokers = []
-        for name, start in (("Apache Kafka", apache_kafka.start), ("Headwater", headwater_processes.start_broker)):
-            child, port = start(folder / name.lower().replace(" ", "-"))
-            children.append(child)
-            brokers.append(Broker(name, child, port))
+    with brokers.both(folder) as pair:
         for round_number in range(rounds + 1):
             for driver_name in driver_names:
-                # Neither is always the one whose round begins while the kernel writes back what the other one wrote.
-                for broker in brokers if round_number % 2 else reversed(brokers):
-                    count = messages if round_number else min(WARM_UP_MESSAGES, messages)
-                    row = one_round(broker, driver_name, count, f"bench-{round_number}-{driver_name}")
+                for broker in brokers.in_turn(pair, round_number):
+                    size = load if round_number else replace(load, messages=min(WARM_UP_MESSAGES, load.messages))
+                    row = one_round(broker, driver_name, size, f"bench-{round_number}-{driver_name}")
                     if round_number:
-                        for figure, value in row.items():
-                            figures.setdefault(f"{driver_name}: {figure}", {}).setdefault(broker.name, []).append(value)
-        for broker in brokers:
+                        keep(figures, broker, row, f"{driver_name}: ")
+        for broker in pair:
             figures.setdefault("resident memory after it all, MiB", {})[broker.name] = [resident_mib(broker.child.pid)]
-    finally:
-        for child in children:
-            child.stop()
-    title = (
-        f"{messages:,} messages of {MESSAGE_BYTES} bytes, {PARTITIONS} partitions, acks=1, "
-        f"{BATCH_BYTES // 1024} KiB batches, {rounds} rounds in turn"
-    )
-    return [comparison(title, figures, "Apache Kafka", "Headwater")], figures
+    return [comparison(f"{load}, {rounds} rounds in turn", figures, KAFKA, HEADWATER)], figures
 
 
-def one_round(broker: Broker, driver_name: str, messages: int, topic: str) -> dict[str, float]:
+def measure_matrix(
+    folder: Path, driver_names: list[str], messages: int, rounds: int
+) -> tuple[list[Table], dict[str, Figures]]:
+    """Every combination of codec, partitions, batch size and acks: one table of ratios, all raw figures."""
+    figures: dict[str, Figures] = {}
+    with brokers.both(folder) as pair:
+        for driver_name in driver_names:
+            for broker in pair:
+                one_round(broker, driver_name, Load(WARM_UP_MESSAGES), f"warm-up-{driver_name}")
+        for number, (driver_name, load) in enumerate(_combinations(driver_names, messages)):
+            name = f"{driver_name}, {load.codec}, {load.partitions} p, {load.batch_bytes >> 10} KiB, acks={load.acks}"
+            print(f" {name}", flush=True)
+            for round_number in range(rounds):
+                for broker in brokers.in_turn(pair, round_number):
+                    row = one_round(broker, driver_name, load, f"bench-{number}-{round_number}")
+                    keep(figures.setdefault(name, {}), broker, row)
+    return [ratios(f"{messages:,} messages of 200 bytes, {rounds} rounds", figures, KAFKA, HEADWATER)], figures
+
+
+def _combinations(driver_names: list[str], messages: int) -> Iterator[tuple[str, Load]]:
+    for driver_name, codec, partitions, batch_bytes, acks in product(
+        driver_names, ("none", "lz4", "zstd"), (1, 6), (16_384, 65_536), ("1", "all")
+    ):
+        yield driver_name, Load(messages, partitions=partitions, batch_bytes=batch_bytes, codec=codec, acks=acks)
+
+
+def keep(figures: Figures, broker: Broker, row: dict[str, float], prefix: str = "") -> None:
+    """Add one round's figures."""
+    for figure, value in row.items():
+        figures.setdefault(prefix + figure, {}).setdefault(broker.name, []).append(value)
+
+
+def one_round(broker: Broker, driver_name: str, load: Load, topic: str) -> dict[str, float]:
     """A fresh topic, filled and read once."""
     driver = DRIVERS[driver_name]
-    drivers.client("create", broker.bootstrap, topic)
+    drivers.client("create", broker.bootstrap, topic, load)
     try:
-        row = phase(broker, "produce", driver.produce, topic, messages)
-        row |= phase(broker, "consume", driver.consume, topic, messages)
+        row = phase(broker, "produce", driver.produce, topic, load)
+        row |= phase(broker, "consume", driver.consume, topic, load)
     finally:
-        drivers.client("delete", broker.bootstrap, topic)
+        drivers.client("delete", broker.bootstrap, topic, load)
     speeds = f"produce {row['produce, messages/s']:,.0f}/s, consume {row['consume, messages/s']:,.0f}/s"
     print(f"  {broker.name}, {driver_name}: {speeds}", flush=True)
     return row
 
 
 def phase(
-    broker: Broker, what: str, action: Callable[[str, str, int], float], topic: str, messages: int
+    broker: Broker, what: str, action: Callable[[str, str, Load], float], topic: str, load: Load
 ) -> dict[str, float]:
     """Speed by the client's clock; the broker's CPU time, with what it puts off until just after."""
-    drivers.run([sys.executable, "-m", "tests.bench.warm_memory", str(WARM_GIBIBYTES)])
+    brokers.warm_memory()
     before = cpu_seconds(broker.child.pid)
-    speed = action(broker.bootstrap, topic, messages)
+    speed = action(broker.bootstrap, topic, load)
     time.sleep(SETTLE_S)
     spent = cpu_seconds(broker.child.pid) - before
-    return {f"{what}, messages/s": speed, f"{what}, broker CPU s/million": spent / messages * 1e6}
+    return {f"{what}, messages/s": speed, f"{what}, broker CPU s/million": spent / load.messages * 1e6}

@@ -36,6 +36,7 @@ ANSWER_S = 20
 PATIENCE_S = 0.3
 DAMAGES_PER_VERSION = 3
 TOPIC = "test-every-version"
+DELEGATION_TOKENS = (38, 39, 40)
 
 VERSIONS = [
     pytest.param(key, version, id=f"{api_name(key)}-v{version}")
@@ -159,6 +160,9 @@ def read_response(api_key: int, version: int, correlation_id: int, frame: bytes)
     schema = load_response_schema(api_key, version)
     header, size = entity_reader(schema.__header_schema__)(frame, 0)
     assert header.correlation_id == correlation_id
+    if api_key in DELEGATION_TOKENS:
+        # Kafka's -1 for "no time", which kio writes but does not read.
+        frame = frame[:size] + frame[size:].replace(b"\xff" * 8, bytes(8))
     response, body_size = entity_reader(schema)(frame, size)
     assert size + body_size == len(frame)
     return response

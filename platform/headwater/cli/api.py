@@ -14,7 +14,15 @@ import click
 
 from headwater.child import ParentLink
 from headwater.cli.errors import EXIT_FAILED, CliError
-from headwater.cli.options import bootstrap_servers_option, child_options, host_option, port_option, servers, settings
+from headwater.cli.options import (
+    child_options,
+    client_options,
+    client_security,
+    host_option,
+    port_option,
+    servers,
+    settings,
+)
 from headwater.services import join_address, reachable_host
 
 if TYPE_CHECKING:
@@ -24,7 +32,7 @@ LISTEN_BACKLOG = 512
 
 
 @click.command()
-@bootstrap_servers_option
+@client_options
 @port_option("--http-port", "Port to listen on; 0 picks a free one.  [default: 8082]")
 @host_option
 @child_options
@@ -37,7 +45,7 @@ def api(
 ) -> None:
     """Serve topic administration over HTTP (Confluent REST v3) until SIGINT or SIGTERM.
 
-    There is no authentication yet: it listens on 127.0.0.1 unless told otherwise. When it is ready, one line on stdout
+    It asks nobody who is there: it listens on 127.0.0.1 unless told otherwise. When it is ready, one line on stdout
     says where.
     """
     link = ParentLink(ready_fd, parent_fd)
@@ -108,7 +116,8 @@ def _serve(listener: socket.socket, bootstrap_servers: str | None, link: ParentL
         parse_bootstrap_servers(brokers)
     except BootstrapServersError as error:
         raise CliError("api", str(error)) from None
-    app: FastAPI = create_app(TopicAdmin(brokers, settings().request_timeout_ms), settings().http_body_bytes_max)
+    admin = TopicAdmin(brokers, settings().request_timeout_ms, client_security())
+    app: FastAPI = create_app(admin, settings().http_body_bytes_max)
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False, ws="none")
 
     def ready() -> None:

@@ -136,12 +136,27 @@ def _run(properties: dict[str, object], link: ParentLink) -> None:
         try:
             address = instance.bootstrap_address
             host, _, port = address.rpartition(":")
-            link.report_ready({"host": host.removeprefix("[").removesuffix("]"), "port": int(port)})
+            ready: dict[str, int | str] = {
+                "host": host.removeprefix("[").removesuffix("]"),
+                "port": int(port),
+                "protocol": instance.bootstrap_protocol,
+            }
+            if instance.metrics_port is not None:
+                ready["metrics_port"] = instance.metrics_port
+            link.report_ready(ready)
             link.watch()
             if not link.supervised:
-                sys.stdout.write(f"Broker is ready: kafka {address}\n")
+                others = "".join(f", {other}" for other in instance.advertised if other.address != address)
+                metrics = f", metrics {instance.metrics_url}" if instance.metrics_url else ""
+                sys.stdout.write(f"Broker is ready: kafka {address}{others}{metrics}\n")
                 sys.stdout.flush()
-            await stop.wait()
+            failed = asyncio.ensure_future(instance.failed())
+            stopped = asyncio.ensure_future(stop.wait())
+            await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            if failed.done():
+                raise BrokerStartError(failed.result())
+            failed.cancel()
         finally:
             await instance.stop()
 

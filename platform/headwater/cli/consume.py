@@ -13,7 +13,7 @@ from api.connection import BrokerUnreachableError, client_properties, require_re
 from api.topic_model import validate_topic_name
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.message_format import DEFAULT_FORMAT, DIRECTIVES, Message, compile_format, format_json
-from headwater.cli.options import bootstrap_servers_option, servers, settings
+from headwater.cli.options import client_options, client_security, servers, settings
 from headwater.cli.output import note
 from headwater.cli.start_offset import Start, StartKind, parse_start, resolve
 
@@ -61,7 +61,7 @@ class _Plan:
 @click.option("-J", "--json", "as_json", is_flag=True, help="Print each message as one line of JSON.")
 @click.option("-e", "--exit", "exit_at_end", is_flag=True, help="Stop at the end of the topic.")
 @click.option("-g", "--group", metavar="GROUP", help="Consume as a member of a group and commit its offsets.")
-@bootstrap_servers_option
+@client_options
 def consume(
     topic: str,
     start: str | None,
@@ -113,7 +113,7 @@ def _run(plan: _Plan, show: Callable[[Message], bytes], brokers: str) -> None:
             exit_code=EXIT_FAILED,
         ) from None
     consumer = Consumer(
-        client_properties(brokers, settings().request_timeout_ms)
+        client_properties(brokers, settings().request_timeout_ms, client_security())
         | {
             # Without a group nothing is joined or committed; the client insists on a name.
             "group.id": plan.group if plan.group is not None else "headwater-consume",

@@ -40,7 +40,14 @@ VERBS: Final[Mapping[str, Verb]] = {
     "topic": Verb("headwater.cli.topic", "app", "Create, list, describe, alter and delete topics."),
     "produce": Verb("headwater.cli.produce", "produce", "Write lines of standard input or of a file to a topic."),
     "consume": Verb("headwater.cli.consume", "consume", "Print messages of a topic, from now on or from an offset."),
+    "ship": Verb("headwater.cli.ship", "ship", "Follow log files and write their lines to a topic."),
+    "user": Verb("headwater.cli.user", "app", "Set, list and delete the passwords of users (SCRAM)."),
+    "acls": Verb("headwater.cli.acls", "app", "Say who may do what: list, add and remove access control lists."),
+    "quotas": Verb("headwater.cli.quotas", "app", "Say how much clients may use: list and set quotas."),
     "pipeline": Verb("headwater.cli.pipeline", "app", "Validate and run pipelines written in YAML."),
+    "transactions": Verb(
+        "headwater.cli.transactions", "app", "List and describe transactions; find and abort those that hang."
+    ),
     "sql": Verb("headwater.cli.sql", "sql", "Run Spark SQL over topics and Delta tables."),
     "broker": Verb("headwater.cli.broker", "broker", "Run a broker alone."),
     "api": Verb("headwater.cli.api", "api", "Run the REST API alone."),

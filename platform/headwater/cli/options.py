@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
+from headwater.cli.errors import CliError
 from headwater.settings import Settings, load_settings
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_COMMAND_CONFIG = "headwater.command_config"
 
 
 @functools.cache
@@ -29,9 +32,47 @@ def bootstrap_servers_option(function: F) -> F:
     )(function)
 
 
+def client_options(function: F) -> F:
+    """Add what a verb needs that talks to brokers: `-b` and `--command-config` (see `client_security`)."""
+    return bootstrap_servers_option(
+        click.option(
+            "--command-config",
+            metavar="FILE",
+            expose_value=False,
+            callback=_remember_command_config,
+            help="How to connect: security.protocol, sasl.* and ssl.*, one name=value a line.",
+        )(function)
+    )
+
+
+def _remember_command_config(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
+    if path is not None:
+        context.meta[_COMMAND_CONFIG] = path
+
+
+def client_security() -> dict[str, str]:
+    """Return how clients connect: the properties of `--command-config`, else of the setting of that name."""
+    context = click.get_current_context(silent=True)
+    path = None if context is None else context.meta.get(_COMMAND_CONFIG)
+    path = path if path is not None else settings().command_config
+    return dict(_client_config(path)) if path else {}
+
+
+@functools.cache
+def _client_config(path: str) -> dict[str, str]:
+    from api.client_config import ClientConfigError, read_client_config
+
+    try:
+        return read_client_config(path)
+    except ClientConfigError as error:
+        raise CliError("", str(error)) from None
+
+
 def servers(option: str | None) -> str:
-    """Return the brokers to talk to: the flag, else the settings."""
-    return option if option is not None else settings().bootstrap_servers
+    """Return the brokers to talk to: the flag, else the file of `--command-config`, else the settings."""
+    if option is not None:
+        return option
+    return client_security().get("bootstrap.servers", settings().bootstrap_servers)
 
 
 def output_option(function: F) -> F:

@@ -12,7 +12,7 @@ from api.connection import BrokerUnreachableError, client_properties, require_re
 from api.topic_model import validate_topic_name
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.message_input import LineTooLongError, read_lines, split_key, unescape
-from headwater.cli.options import bootstrap_servers_option, key_value, servers, settings
+from headwater.cli.options import client_options, client_security, key_value, servers, settings
 from headwater.cli.output import note
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _Deliveries:
 @click.option(
     "--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="Whom to wait for."
 )
-@bootstrap_servers_option
+@client_options
 def produce(
     topic: str,
     file: str | None,
@@ -90,7 +90,7 @@ def produce(
     timeout_ms = settings().request_timeout_ms
     deliveries = _Deliveries()
     producer = Producer(
-        client_properties(brokers, timeout_ms)
+        client_properties(brokers, timeout_ms, client_security())
         | {
             "acks": acks,
             "enable.idempotence": acks == "all",

@@ -10,12 +10,12 @@ import click
 
 from api.topic_admin import ConfigChange, ErrorCode, TopicAdmin, TopicAdminError, TopicInfo, TopicRequest
 from headwater.cli.errors import CliError
-from headwater.cli.options import bootstrap_servers_option, key_values, output_option, servers, settings
+from headwater.cli.options import client_options, client_security, key_values, output_option, servers, settings
 from headwater.cli.output import format_table, note, print_rows
 
 
 def _admin(bootstrap_servers: str | None) -> TopicAdmin:
-    return TopicAdmin(servers(bootstrap_servers), settings().request_timeout_ms)
+    return TopicAdmin(servers(bootstrap_servers), settings().request_timeout_ms, client_security())
 
 
 @click.group(name="topic")
@@ -32,7 +32,7 @@ def app() -> None:
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic config; may be repeated.")
 @click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 @click.option("--dry-run", is_flag=True, help="Let the broker check the request and create nothing.")
-@bootstrap_servers_option
+@client_options
 def create(
     names: tuple[str, ...],
     partitions: int | None,
@@ -66,7 +66,7 @@ def create(
 @app.command(name="list")
 @click.option("--internal", is_flag=True, help="List internal topics too.")
 @output_option
-@bootstrap_servers_option
+@client_options
 def list_topics(internal: bool, output: str, bootstrap_servers: str | None) -> None:
     """List the topics."""
     topics = [topic for topic in _admin(bootstrap_servers).list_topics() if internal or not _is_internal(topic)]
@@ -88,7 +88,7 @@ def list_topics(internal: bool, output: str, bootstrap_servers: str | None) -> N
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--all-configs", is_flag=True, help="Show configs that have their default value too.")
 @output_option
-@bootstrap_servers_option
+@client_options
 def describe(names: tuple[str, ...], all_configs: bool, output: str, bootstrap_servers: str | None) -> None:
     """Show partitions, offsets and configs of topics."""
     admin = _admin(bootstrap_servers)
@@ -106,7 +106,7 @@ def describe(names: tuple[str, ...], all_configs: bool, output: str, bootstrap_s
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted and delete nothing.")
-@bootstrap_servers_option
+@client_options
 def delete(names: tuple[str, ...], yes: bool, dry_run: bool, bootstrap_servers: str | None) -> None:
     """Delete topics with all their messages. Asks first."""
     admin = _admin(bootstrap_servers)
@@ -133,7 +133,7 @@ def delete(names: tuple[str, ...], yes: bool, dry_run: bool, bootstrap_servers: 
 @click.option("-s", "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Set a config; may be repeated.")
 @click.option("--unset", multiple=True, metavar="KEY", help="Return a config to its default; may be repeated.")
 @click.option("--dry-run", is_flag=True, help="Let the broker check the request and change nothing.")
-@bootstrap_servers_option
+@client_options
 def alter(
     name: str,
     partitions: int | None,

@@ -16,12 +16,26 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
+def _has_listeners(broker_config: str) -> bool:
+    """Whether the broker's properties name its listeners, so that the settings' host and port are not asked."""
+    if not broker_config:
+        return False
+    from headwater.cli.broker import read_properties
+
+    return "listeners" in read_properties(broker_config)
+
+
 @click.command()
 @click.option("--data", "data_dir", metavar="DIR", help="Folder of the logs.  [default: headwater-data]")
 @port_option("--kafka-port", "Port of the broker; 0 picks a free one.  [default: 9092]")
 @port_option("--http-port", "Port of the REST API; 0 picks a free one.  [default: 8082]")
+@port_option(
+    "--metrics-port", "Port of the broker's metrics for Prometheus.  [default: 9404, or free with --kafka-port 0]"
+)
 @host_option
-def up(data_dir: str | None, kafka_port: int | None, http_port: int | None, host: str | None) -> None:
+def up(
+    data_dir: str | None, kafka_port: int | None, http_port: int | None, metrics_port: int | None, host: str | None
+) -> None:
     """Start a node and keep it in the foreground: a broker and the REST API, each a process of its own.
 
     When both are ready, one line on stdout says where. A process that dies is started again. SIGINT (Ctrl-C) and
@@ -33,7 +47,10 @@ def up(data_dir: str | None, kafka_port: int | None, http_port: int | None, host
         kafka_port if kafka_port is not None else chosen.kafka_port,
         http_port if http_port is not None else chosen.http_port,
         host if host is not None else chosen.host,
+        # Who lets the node choose its ports runs several, and they cannot share one.
+        metrics_port=metrics_port if metrics_port is not None else 0 if kafka_port == 0 else chosen.metrics_port,
         settings=chosen,
+        own_listeners=kafka_port is None and host is None and _has_listeners(chosen.broker_config),
     )
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -52,7 +69,9 @@ def up(data_dir: str | None, kafka_port: int | None, http_port: int | None, host
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGTERM, end)
     try:
-        sys.stdout.write(f"Headwater is ready: kafka {node.bootstrap_servers}, http {node.http_url}\n")
+        sys.stdout.write(
+            f"Headwater is ready: kafka {node.bootstrap_servers}, http {node.http_url}, metrics {node.metrics_url}\n"
+        )
         sys.stdout.flush()
         alive = node.wait()
     finally:

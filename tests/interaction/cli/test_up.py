@@ -24,7 +24,7 @@ from headwater.settings import Settings
 pytestmark = pytest.mark.slow
 
 WAIT_S = 30
-READY = re.compile(r"Headwater is ready: kafka (127\.0\.0\.1:\d+), http (http://127\.0\.0\.1:\d+)\n")
+READY = re.compile(r"Headwater is ready: kafka (127\.0\.0\.1:\d+), http (http://127\.0\.0\.1:\d+), metrics (\S+)\n")
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -151,7 +151,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.log.flush()
-        assert self.log.recovery_point == self.end_offset
+        assert self.log.durability.flushed_offset == self.end_offset
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())

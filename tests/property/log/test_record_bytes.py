@@ -7,7 +7,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.log.producer_state import ProducerStates, SnapshotError
+from logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot
 from logtier.records.batch import (
     CorruptRecordsError,
     Record,
@@ -71,4 +71,4 @@ def test_a_damaged_compressed_payload_gives_data_or_a_clear_error(
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_snapshot_or_refused(data: bytes) -> None:
     with contextlib.suppress(SnapshotError):
-        ProducerStates.from_snapshot(data)
+        decode_snapshot(data)

@@ -90,9 +90,9 @@ def test_topics_with_the_same_overrides_share_their_config() -> None:
         ({"segment.bytes": "1"}, "segment.bytes: must be 14 or more"),
         ({"cleanup.policy": "shred"}, "cleanup.policy: must be a list of delete, compact"),
         ({"cleanup.policy": ""}, "cleanup.policy: must be a list of delete, compact"),
-        ({"cleanup.policy": "compact"}, "cleanup.policy='compact' is not supported"),
-        ({"cleanup.policy": "compact,delete"}, "is not supported"),
-        ({"compression.type": "zstd"}, "compression.type='zstd' is not supported"),
+        ({"cleanup.policy": "compact,compact"}, "cleanup.policy: must be a list of delete, compact"),
+        ({"compression.type": "lz5"}, "compression.type: must be one of"),
+        ({"compression.lz4.level": "12"}, "compression.lz4.level='12' is not supported"),
         ({"remote.storage.enable": "true"}, "no tiered storage"),
         ({"preallocate": "true"}, "preallocate='true' is not supported"),
         ({"unclean.leader.election.enable": "true"}, "is not supported"),
@@ -103,14 +103,31 @@ def test_topics_with_the_same_overrides_share_their_config() -> None:
 )
 def test_what_a_topic_cannot_have_is_refused_with_the_reason(overrides: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_topic_overrides(overrides, BROKER, internal=False)
+        check_topic_overrides(overrides, BROKER)
     assert message in str(caught.value)
 
 
-def test_an_internal_topic_may_be_compacted() -> None:
-    assert check_topic_overrides({"cleanup.policy": "compact"}, BROKER, internal=True).cleanup_policy == ("compact",)
+@pytest.mark.parametrize("policy", ["compact", "delete", "compact,delete"])
+def test_a_topic_may_be_compacted_deleted_from_or_both(policy: str) -> None:
+    assert check_topic_overrides({"cleanup.policy": policy}, BROKER).cleanup_policy == tuple(policy.split(","))
+
+
+def test_the_brokers_log_cleaner_configs_are_the_defaults_of_topics() -> None:
+    broker = BrokerConfig.from_properties(
+        {
+            "log.cleanup.policy": "compact",
+            "log.cleaner.delete.retention.ms": "1",
+            "log.cleaner.min.cleanable.ratio": "0.25",
+            "log.cleaner.min.compaction.lag.ms": "3",
+            "log.cleaner.max.compaction.lag.ms": "4",
+        }
+    )
+    topic = TopicConfig.resolve({}, broker)
+    assert topic.cleanup_policy == ("compact",)
+    assert (topic.delete_retention_ms, topic.min_cleanable_dirty_ratio) == (1, 0.25)
+    assert (topic.min_compaction_lag_ms, topic.max_compaction_lag_ms) == (3, 4)
 
 
 def test_the_default_of_a_config_that_is_not_acted_upon_is_accepted() -> None:
     overrides = {name: default for name, (_, default) in KAFKA_4_1.items()}
-    assert check_topic_overrides(overrides, BROKER, internal=False) == TopicConfig.resolve({}, BROKER)
+    assert check_topic_overrides(overrides, BROKER) == TopicConfig.resolve({}, BROKER)

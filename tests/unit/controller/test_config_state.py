@@ -87,9 +87,8 @@ def test_lists_are_appended_to_and_subtracted_from() -> None:
         (("retention.ms", SET, None), ErrorCode.invalid_request),
         (("retention.ms", APPEND, "1"), ErrorCode.invalid_config),
         (("retention", SET, "1"), ErrorCode.invalid_config),
-        (("retention", DELETE, None), ErrorCode.invalid_config),
-        (("cleanup.policy", SET, "compact"), ErrorCode.invalid_config),
-        (("cleanup.policy", APPEND, "compact"), ErrorCode.invalid_config),
+        (("cleanup.policy", SET, "shrink"), ErrorCode.invalid_config),
+        (("cleanup.policy", APPEND, "shrink"), ErrorCode.invalid_config),
         (("retention.ms", 9, "1"), ErrorCode.invalid_request),
     ],
 )
@@ -105,7 +104,8 @@ def test_a_bad_operation_changes_nothing(operation: tuple[str, int, str | None],
         ((TOPIC, "missing"), ErrorCode.unknown_topic_or_partition),
         ((BROKER, "2"), ErrorCode.invalid_request),
         ((BROKER, "one"), ErrorCode.invalid_request),
-        ((ConfigResourceType.GROUP, "g"), ErrorCode.invalid_request),
+        ((ConfigResourceType.GROUP, "g"), ErrorCode.invalid_config),
+        ((ConfigResourceType.GROUP, ""), ErrorCode.invalid_request),
         ((99, "x"), ErrorCode.invalid_request),
     ],
 )
@@ -132,10 +132,10 @@ def test_dynamic_configs_of_brokers_are_kept_for_one_or_all() -> None:
     ("operation", "code"),
     [
         (("num.partitions", SET, "5"), ErrorCode.invalid_request),
-        (("log.retention.ms", SET, "soon"), ErrorCode.invalid_config),
-        (("log.cleanup.policy", SET, "compact"), ErrorCode.invalid_config),
-        (("message.max.bytes", SET, "2000000000"), ErrorCode.invalid_config),
-        (("background.threads", SET, "5"), ErrorCode.invalid_config),
+        (("log.retention.ms", SET, "soon"), ErrorCode.invalid_request),
+        (("log.cleanup.policy", SET, "shrink"), ErrorCode.invalid_request),
+        (("message.max.bytes", SET, "2000000000"), ErrorCode.invalid_request),
+        (("background.threads", SET, "5"), ErrorCode.invalid_request),
     ],
 )
 def test_a_broker_config_that_cannot_be_applied_is_refused(
@@ -144,3 +144,34 @@ def test_a_broker_config_that_cannot_be_applied_is_refused(
     error, plan = alter(image_of(), operation, resource=(BROKER, "1"))
     assert error is code
     assert plan.operations == []
+
+
+GROUP = (ConfigResourceType.GROUP, "orders/eu")
+
+
+def test_configs_of_a_group_are_kept_under_its_encoded_id() -> None:
+    code, plan = alter(image_of(), ("consumer.session.timeout.ms", SET, "50000"), resource=GROUP)
+    assert code is None
+    [operation] = plan.operations
+    assert operation == Create(
+        "/config/groups/orders%2Feu", paths.encode_config({"consumer.session.timeout.ms": "50000"})
+    )
+    image = image_of().apply([(operation.path, operation.data)])
+    assert image.group_configs == {"orders/eu": {"consumer.session.timeout.ms": "50000"}}
+    code, plan = alter(image, ("consumer.session.timeout.ms", DELETE, None), resource=GROUP)
+    assert plan.operations == [Delete("/config/groups/orders%2Feu")]
+    assert image.apply([("/config/groups/orders%2Feu", None)]).group_configs == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("consumer.session.timeout.ms", "44999"),
+        ("consumer.session.timeout.ms", "60001"),
+        ("consumer.heartbeat.interval.ms", "15001"),
+        ("consumer.heartbeat.interval.ms", "often"),
+        ("session.timeout.ms", "50000"),
+    ],
+)
+def test_a_groups_configs_keep_within_the_brokers_limits(name: str, value: str) -> None:
+    assert alter(image_of(), (name, SET, value), resource=GROUP)[0] is ErrorCode.invalid_config

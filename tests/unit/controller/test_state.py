@@ -79,7 +79,7 @@ def test_a_topic_gets_the_brokers_defaults_and_its_own_configs() -> None:
         (NewTopic("t", assignments={0: [7]}), ErrorCode.invalid_replica_assignment, "broker 7"),
         (NewTopic("t", configs={"retention.ms": "x"}), ErrorCode.invalid_config, "must be of type LONG"),
         (NewTopic("t", configs={"retention.ms": None}), ErrorCode.invalid_config, "has no value"),
-        (NewTopic("t", configs={"cleanup.policy": "compact"}), ErrorCode.invalid_config, "is not supported"),
+        (NewTopic("t", configs={"cleanup.policy": "shrink"}), ErrorCode.invalid_config, "list of delete, compact"),
         (NewTopic("t", configs={"retention": "1"}), ErrorCode.invalid_config, "did you mean 'retention.ms'"),
     ],
 )
@@ -120,8 +120,9 @@ def test_one_request_adds_a_bounded_number_of_partitions() -> None:
     ]
 
 
-def test_an_internal_topic_may_be_created_compacted() -> None:
-    assert create(image_of(), NewTopic("__consumer_offsets", configs={"cleanup.policy": "compact"}))[0][1] == 0
+@pytest.mark.parametrize("name", ["t", "__consumer_offsets"])
+def test_a_topic_may_be_created_compacted(name: str) -> None:
+    assert create(image_of(), NewTopic(name, configs={"cleanup.policy": "compact"}))[0][1] == 0
 
 
 def test_topics_are_deleted_by_name_and_by_id() -> None:

@@ -126,7 +126,9 @@ class MemoryReplicas:
     def log(self, topic_partition: TopicPartition, /) -> MemoryLog:
         return self.logs.setdefault(topic_partition, MemoryLog())
 
-    async def append_and_wait(self, topic_partition: TopicPartition, records: bytes, timeout_ms: int, /) -> Appended:
+    async def append_and_wait(
+        self, topic_partition: TopicPartition, records: bytes, timeout_ms: int, /, **transaction: object
+    ) -> Appended:
         if self.error is not None:
             raise self.error
         first_offset = self.log(topic_partition).append(records)

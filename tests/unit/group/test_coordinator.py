@@ -143,7 +143,7 @@ def test_members_join_sync_and_go_on_after_a_restart(make_world: MakeWorld) -> N
         await world.restart()
         assert world.groups.heartbeat("g", joined.member_id, None, 1) is ErrorCode.none
         assert (await world.sync("g", joined)).assignment == b"everything"
-        assert world.groups.leave("g", [LeavingMember(joined.member_id), LeavingMember("x")]) == [
+        assert await world.groups.leave("g", [LeavingMember(joined.member_id), LeavingMember("x")]) == [
             ErrorCode.none,
             ErrorCode.unknown_member_id,
         ]
@@ -162,7 +162,7 @@ def test_every_rebalance_is_explained_in_one_line(make_world: MakeWorld, caplog:
         with caplog.at_level(logging.INFO, "logtier.group"):
             joined = await world.join("g", reason="first poll")
             await world.sync("g", joined)
-            world.groups.leave("g", [LeavingMember(joined.member_id, reason="closed")])
+            await world.groups.leave("g", [LeavingMember(joined.member_id, reason="closed")])
         await world.groups.stop()
         first, second = [record.getMessage() for record in caplog.records]
         assert "generation 1 with 1 member" in first
@@ -217,7 +217,7 @@ def test_an_empty_group_id_is_invalid_for_members(make_world: MakeWorld) -> None
         assert (await world.sync("", joined)).error is ErrorCode.invalid_group_id
         assert world.groups.heartbeat("", "m", None, 1) is ErrorCode.invalid_group_id
         with pytest.raises(KafkaError, match="invalid_group_id"):
-            world.groups.leave("", [])
+            await world.groups.leave("", [])
         await world.groups.stop()
 
     asyncio.run(scenario())
@@ -229,8 +229,10 @@ def test_requests_to_groups_that_do_not_exist(make_world: MakeWorld) -> None:
         joined = await world.join("other")
         assert (await world.sync("g", joined)).error is ErrorCode.unknown_member_id
         assert world.groups.heartbeat("g", "m", None, 1) is ErrorCode.unknown_member_id
-        assert world.groups.leave("g", [LeavingMember("m")]) == [ErrorCode.unknown_member_id]
-        assert await error_of(commit(world, "g", {T0: 1}, generation_id=4)) is ErrorCode.illegal_generation
+        assert await world.groups.leave("g", [LeavingMember("m")]) == [ErrorCode.unknown_member_id]
+        assert await error_of(commit(world, "g", {T0: 1}, generation_id=4)) is ErrorCode.group_id_not_found
+        old = commit(world, "g", {T0: 1}, generation_id=4, api_version=8)
+        assert await error_of(old) is ErrorCode.illegal_generation
         assert await error_of(world.groups.delete_group("g")) is ErrorCode.group_id_not_found
         assert await error_of(world.groups.delete_offsets("g", [T0])) is ErrorCode.group_id_not_found
         assert committed(world, "g") == {}
@@ -281,7 +283,7 @@ def test_a_deleted_group_is_gone_for_good(make_world: MakeWorld) -> None:
         await world.sync("g", joined)
         await commit(world, "g", {T0: 1}, member_id=joined.member_id, generation_id=1)
         assert await error_of(world.groups.delete_group("g")) is ErrorCode.non_empty_group
-        world.groups.leave("g", [LeavingMember(joined.member_id)])
+        await world.groups.leave("g", [LeavingMember(joined.member_id)])
         await world.groups.delete_group("g")
         for _ in range(2):
             assert world.groups.groups() == []
@@ -304,7 +306,7 @@ def test_offsets_of_topics_in_use_are_not_deleted(make_world: MakeWorld) -> None
             other: ErrorCode.none,
         }
         assert committed(world, "g") == {T0: 1}
-        world.groups.leave("g", [LeavingMember(joined.member_id)])
+        await world.groups.leave("g", [LeavingMember(joined.member_id)])
         await world.groups.delete_offsets("g", [T0])
         assert committed(world, "g") == {}
         await world.groups.stop()
@@ -454,7 +456,7 @@ class Operator:
     async def leave(self, group_id: str, number: int) -> None:
         joined = self.joined.pop((group_id, number), None)
         if joined is not None:
-            self.world.groups.leave(group_id, [LeavingMember(joined.member_id)])
+            await self.world.groups.leave(group_id, [LeavingMember(joined.member_id)])
 
     async def delete(self, group_id: str) -> None:
         await self.world.groups.delete_group(group_id)
@@ -465,7 +467,7 @@ class Operator:
     async def time(self, seconds: int) -> None:
         self.world.clock.ms += 1000 * seconds
         for group in self.world.groups.groups():
-            self.world.groups._execute(group, group.timer_expired(self.world.clock.ms))
+            self.world.groups._classic.execute(group, group.timer_expired(self.world.clock.ms))
 
 
 def durable_state(world: Any) -> dict[str, Any]:

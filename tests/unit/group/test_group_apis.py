@@ -32,6 +32,8 @@ NAMES = [
     "list_groups",
     "delete_groups",
     "offset_delete",
+    "consumer_group_heartbeat",
+    "consumer_group_describe",
 ]
 #: Kafka 4.1.1's answer to ApiVersions.
 KAFKA_VERSIONS = {
@@ -46,6 +48,8 @@ KAFKA_VERSIONS = {
     16: (0, 5),
     42: (0, 2),
     47: (0, 0),
+    68: (0, 1),
+    69: (0, 1),
 }
 HANDLERS = {name: import_module(f"logtier.handlers.{name}") for name in NAMES}
 EVERY_VERSION = [
@@ -64,7 +68,9 @@ def some(**values: Any) -> Any:
 
 async def call(world: Any, name: str, version: int, request: Any) -> dict[str, Any]:
     """One request through its handler; its answer must be encodable in that version."""
-    services = some(groups=world.groups, metadata=world.metadata, config=world.config, clock=world.clock)
+    services = some(
+        groups=world.groups, metadata=world.metadata, config=world.config, clock=world.clock, authorizer=None
+    )
     handler = HANDLERS[name]
     context = RequestContext(services, handler.API_KEY, version, 1, "client", "10.0.0.1", "User:ANONYMOUS")
     result = handler.handle(request, context)
@@ -132,7 +138,6 @@ def test_find_coordinator_names_the_broker(make_world: MakeWorld, version: int) 
 @pytest.mark.parametrize(
     ("key_type", "error"),
     [
-        (1, ErrorCode.unsupported_version),
         (2, ErrorCode.unsupported_version),
         (9, ErrorCode.invalid_request),
     ],
@@ -143,21 +148,6 @@ def test_other_coordinators_are_refused_with_a_reason(make_world: MakeWorld, key
         [found] = answer["coordinators"]
         assert found["error_code"] is error
         assert found["error_message"]
-
-    in_world(make_world, scenario)
-
-
-@pytest.mark.parametrize("version", range(1, 7))
-def test_a_transactional_producer_is_refused_with_the_code_that_its_client_gives_up_at(
-    make_world: MakeWorld, version: int
-) -> None:
-    async def scenario(world: Any) -> None:
-        answer = await call(world, "find_coordinator", version, some(key="t", key_type=1, coordinator_keys=("t",)))
-        [found] = answer.get("coordinators", [answer])
-        assert found["error_code"] is (
-            ErrorCode.transactional_id_authorization_failed if version < 4 else ErrorCode.unsupported_version
-        )
-        assert "transactions are not supported" in found["error_message"]
 
     in_world(make_world, scenario)
 
@@ -302,7 +292,8 @@ def test_bad_partitions_of_a_commit_are_refused_one_by_one(make_world: MakeWorld
 def test_a_commit_of_another_generation_is_refused(make_world: MakeWorld) -> None:
     async def scenario(world: Any) -> None:
         request = commit_request(partition(0), generation_id_or_member_epoch=3)
-        assert codes(await call(world, "offset_commit", 9, request)) == [ErrorCode.illegal_generation]
+        assert codes(await call(world, "offset_commit", 9, request)) == [ErrorCode.group_id_not_found]
+        assert codes(await call(world, "offset_commit", 8, request)) == [ErrorCode.illegal_generation]
         assert (await call(world, "list_groups", 5, some(states_filter=(), types_filter=())))["groups"] == []
 
     in_world(make_world, scenario)
@@ -386,5 +377,118 @@ def test_groups_and_offsets_are_deleted(make_world: MakeWorld) -> None:
         assert [each["error_code"] for each in answer["results"]] == [ErrorCode.none, ErrorCode.group_id_not_found]
         answer = await call(world, "offset_delete", 0, request)
         assert answer["error_code"] is ErrorCode.group_id_not_found
+
+    in_world(make_world, scenario)
+
+
+def heartbeat_request(**named: Any) -> Any:
+    """A ConsumerGroupHeartbeat that joins; the version decides what it may leave out."""
+    values = {
+        "group_id": "g",
+        "member_id": "member-a",
+        "member_epoch": 0,
+        "instance_id": None,
+        "rack_id": None,
+        "rebalance_timeout": timedelta(minutes=1),
+        "subscribed_topic_names": ("t",),
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+        "topic_partitions": (),
+    }
+    return some(**{**values, **named})
+
+
+@pytest.mark.parametrize(
+    ("named", "error", "message"),
+    [
+        ({"member_id": ""}, ErrorCode.invalid_request, "MemberId can't be empty."),
+        ({"group_id": ""}, ErrorCode.invalid_request, "GroupId can't be empty."),
+        ({"instance_id": ""}, ErrorCode.invalid_request, "InstanceId can't be empty."),
+        ({"rack_id": ""}, ErrorCode.invalid_request, "RackId can't be empty."),
+        ({"rebalance_timeout": timedelta(milliseconds=-1)}, ErrorCode.invalid_request, "RebalanceTimeoutMs must"),
+        ({"topic_partitions": None}, ErrorCode.invalid_request, "TopicPartitions must be empty"),
+        ({"subscribed_topic_names": None}, ErrorCode.invalid_request, "Either SubscribedTopicNames or"),
+        ({"member_epoch": -2}, ErrorCode.invalid_request, "InstanceId can't be null."),
+        ({"member_epoch": -3}, ErrorCode.invalid_request, "MemberEpoch is invalid."),
+        ({"server_assignor": "sticky"}, ErrorCode.unsupported_assignor, "Supported assignors: uniform, range."),
+        ({"subscribed_topic_regex": "["}, ErrorCode.invalid_regular_expression, "missing closing ]."),
+        ({"member_epoch": 3}, ErrorCode.group_id_not_found, "Consumer group g not found."),
+        ({"member_epoch": -1}, ErrorCode.group_id_not_found, "Group g not found."),
+        ({"client_id": "x" * 40_000, "rack_id": "y" * 40_000}, ErrorCode.invalid_request, "A name has at most"),
+    ],
+)
+def test_a_heartbeat_is_refused_as_in_kafka(
+    make_world: MakeWorld, named: dict[str, Any], error: ErrorCode, message: str
+) -> None:
+    async def scenario(world: Any) -> None:
+        answer = await call(world, "consumer_group_heartbeat", 1, heartbeat_request(**named))
+        assert answer["error_code"] is error
+        assert message in answer["error_message"]
+
+    in_world(make_world, scenario)
+
+
+def test_members_are_given_ids_in_version_0_only(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        answer = await call(world, "consumer_group_heartbeat", 0, heartbeat_request(member_id=""))
+        assert len(answer["member_id"]) == 22
+        assert answer["heartbeat_interval"] == 5000
+
+    in_world(make_world, scenario)
+
+
+def test_a_consumer_group_is_described_and_listed_as_one(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        joined = await call(world, "consumer_group_heartbeat", 1, heartbeat_request(rack_id="eu"))
+        topic_id = world.metadata.image.topics["t"].topic_id
+        assert joined["assignment"] == {"topic_partitions": [{"topic_id": topic_id, "partitions": [0, 1, 2]}]}
+        request = some(group_ids=("g", "missing", ""), include_authorized_operations=True)
+        found, missing, unnamed = (await call(world, "consumer_group_describe", 1, request))["groups"]
+        assert (found["group_state"], found["group_epoch"], found["assignment_epoch"]) == ("Stable", 1, 1)
+        assert found["assignor_name"] == "uniform"
+        assert found["authorized_operations"] > 0
+        [member] = found["members"]
+        assert (member["member_id"], member["rack_id"], member["member_type"]) == ("member-a", "eu", 1)
+        assert member["assignment"] == member["target_assignment"]
+        assert member["assignment"]["topic_partitions"][0]["topic_name"] == "t"
+        assert (missing["error_code"], missing["error_message"]) == (
+            ErrorCode.group_id_not_found,
+            "Group missing not found.",
+        )
+        assert unnamed["error_code"] is ErrorCode.invalid_group_id
+
+        classic = some(groups=("g",), include_authorized_operations=False)
+        [described] = (await call(world, "describe_groups", 6, classic))["groups"]
+        assert (described["error_code"], described["error_message"]) == (
+            ErrorCode.group_id_not_found,
+            "Group g is not a classic group.",
+        )
+        for types, states, listed in (
+            ((), (), ["g"]),
+            (("Consumer",), ("stable",), ["g"]),
+            (("classic",), (), []),
+            ((), ("empty",), []),
+        ):
+            answer = await call(world, "list_groups", 5, some(states_filter=states, types_filter=types))
+            assert [group["group_id"] for group in answer["groups"]] == listed
+
+    in_world(make_world, scenario)
+
+
+def test_a_member_fetches_offsets_by_its_epoch(make_world: MakeWorld) -> None:
+    def asking(member_id: str | None, epoch: int) -> Any:
+        topics = (some(name="t", partition_indexes=(0,)),)
+        return some(groups=(some(group_id="g", topics=topics, member_id=member_id, member_epoch=epoch),))
+
+    async def scenario(world: Any) -> None:
+        await call(world, "consumer_group_heartbeat", 1, heartbeat_request())
+        for member_id, epoch, error in (
+            ("member-a", 1, ErrorCode.none),
+            (None, -1, ErrorCode.none),
+            ("member-a", 2, ErrorCode.stale_member_epoch),
+            ("member-b", 1, ErrorCode.unknown_member_id),
+        ):
+            [group] = (await call(world, "offset_fetch", 9, asking(member_id, epoch)))["groups"]
+            assert group["error_code"] is error
 
     in_world(make_world, scenario)

@@ -140,4 +140,4 @@ def test_no_bytes_break_the_reader(data: bytes) -> None:
 
 
 def test_keys_of_newer_protocols_are_passed_over() -> None:
-    assert parse_key(b"\0\x03\0\1g") is None
+    assert parse_key(b"\0\x0b\0\1g") is None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,10 +17,33 @@ from logtier.log.log import AppendInfo, Log
 from logtier.log.recovery import open_log
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, build_batch, check_batch, decode_records, iterate_batches
-from logtier.runtime.disk import RealDisk
+from logtier.runtime.disk import Completion, File, RealDisk
 
 TOPIC_ID = uuid.UUID(int=7)
 NOW_MS = 1_000_000
+
+
+class PromptDisk(RealDisk):
+    """Does at once what is asked of the background."""
+
+    def fsync_in_background(self, files: Sequence[File], directories: Sequence[str] = ()) -> Completion:
+        def sync() -> None:
+            for file in files:
+                file.fsync()
+            for directory in directories:
+                self.fsync_directory(directory)
+
+        return self.in_background(sync)
+
+    def in_background(self, task: Callable[[], None]) -> Completion:
+        done: Future[None] = Future()
+        try:
+            task()
+        except OSError as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+        return done
 
 
 class MakeBatch(Protocol):
@@ -40,7 +64,7 @@ class LogFolder:
 
     def open(self, *, clean: bool = True, recovery_point: int = 0, log_start_offset: int = 0) -> Log:
         self.log = open_log(
-            RealDisk(),
+            PromptDisk(),
             str(self.path),
             TopicPartition("flights", 0),
             TOPIC_ID,

@@ -247,17 +247,21 @@ def test_a_damaged_batch_of_the_leader_is_refused(folder: LogFolder, make_batch:
 
 def test_flush_messages_forces_the_log_to_disk(folder: LogFolder, make_batch: MakeBatch) -> None:
     folder.configure(flush_messages=5)
-    folder.append(make_batch(4))
-    assert folder.log.recovery_point == 0
-    folder.append(make_batch(1))
-    assert folder.log.recovery_point == 5
+    assert folder.append(make_batch(4)).flush is None
+    assert folder.log.durability.flushed_offset == 0
+    assert folder.append(make_batch(1)).flush is not None
+    folder.log.durability.poll()
+    assert folder.log.durability.flushed_offset == 5
 
 
 def test_flush_ms_forces_the_log_to_disk(folder: LogFolder, make_batch: MakeBatch) -> None:
     folder.configure(flush_ms=50)
-    folder.log.flush_if_due(1_000_000)
+    durability = folder.log.durability
+    durability.request_if_due(1_000_000, folder.config.flush_ms)
     folder.append(make_batch(4))
-    folder.log.flush_if_due(1_000_049)
-    assert folder.log.recovery_point == 0
-    folder.log.flush_if_due(1_000_050)
-    assert folder.log.recovery_point == 4
+    durability.request_if_due(1_000_049, folder.config.flush_ms)
+    durability.poll()
+    assert durability.flushed_offset == 0
+    durability.request_if_due(1_000_050, folder.config.flush_ms)
+    durability.poll()
+    assert durability.flushed_offset == 4

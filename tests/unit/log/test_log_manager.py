@@ -15,7 +15,7 @@ import pytest
 from logtier.config import BrokerConfig, TopicConfig
 from logtier.log.log_manager import LogDirError, LogManager
 from logtier.protocol.topic_partition import TopicPartition
-from logtier.runtime.disk import RealDisk
+from tests.unit.log.conftest import PromptDisk
 
 if TYPE_CHECKING:
     from tests.unit.log.conftest import MakeBatch
@@ -53,20 +53,20 @@ def make(tmp_path: Path, clock: ManualClock) -> Iterator[Make]:
         config = BrokerConfig.from_properties(
             {"log.dirs": [str(tmp_path / name) for name in folders or ("data",)], "node.id": node_id, **properties}
         )
-        manager = LogManager(config, RealDisk(), clock, random.Random(1), cluster_id=cluster_id)
+        manager = LogManager(config, PromptDisk(), clock, random.Random(1), cluster_id=cluster_id)
         made.append(manager)
         manager.start()
         return manager
 
     yield make_manager
     for manager in made:
-        for directory in manager._directories:
+        for directory in manager.directories:
             directory.release()
 
 
 def crash(manager: LogManager) -> None:
     """Let the locks go as a killed process does; nothing is written."""
-    for directory in manager._directories:
+    for directory in manager.directories:
         directory.release()
 
 
@@ -206,7 +206,7 @@ def test_one_failing_log_does_not_keep_the_others_from_maintenance(
         log.append_as_leader(make_batch(1), leader_epoch=0, now_ms=1_000_000)
 
     def fail(now_ms: int) -> bool:
-        raise OSError(5, "Input/output error")
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(logs[0], "maybe_roll", fail)
     manager.maintain(2_000_000)
@@ -224,7 +224,7 @@ def test_a_log_that_cannot_be_closed_leaves_no_clean_marker(
     def fail() -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(log, "flush", fail)
+    monkeypatch.setattr(log, "sync_prepared", fail)
     manager.close()
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     assert make().logs[TP].log_end_offset == 1

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from logtier.log.producer_snapshot_codec import decode_snapshot, encode_snapshot
 from logtier.log.producer_state import ProducerStates
 from logtier.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.unit.log.conftest import LogFolder, MakeBatch
@@ -119,6 +121,41 @@ def test_missing_and_damaged_indexes_are_built_anew(small_segments: LogFolder, m
     assert rebuilt == written
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],  # torn within an entry
+        lambda data: b"",
+        lambda data: bytes(len(data)),  # a hole, as a power loss leaves it
+        lambda data: data[: len(data) // 2 // 24 * 24] + bytes(len(data) - len(data) // 2 // 24 * 24),
+        lambda data: data + bytes(24),  # preallocated, and never cut to size
+        lambda data: data + bytes(10_485_760 - len(data)),
+        lambda data: data + b"\x7f" * 24,
+        lambda data: data[::-1],
+        lambda data: b"not an index, and not of its length either",
+    ],
+    ids=["torn", "empty", "zeros", "half-zeros", "oversized", "preallocated", "beyond", "reversed", "garbage"],
+)
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_damaged_index_never_hides_a_record(
+    small_segments: LogFolder, make_batch: MakeBatch, suffix: str, damage: Callable[[bytes], bytes], clean: bool
+) -> None:
+    before = fill(small_segments, make_batch)
+    small_segments.log.close()
+    for name in small_segments.names(suffix):
+        path = small_segments.path / name
+        path.write_bytes(damage(path.read_bytes()))
+    log = small_segments.open(clean=clean, recovery_point=50)
+    assert small_segments.read_all() == before
+    for offset in range(0, 50, 7):
+        part = log.read(offset, 1, upper_bound_offset=50, min_one_batch=True)
+        assert part.first_offset <= offset
+        assert log.offset_for_timestamp(1_000 + offset) == (1_000 + offset, offset, offset // 20)
+    newest = [max(found.header.max_timestamp_ms for found in each.headers()) for each in log.segments]
+    assert [segment.max_timestamp_ms for segment in log.segments] == newest
+
+
 def test_leftovers_of_deletions_and_unfinished_writes_are_removed(folder: LogFolder, make_batch: MakeBatch) -> None:
     fill(folder, make_batch, 2)
     folder.log.close()
@@ -170,7 +207,7 @@ def test_truncation_takes_producers_epochs_and_indexes_back(small_segments: LogF
     before = small_segments.read_all()
     small_segments.log.truncate_to(17)
     log = small_segments.log
-    assert (log.log_end_offset, log.recovery_point) == (17, 17)
+    assert (log.log_end_offset, log.durability.flushed_offset) == (17, 17)
     assert small_segments.read_all() == before[:17]
     assert log.leader_epochs.entries() == [(0, 0), (1, 10)]
     assert log.offset_of_max_timestamp() == (16, 16, 1)
@@ -217,12 +254,12 @@ def test_a_snapshot_of_kafka_without_our_extension_is_read() -> None:
     states = ProducerStates()
     for i in range(3):
         states.update(7, 2, i * 10, 9, i * 10 + 9, 5_000)
-    data = states.snapshot()
+    data = encode_snapshot(states)
     plain = data[:6] + data[6 : 6 + 4 + 46]
     from crc32c import crc32c
 
     plain = plain[:2] + struct.pack(">I", crc32c(plain[6:])) + plain[6:]
-    state = ProducerStates.from_snapshot(plain).get(7)
+    state = decode_snapshot(plain).get(7)
     assert state is not None
     assert [batch.first_offset for batch in state.batches] == [20]
 
@@ -234,14 +271,11 @@ def test_a_failed_background_sync_stops_the_partition(
         raise OSError(5, "Input/output error")
 
     folder.append(make_batch(1))
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "fdatasync", fail)
     folder.log.roll(1_000_000)
-    sync = folder.log._syncs[0][0]
-    while not sync.done():
-        pass
-    folder.log.poll_syncs()
+    folder.log.durability.poll()
     assert "Input/output error" in caplog.text
-    assert folder.log.recovery_point == 0
+    assert folder.log.durability.flushed_offset == 0
     with pytest.raises(KafkaError) as caught:
         folder.append(make_batch(1))
     assert caught.value.code == ErrorCode.kafka_storage_error
@@ -250,6 +284,6 @@ def test_a_failed_background_sync_stops_the_partition(
 def test_a_finished_background_sync_moves_the_recovery_point(folder: LogFolder, make_batch: MakeBatch) -> None:
     folder.append(make_batch(3))
     folder.log.roll(1_000_000)
-    while folder.log.recovery_point < 3:
-        folder.log.poll_syncs()
+    assert folder.log.recovery_point == 0
+    folder.log.durability.poll()
     assert folder.log.recovery_point == 3

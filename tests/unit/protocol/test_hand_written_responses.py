@@ -21,6 +21,10 @@ TOPIC_ID = UUID("8a1f6a0e-2c1b-4d7e-9f10-aabbccddeeff")
 class MemoryFile:
     data: bytes
 
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
     def fileno(self) -> int:
         return 99
 

@@ -121,7 +121,13 @@ def test_a_null_array_that_the_schema_does_not_allow_is_refused() -> None:
         messages.read_request(messages.read_request_header(nested), nested)
 
 
-def test_a_tagged_field_that_is_not_known_is_refused_in_one_line() -> None:
+def test_a_tagged_field_that_is_not_known_is_skipped() -> None:
     frame = header(3, 9) + b"\x00" + b"\x01\x00\x00\x00" + b"\x01\x63\x01x"
-    with pytest.raises(ProtocolViolationError, match="tagged field"):
+    request = messages.read_request(messages.read_request_header(frame), frame)
+    assert (request.topics, request.allow_auto_topic_creation) == ((), False)
+
+
+def test_a_tagged_field_that_is_longer_than_the_request_is_refused_in_one_line() -> None:
+    frame = header(3, 9) + b"\x00" + b"\x01\x00\x00\x00" + b"\x01\x63\x7fx"
+    with pytest.raises(ProtocolViolationError):
         messages.read_request(messages.read_request_header(frame), frame)

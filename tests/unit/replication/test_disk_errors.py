@@ -197,7 +197,7 @@ def test_a_deletion_that_the_disk_fails_leaves_nothing_to_the_next_topic_of_the_
     world.create(FIRST, partitions=2)
     world.append(P0)
     world.append(P1)
-    world.disk.failing = {"rename": BROKEN}
+    world.disk.failing = {"rename": NO_SPACE}
     world.delete()
     assert world.fetch(0, P0, P1) == [ErrorCode.unknown_topic_or_partition] * 2
     world.disk.failing = {}

@@ -11,6 +11,10 @@ from logtier.replication.partition import Partition
 class FakeLog:
     log_start_offset: int = 0
     log_end_offset: int = 10
+    first_unstable_offset: int = 1_000
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        return min(high_watermark, self.first_unstable_offset)
 
 
 def leading(log: FakeLog, epoch: int = 3) -> Partition[FakeLog]:
@@ -27,6 +31,11 @@ def test_the_high_watermark_of_a_single_replica_is_its_log_end() -> None:
     log.log_end_offset = 12
     assert partition.advance_high_watermark()
     assert (partition.high_watermark, partition.last_stable_offset) == (12, 12)
+
+
+def test_the_last_stable_offset_stays_at_an_open_transaction() -> None:
+    log = FakeLog(first_unstable_offset=4)
+    assert leading(log).last_stable_offset == 4
 
 
 def test_the_high_watermark_never_goes_back() -> None:

@@ -1,0 +1,287 @@
+"""Transactions as an administrator sees them: those that coordinators know, those that hang in a partition (KIP-664).
+
+A transaction hangs when a partition takes it for open and no coordinator will ever end it: read_committed readers wait
+before it for good, and compaction does too. Blocking.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from logtier.client.cluster import ClusterClient, TopicPartition
+from logtier.client.connection import Request
+from logtier.client.errors import ClientError, broker_error
+from logtier.client.messages import ApiKey, kio_request
+from logtier.client.wire import Cursor
+
+__all__ = ["HangingTransaction", "OpenTransaction", "TransactionAdmin", "TransactionDescription", "TransactionListing"]
+
+# The state of a transaction that is open, or whose markers are on their way.
+_LIVE_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
+_TRANSACTIONAL_ID_NOT_FOUND = 105
+_TRANSACTION = 1
+_NO_OFFSET = -1
+
+_HEAD = struct.Struct(">i")
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_TIMES = struct.Struct(">iq")
+_PRODUCER = struct.Struct(">qh")
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id that a coordinator knows."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """All that a coordinator knows of a transactional id. `start_ms` is None without a transaction."""
+
+    transactional_id: str
+    coordinator: int
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is open in a partition."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: int
+    last_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """An open transaction that no coordinator will end; its owner, if one is known, and what the owner says of it."""
+
+    transaction: OpenTransaction
+    transactional_id: str | None
+    why: str
+
+
+class TransactionAdmin:
+    """Asks a cluster about its transactions and ends those that hang."""
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+
+    def listings(
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        duration_ms: int = -1,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids of all coordinators that the filters let through."""
+        self._cluster.retry("the brokers", lambda: self._cluster.refresh_metadata(()))
+        found = []
+        for node in self._cluster.nodes():
+            response = self._call(
+                node,
+                ApiKey.LIST_TRANSACTIONS,
+                {
+                    "state_filters": tuple(states),
+                    "producer_id_filters": tuple(producer_ids),
+                    "duration_filter": duration_ms,
+                    "transactional_id_pattern": pattern,
+                },
+            )
+            if response.error_code:
+                raise broker_error(int(response.error_code), "listing the transactions")
+            if response.unknown_state_filters:
+                raise ClientError(f"there is no state {', '.join(map(repr, response.unknown_state_filters))}")
+            found += [
+                TransactionListing(str(each.transactional_id), int(each.producer_id), str(each.transaction_state), node)
+                for each in response.transaction_states
+            ]
+        return sorted(found, key=lambda each: each.transactional_id)
+
+    def describe(self, transactional_id: str) -> TransactionDescription | None:
+        """What its coordinator knows of a transactional id; None if it does not know it."""
+        node = self._cluster.retry(
+            f"the coordinator of {transactional_id!r}", lambda: self._coordinator(transactional_id)
+        )
+        connection = self._cluster.connection(node)
+        # kio takes a time before 1970 for damage, and that is how "no transaction" is told.
+        asked = kio_request(
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            connection.version(ApiKey.DESCRIBE_TRANSACTIONS),
+            {"transactional_ids": (transactional_id,)},
+        )
+        request: Request[list[tuple[int, TransactionDescription]]] = replace(asked, decode=_decode_descriptions)
+        [(code, described)] = connection.call(request)
+        if code == _TRANSACTIONAL_ID_NOT_FOUND:
+            return None
+        if code:
+            raise broker_error(code, f"describing transactional id {transactional_id!r}")
+        return replace(described, coordinator=node)
+
+    def open_transactions(self, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
+        """The transactions that are open in these partitions."""
+        by_leader: dict[int, dict[str, list[int]]] = {}
+        for topic, partition in partitions:
+            by_leader.setdefault(self._cluster.leader(topic, partition), {}).setdefault(topic, []).append(partition)
+        found = []
+        for node, topics in by_leader.items():
+            response = self._call(
+                node,
+                ApiKey.DESCRIBE_PRODUCERS,
+                {
+                    "topics": tuple(
+                        {"name": name, "partition_indexes": tuple(indexes)} for name, indexes in topics.items()
+                    )
+                },
+            )
+            for topic in response.topics:
+                for part in topic.partitions:
+                    if part.error_code:
+                        raise broker_error(
+                            int(part.error_code), f"the producers of {topic.name}-{part.partition_index}"
+                        )
+                    found += [
+                        OpenTransaction(
+                            str(topic.name),
+                            int(part.partition_index),
+                            int(each.producer_id),
+                            int(each.producer_epoch),
+                            int(each.coordinator_epoch),
+                            int(each.current_txn_start_offset),
+                            int(each.last_timestamp),
+                        )
+                        for each in part.active_producers
+                        if each.current_txn_start_offset != _NO_OFFSET
+                    ]
+        return sorted(found, key=lambda each: (each.topic, each.partition, each.start_offset))
+
+    def find_hanging(
+        self, partitions: Iterable[TopicPartition], *, older_than_ms: int, now_ms: int
+    ) -> list[HangingTransaction]:
+        """The transactions that are open in a partition, but not for their coordinator.
+
+        Args:
+            older_than_ms: Younger ones are left out: they may be beginning or ending just now.
+        """
+        candidates = [
+            each for each in self.open_transactions(partitions) if now_ms - each.last_timestamp_ms >= older_than_ms
+        ]
+        if not candidates:
+            return []
+        producer_ids = sorted({each.producer_id for each in candidates})
+        owners = {each.producer_id: each.transactional_id for each in self.listings(producer_ids=producer_ids)}
+        described = {name: self.describe(name) for name in owners.values()}
+        hanging = []
+        for candidate in candidates:
+            owner = owners.get(candidate.producer_id)
+            why = _why_it_hangs(candidate, None if owner is None else described[owner])
+            if why is not None:
+                hanging.append(HangingTransaction(candidate, owner, why))
+        return hanging
+
+    def abort(self, transaction: OpenTransaction) -> None:
+        """End an open transaction in its partition, whatever its coordinator thinks."""
+        node = self._cluster.leader(transaction.topic, transaction.partition)
+        response = self._call(
+            node,
+            ApiKey.WRITE_TXN_MARKERS,
+            {
+                "markers": (
+                    {
+                        "producer_id": transaction.producer_id,
+                        "producer_epoch": transaction.producer_epoch,
+                        "transaction_result": False,
+                        "topics": ({"name": transaction.topic, "partition_indexes": (transaction.partition,)},),
+                        "coordinator_epoch": max(transaction.coordinator_epoch, 0),
+                    },
+                )
+            },
+        )
+        for marker in response.markers:
+            for topic in marker.topics:
+                for part in topic.partitions:
+                    if part.error_code:
+                        raise broker_error(
+                            int(part.error_code), f"aborting the transaction in {topic.name}-{part.partition_index}"
+                        )
+
+    def _coordinator(self, transactional_id: str) -> int:
+        connection = self._cluster.any_connection()
+        response: Any = connection.call(
+            kio_request(
+                ApiKey.FIND_COORDINATOR,
+                connection.version(ApiKey.FIND_COORDINATOR),
+                {"key_type": _TRANSACTION, "coordinator_keys": (transactional_id,)},
+            )
+        )
+        [found] = response.coordinators
+        if found.error_code:
+            raise broker_error(int(found.error_code), f"the coordinator of {transactional_id!r}", found.error_message)
+        self._cluster.retry("the brokers", lambda: self._cluster.refresh_metadata(()))
+        return int(found.node_id)
+
+    def _call(self, node: int, api_key: int, values: Mapping[str, Any]) -> Any:
+        connection = self._cluster.connection(node)
+        return connection.call(kio_request(api_key, connection.version(api_key), values))
+
+
+def _why_it_hangs(candidate: OpenTransaction, owner: TransactionDescription | None) -> str | None:
+    if owner is None:
+        return "no coordinator knows its producer"
+    if owner.state not in _LIVE_STATES:
+        return f"its transactional id is in state {owner.state}"
+    if (candidate.topic, candidate.partition) not in owner.partitions:
+        return "the transaction of its transactional id does not include this partition"
+    return None
+
+
+def _decode_descriptions(body: memoryview) -> list[tuple[int, TransactionDescription]]:
+    cursor = Cursor(body, flexible=True)
+    cursor.unpack(_HEAD)  # throttle time
+    described = []
+    for _ in range(cursor.array(element_bytes_min=1)):
+        (code,) = cursor.unpack(_I16)
+        transactional_id = cursor.string() or ""
+        state = cursor.string() or ""
+        timeout_ms, start_ms = cursor.unpack(_TIMES)
+        producer_id, producer_epoch = cursor.unpack(_PRODUCER)
+        partitions: list[TopicPartition] = []
+        for _ in range(cursor.array(element_bytes_min=1)):
+            topic = cursor.string() or ""
+            partitions += [(topic, cursor.unpack(_I32)[0]) for _ in range(cursor.array(element_bytes_min=_I32.size))]
+            cursor.tags()
+        cursor.tags()
+        described.append(
+            (
+                code,
+                TransactionDescription(
+                    transactional_id,
+                    -1,
+                    state,
+                    producer_id,
+                    producer_epoch,
+                    timeout_ms,
+                    None if start_ms < 0 else start_ms,
+                    tuple(partitions),
+                ),
+            )
+        )
+    return described

@@ -1,0 +1,66 @@
+"""What the controller decides about quotas of clients: (image, command) to store operations or an error. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from logtier.config.quotas import ClientQuota, QuotaEntity, entity_problem, value_problem
+from logtier.controller.state import Plan
+from logtier.metadata.image import MetadataImage
+from logtier.metadata.quota_nodes import encode_quota, quota_path
+from logtier.metadata.store import Create, Delete, Operation, SetData
+from logtier.protocol.errors import ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaAlteration:
+    """Changes of one entity's quotas, in the order in which they were sent; the value None takes a quota away."""
+
+    entity: QuotaEntity
+    changes: Sequence[tuple[str, float | None]]
+
+
+def plan_alter_quotas(image: MetadataImage, alterations: Sequence[QuotaAlteration]) -> Plan[KafkaError | None]:
+    """Change quotas; each entity is taken as a whole or refused as a whole, and taken once in a request."""
+    plan: Plan[KafkaError | None] = Plan()
+    current = {quota.entity: quota.values for quota in image.client_quotas.values()}
+    seen: set[QuotaEntity] = set()
+    for alteration in alterations:
+        entity = alteration.entity
+        try:
+            if entity in seen:
+                raise KafkaError(ErrorCode.invalid_request, f"Ignoring duplicate entity {dict(entity)}")
+            seen.add(entity)
+            operations = _alter(entity, alteration, current.get(entity, {}))
+        except KafkaError as error:
+            plan.results.append(error)
+        else:
+            plan.results.append(None)
+            plan.operations.extend(operations)
+    return plan
+
+
+def _alter(entity: QuotaEntity, alteration: QuotaAlteration, current: Mapping[str, float]) -> list[Operation]:
+    keys = [key for key, _ in alteration.changes]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"Duplicate quota key {key[:100]} not updating quota for this entity {dict(entity)}",
+            )
+    problem = entity_problem(entity)
+    altered = dict(current)
+    for key, value in alteration.changes:
+        if value is None:
+            altered.pop(key, None)
+        else:
+            problem = problem or value_problem(entity, key, value)
+            altered[key] = value
+    if problem is not None:
+        raise KafkaError(ErrorCode.invalid_request, problem)
+    if altered == dict(current):
+        return []
+    path = quota_path(entity)
+    if not altered:
+        return [Delete(path)]
+    data = encode_quota(ClientQuota(entity, altered))
+    return [SetData(path, data) if current else Create(path, data)]

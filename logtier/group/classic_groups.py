@@ -1,0 +1,213 @@
+"""The shell around classic groups: it holds who waits, the timers, and the writes of generations."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from logtier.config import BrokerConfig
+from logtier.group.consumer_step import ClassicSuccessor
+from logtier.group.core import GroupLimits
+from logtier.group.events import (
+    UNKNOWN_MEMBER_ID,
+    ArmTimer,
+    Explain,
+    GroupMetadata,
+    GroupState,
+    Instruction,
+    Join,
+    JoinResult,
+    LeavingMember,
+    Persist,
+    RespondJoin,
+    RespondSync,
+    Sync,
+    SyncResult,
+)
+from logtier.group.group import Group
+from logtier.group.registry import GroupRegistry
+from logtier.group.state_log import StateLog
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.runtime.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class ClassicGroups:
+    """Classic groups at work: events go in, the instructions that come out are executed.
+
+    Only the coordinator calls it, from the event loop. Invariants: a waiting request is answered by an instruction of
+    its group, or when the coordinator stops; one timer a group; the writes of a group follow each other.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        log: StateLog,
+        groups: GroupRegistry,
+        spawn: Spawn,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._groups = groups
+        self._spawn = spawn
+        self._limits = GroupLimits(config.group_max_size, config.group_initial_rebalance_delay_ms)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._joining: dict[int, asyncio.Future[JoinResult]] = {}
+        self._syncing: dict[int, asyncio.Future[SyncResult]] = {}
+        self._token = 0
+        #: The write of a group that is under way, by group: a deletion has to come after it.
+        self._persisting: dict[str, asyncio.Task[None]] = {}
+        self._is_stopped = False
+
+    async def stop(self) -> None:
+        """Let writes finish, answer whoever waits; groups live on in the log."""
+        self._is_stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if self._persisting:
+            await asyncio.wait(list(self._persisting.values()))
+        for joining in self._joining.values():
+            if not joining.done():
+                joining.set_result(JoinResult(UNKNOWN_MEMBER_ID, ErrorCode.coordinator_not_available))
+        for syncing in self._syncing.values():
+            if not syncing.done():
+                syncing.set_result(SyncResult(ErrorCode.coordinator_not_available))
+
+    # ---- a group's life ----
+
+    def load(self, group_id: str, metadata: GroupMetadata | None) -> None:
+        """A group is read from the log; without metadata it is one that only committed offsets."""
+        group = self._groups[group_id] = Group(group_id, self._limits)
+        if metadata is not None:
+            self.execute(group, group.restore(metadata, self._clock.monotonic_ms()))
+
+    def adopt(self, group_id: str, successor: ClassicSuccessor) -> None:
+        """A consumer group has become a classic one, which is in the log; its members have to rejoin."""
+        group = self._groups[group_id] = Group(group_id, self._limits)
+        now_ms = self._clock.monotonic_ms()
+        self.execute(group, group.adopt(successor.metadata, successor.protocols, successor.cause, now_ms))
+
+    async def written(self, group_id: str) -> None:
+        """Wait until no write of this group is under way."""
+        while (writing := self._persisting.get(group_id)) is not None:
+            await asyncio.wait([writing])
+
+    def resume(self, group: Group) -> None:
+        """The group was out of the registry for a moment, in which its timer may have come for nothing."""
+        self.execute(group, group.timer_expired(self._clock.monotonic_ms()))
+
+    def retire(self, group: Group, error: ErrorCode) -> None:
+        """A consumer group has taken the place of this one; whoever waits is told this error."""
+        timer = self._timers.pop(group.group_id, None)
+        if timer is not None:
+            timer.cancel()
+        self.execute(group, group.delete(error))
+
+    def remove(self, group: Group, error: ErrorCode = ErrorCode.not_coordinator) -> None:
+        """The group is no more; whoever waits is told this error."""
+        if self._groups.get(group.group_id) is group:
+            del self._groups[group.group_id]
+        self.retire(group, error)
+
+    # ---- membership ----
+
+    async def join(self, group_id: str, group: Group | None, make_event: Callable[[int], Join]) -> JoinResult:
+        """Take part in the group's next generation; answered when everybody has joined, or time is up."""
+        if group is None:
+            group = self._groups[group_id] = Group(group_id, self._limits)
+        self._token += 1
+        future: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
+        self._joining[self._token] = future
+        self.execute(group, group.join(make_event(self._token), self._clock.monotonic_ms()))
+        self.drop_if_unused(group)
+        return await future
+
+    async def sync(self, group: Group, make_event: Callable[[int], Sync]) -> SyncResult:
+        """Get a member's assignment; answered when the leader's is in the log."""
+        self._token += 1
+        future: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
+        self._syncing[self._token] = future
+        self.execute(group, group.sync(make_event(self._token)))
+        return await future
+
+    def leave(self, group: Group, members: Sequence[LeavingMember]) -> list[ErrorCode]:
+        """Take members out of their group; one error code for each."""
+        errors, instructions = group.leave(members, self._clock.monotonic_ms())
+        self.execute(group, instructions)
+        self.drop_if_unused(group)
+        return errors
+
+    # ---- instructions ----
+
+    def execute(self, group: Group, instructions: Sequence[Instruction]) -> None:
+        """Do what a group says."""
+        for instruction in instructions:
+            if isinstance(instruction, RespondJoin):
+                joining = self._joining.pop(instruction.token)
+                if not joining.done():  # else the client has gone
+                    joining.set_result(instruction.result)
+            elif isinstance(instruction, RespondSync):
+                syncing = self._syncing.pop(instruction.token)
+                if not syncing.done():
+                    syncing.set_result(instruction.result)
+            elif isinstance(instruction, ArmTimer):
+                self._arm(group, instruction.deadline_ms)
+            elif isinstance(instruction, Explain):
+                logger.info("%s", instruction.text)
+            else:
+                self._persist(group, instruction)
+
+    def _arm(self, group: Group, deadline_ms: int) -> None:
+        if self._is_stopped:
+            return
+        armed = self._timers.get(group.group_id)
+        if armed is not None:
+            armed.cancel()
+        delay_s = max(0, deadline_ms - self._clock.monotonic_ms()) / 1000
+        self._timers[group.group_id] = asyncio.get_running_loop().call_later(delay_s, self._fire, group)
+
+    def _fire(self, group: Group) -> None:
+        if self._groups.get(group.group_id) is not group:
+            return
+        del self._timers[group.group_id]
+        self.execute(group, group.timer_expired(self._clock.monotonic_ms()))
+        self.drop_if_unused(group)
+
+    def _persist(self, group: Group, instruction: Persist) -> None:
+        now_ms = self._clock.now_ms()
+        group.current_state_timestamp_ms = now_ms
+        metadata = replace(instruction.metadata, current_state_timestamp_ms=now_ms)
+        before = self._persisting.get(group.group_id)
+        task = self._spawn(self._write_group(group, instruction.persist_id, metadata, before))
+        self._persisting[group.group_id] = task
+
+    async def _write_group(
+        self, group: Group, persist_id: int, metadata: GroupMetadata, before: asyncio.Task[None] | None
+    ) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait([before])
+        error = ErrorCode.none
+        try:
+            await self._log.write_group(group.group_id, metadata, metadata.current_state_timestamp_ms)
+        except KafkaError as failure:
+            logger.warning(
+                "group %s: generation %d is not written: %s", group.group_id, metadata.generation_id, failure
+            )
+            error = failure.code
+        finally:
+            if self._persisting.get(group.group_id) is asyncio.current_task():
+                del self._persisting[group.group_id]
+        self.execute(group, group.persisted(persist_id, error, self._clock.monotonic_ms()))
+
+    def drop_if_unused(self, group: Group) -> None:
+        """Forget a group that nobody ever became a member of."""
+        is_new = group.generation_id == 0 and group.state is GroupState.EMPTY and not group.pending_joins
+        if is_new and group.current_state_timestamp_ms < 0 and not self._log.partitions_of(group.group_id):
+            self.remove(group)

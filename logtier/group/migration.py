@@ -1,0 +1,136 @@
+"""From a classic group to a consumer group and back, while members are in it (KIP-848's online migration). Pure.
+
+Up: the first member of the consumer protocol joins a classic group of consumers. The others go on with JoinGroup,
+SyncGroup and Heartbeat; the broker answers them out of the consumer group (`mixed_group`). Down: the last member of the
+consumer protocol goes; those that are left form a classic group, and rebalance.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from logtier.group.consumer_member import ClassicProtocols, ConsumerMember, MemberState, Partitions
+from logtier.group.consumer_protocol import PROTOCOL_TYPE, encode_assignment, parse_assignment, parse_subscription
+from logtier.group.consumer_records import (
+    CurrentValue,
+    EpochValue,
+    MemberValue,
+    RecordKind,
+    TargetEpochValue,
+    TargetValue,
+)
+from logtier.group.consumer_state import ConsumerState, existing, metadata_hash
+from logtier.group.consumer_step import ClassicSuccessor, ConsumerGroupLimits
+from logtier.group.events import GroupMetadata, MemberMetadata
+from logtier.group.group import Group
+from logtier.metadata.image import MetadataImage
+from logtier.protocol.errors import ErrorCode, KafkaError
+
+#: Assignors of clients whose assignments carry nothing that would be missed. (librdkafka sends a member's own data back
+#: with its assignment, so a group of cooperative-sticky members seems to have an assignor of its own.)
+_KNOWN_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+
+
+def upgraded(group: Group, image: MetadataImage, limits: ConsumerGroupLimits) -> ConsumerState:
+    """The consumer group that a classic group with members becomes: same members, same assignment.
+
+    Raises:
+        KafkaError: group_id_not_found, with the reason why it has to stay as it is.
+    """
+    if not limits.allows_upgrade:
+        raise _cannot_upgrade(group, "online upgrade is disabled")
+    if group.protocol_type != PROTOCOL_TYPE:
+        raise _cannot_upgrade(group, "the group does not use the consumer embedded protocol")
+    if len(group.members) > limits.max_size:
+        raise _cannot_upgrade(group, "the group size exceeds the consumer group maximum size")
+    state = ConsumerState(group.group_id)
+    for member in group.members:
+        # In a rebalance the protocol is not settled; all protocols of a consumer carry the same subscription.
+        subscription_bytes = member.protocols.get(group.protocol_name or "") or next(iter(member.protocols.values()))
+        try:
+            subscription = parse_subscription(subscription_bytes)
+            by_name, has_user_data = parse_assignment(member.assignment)
+        except (struct.error, ValueError) as error:
+            raise _cannot_upgrade(group, "the embedded consumer protocol is malformed") from error
+        if has_user_data and group.protocol_name not in _KNOWN_ASSIGNORS:
+            raise _cannot_upgrade(
+                group,
+                "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "
+                "assignor before re-attempting the upgrade",
+            )
+        assigned = by_topic_id(by_name, image)
+        told = ConsumerMember(
+            member.member_id,
+            group.generation_id,
+            group.generation_id,
+            MemberState.STABLE,
+            member.group_instance_id,
+            subscription.rack_id,
+            member.rebalance_timeout_ms,
+            member.client_id,
+            member.client_host,
+            subscription.topics,
+            assigned=assigned,
+            classic=ClassicProtocols(member.session_timeout_ms, tuple(member.protocols.items())),
+        )
+        state.apply(RecordKind.MEMBER, member.member_id, MemberValue.of(told))
+        state.apply(RecordKind.CURRENT, member.member_id, CurrentValue.of(told))
+        state.apply(RecordKind.TARGET, member.member_id, TargetValue(assigned))
+    hashed = metadata_hash(state.subscribed_topics(), image)
+    state.apply(RecordKind.EPOCH, "", EpochValue(group.generation_id, hashed))
+    state.apply(RecordKind.TARGET_EPOCH, "", TargetEpochValue(group.generation_id))
+    return state
+
+
+def successor(
+    state: ConsumerState, members: Sequence[ConsumerMember], image: MetadataImage, cause: str
+) -> ClassicSuccessor | None:
+    """The classic group of these members, all of which speak the classic protocol; None if they have none in common."""
+    protocols: dict[str, Mapping[str, bytes]] = {
+        member.member_id: dict(member.classic.protocols) for member in members if member.classic is not None
+    }
+    common = set.intersection(*(set(names) for names in protocols.values()))
+    name = next((each for each in next(iter(protocols.values())) if each in common), None)
+    if name is None:
+        return None
+    written = []
+    for member in members:
+        assert member.classic is not None
+        written.append(
+            MemberMetadata(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms,
+                member.classic.session_timeout_ms,
+                protocols[member.member_id][name],
+                classic_assignment(member, state.target_of(member.member_id), image),
+            )
+        )
+    metadata = GroupMetadata(PROTOCOL_TYPE, state.epoch, name, None, tuple(written))
+    return ClassicSuccessor(metadata, protocols, f"{cause}; the group is a classic one again")
+
+
+def classic_assignment(member: ConsumerMember, partitions: Partitions, image: MetadataImage) -> bytes:
+    """Partitions as a member of the classic protocol reads them."""
+    assert member.classic is not None
+    version = struct.unpack_from(">h", member.classic.protocols[0][1])[0]
+    return encode_assignment(version, {name: indexes for name, (_, indexes) in existing(partitions, image).items()})
+
+
+def by_topic_id(by_name: Mapping[str, frozenset[int]], image: MetadataImage) -> Partitions:
+    """Partitions by topic id; those of topics that are gone are left out."""
+    found: dict[UUID, frozenset[int]] = {}
+    for name, indexes in by_name.items():
+        topic = image.topic(name)
+        if topic is not None and indexes:
+            found[topic.topic_id] = indexes
+    return found
+
+
+def _cannot_upgrade(group: Group, why: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.group_id_not_found, f"Cannot upgrade classic group {group.group_id} to consumer group because {why}."
+    )

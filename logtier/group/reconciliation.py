@@ -1,0 +1,99 @@
+"""How a member gets from what it has to what it shall have: first it gives up, then it is given (KIP-848). Pure.
+
+Stable --a newer target: something to give up--> UnrevokedPartitions --the member says that it has--> (again)
+Stable --a newer target: nothing to give up--> Stable, or UnreleasedPartitions while others still own some of it
+UnreleasedPartitions --another one has given them up--> Stable
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from uuid import UUID
+
+from logtier.group.consumer_member import NO_PARTITIONS, ConsumerMember, MemberState, Partitions, without_empty
+from logtier.protocol.errors import ErrorCode, KafkaError
+
+Owner = Callable[[UUID, int], str | None]
+
+
+def reconcile(
+    member: ConsumerMember, target_epoch: int, target: Partitions, reported: Partitions | None, owner: Owner
+) -> ConsumerMember:
+    """The member one step nearer to its target; the same one if it has to wait.
+
+    Args:
+        reported: The partitions that the member says it has; None if it says nothing.
+        owner: Who a partition belongs to at present, None for nobody.
+
+    Raises:
+        KafkaError: fenced_member_epoch, for a state that this version does not know.
+    """
+    if member.is_reconciled_to(target_epoch):
+        return member
+    match member.state:
+        case MemberState.UNREVOKED_PARTITIONS:
+            if _still_has(reported, member.revoking):
+                return member
+            # It acknowledged: others may have those now. It goes on from the epoch that it revoked for.
+            return _next(member, member.member_epoch + 1, target_epoch, target, reported, owner)
+        case MemberState.STABLE | MemberState.UNRELEASED_PARTITIONS:
+            return _next(member, member.member_epoch, target_epoch, target, reported, owner)
+        case _:
+            if reported is None or reported:
+                raise KafkaError(
+                    ErrorCode.fenced_member_epoch,
+                    "The consumer group member is in a unknown state. The member must abandon all its partitions and "
+                    "rejoin.",
+                )
+            return _next(member, target_epoch, target_epoch, target, reported, owner)
+
+
+def _next(
+    member: ConsumerMember,
+    epoch: int,
+    target_epoch: int,
+    target: Partitions,
+    reported: Partitions | None,
+    owner: Owner,
+) -> ConsumerMember:
+    kept: dict[UUID, set[int]] = {}
+    revoking: dict[UUID, set[int]] = {}
+    is_waiting = False
+    gained: dict[UUID, set[int]] = {}
+    for topic_id in target.keys() | member.assigned.keys():
+        wanted = target.get(topic_id, frozenset())
+        has = member.assigned.get(topic_id, frozenset())
+        kept[topic_id] = set(wanted & has)
+        revoking[topic_id] = set(has - wanted)
+        for index in wanted - has:
+            owned_by = owner(topic_id, index)
+            if owned_by is None:
+                gained.setdefault(topic_id, set()).add(index)
+            else:
+                is_waiting = True
+    to_revoke = without_empty(revoking)
+    if to_revoke and _still_has(reported, to_revoke):
+        return replace(
+            member,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            previous_member_epoch=member.member_epoch,
+            member_epoch=epoch,
+            assigned=without_empty(kept),
+            revoking=to_revoke,
+        )
+    for topic_id, indexes in gained.items():
+        kept[topic_id] |= indexes
+    return replace(
+        member,
+        state=MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE,
+        previous_member_epoch=member.member_epoch,
+        member_epoch=target_epoch,
+        assigned=without_empty(kept),
+        revoking=NO_PARTITIONS,
+    )
+
+
+def _still_has(reported: Partitions | None, some: Partitions) -> bool:
+    """Whether the member has some of these, or may have: it did not say."""
+    if reported is None:
+        return True
+    return any(not indexes.isdisjoint(reported.get(topic_id, ())) for topic_id, indexes in some.items())

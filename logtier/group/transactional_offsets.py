@@ -1,0 +1,85 @@
+"""Offsets that producers commit as part of their transactions (KIP-98, KIP-447)."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from logtier.group.offsets import CommittedOffset
+from logtier.group.offsets_topic import OFFSETS_TOPIC
+from logtier.group.registry import GroupRegistry
+from logtier.group.state_log import StateLog
+from logtier.log.producer_state import Verification
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.runtime.clock import Clock
+
+#: The log's strings have int16 lengths.
+GROUP_ID_BYTES_MAX: Final = 32_000
+
+
+class TransactionalOffsets:
+    """The group coordinator's part in transactions: commits that count from their transaction's marker on."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        log: StateLog,
+        groups: GroupRegistry,
+        availability: Callable[[str], ErrorCode],
+        make_group: Callable[[str], None],
+    ) -> None:
+        self._clock = clock
+        self._log = log
+        self._groups = groups
+        self._availability = availability
+        self._make_group = make_group
+
+    async def commit(
+        self,
+        group_id: str,
+        *,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+        producer_id: int,
+        producer_epoch: int,
+        commits: Mapping[TopicPartition, CommittedOffset],
+        verification: Verification | None,
+    ) -> None:
+        """Commit offsets in an open transaction, all or none; returns when they are in the log.
+
+        Args:
+            verification: That the transaction includes the group's partition of the log, if it is new there.
+
+        Raises:
+            KafkaError: what every partition of the request is answered with.
+        """
+        error = self._availability(group_id)
+        if error is not ErrorCode.none:
+            raise KafkaError(error)
+        group = self._groups.get(group_id)
+        if group is not None:
+            group.check_offset_commit(
+                member_id, group_instance_id, generation_id, self._clock.monotonic_ms(), is_transactional=True
+            )
+        elif generation_id >= 0:
+            raise KafkaError(ErrorCode.illegal_generation, f"group {group_id} does not exist")
+        elif len(group_id.encode()) > GROUP_ID_BYTES_MAX:
+            raise KafkaError(ErrorCode.invalid_group_id, f"a group id has at most {GROUP_ID_BYTES_MAX} bytes")
+        if not commits:
+            return
+        await self._log.write_transactional_offsets(
+            group_id, producer_id, producer_epoch, commits, self._clock.now_ms(), verification
+        )
+        if group_id not in self._groups:
+            self._make_group(group_id)
+
+    def marker_written(
+        self, topic_partition: TopicPartition, producer_id: int, marker_offset: int, committed: bool
+    ) -> None:
+        """A marker was appended somewhere: what its transaction has committed is read from now on, or is gone."""
+        if topic_partition.topic == OFFSETS_TOPIC:
+            self._log.end_transaction(topic_partition.partition, producer_id, marker_offset, committed=committed)
+
+    def is_pending(self, group_id: str, topic_partition: TopicPartition) -> bool:
+        """Whether an open transaction is about to change what a group has committed for a partition."""
+        return self._log.pending.has(group_id, topic_partition)

@@ -1,0 +1,38 @@
+"""AddOffsetsToTxn: what a group is about to commit becomes part of a transaction (before transaction.version 2)."""
+
+import logging
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.security.operations import AclOperation, ResourceType
+from logtier.transaction.metadata import TRANSACTION_VERSION_CLASSIC, ProducerIdAndEpoch
+
+API_KEY = 25
+VERSIONS = (0, 4)
+
+#: Before, a fenced producer is told that its epoch is invalid.
+_FENCED_FROM = 2
+
+log = logging.getLogger(__name__)
+
+
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Add the group's partition of `__consumer_offsets`."""
+    if not context.is_authorized(AclOperation.write, ResourceType.transactional_id, request.transactional_id):
+        return {"error_code": ErrorCode.transactional_id_authorization_failed}
+    if not context.is_authorized(AclOperation.read, ResourceType.group, request.group_id):
+        return {"error_code": ErrorCode.group_authorization_failed}
+    services = context.services
+    producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+    try:
+        partition = await services.groups.offsets_partition(request.group_id)
+        await services.transactions.add_partitions(
+            request.transactional_id, producer, {partition}, client_version=TRANSACTION_VERSION_CLASSIC
+        )
+    except KafkaError as error:
+        log.info("refused offsets of client %s at %s: %s", context.client_id, context.client_host, error)
+        if error.code is ErrorCode.producer_fenced and context.api_version < _FENCED_FROM:
+            return {"error_code": ErrorCode.invalid_producer_epoch}
+        return {"error_code": error.code}
+    return {"error_code": ErrorCode.none}

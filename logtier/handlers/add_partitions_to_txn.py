@@ -1,0 +1,119 @@
+"""AddPartitionsToTxn: partitions become part of a transaction before anything is written to them.
+
+Versions up to 3 come from producers (before transaction.version 2), one transaction a request. Versions 4 and 5 come
+from brokers, for records that clients send them: several transactions, to be added or only to be verified (KIP-890).
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+from logtier.metadata.topic_names import INTERNAL_TOPICS
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.security.operations import AclOperation, ResourceType
+from logtier.transaction.metadata import (
+    TRANSACTION_VERSION_CLASSIC,
+    TRANSACTION_VERSION_WITH_EPOCH_BUMPS,
+    ProducerIdAndEpoch,
+)
+
+API_KEY = 24
+VERSIONS = (0, 5)
+
+#: Several transactions in one request, sent by brokers.
+_BATCHED_FROM = 4
+#: Before, a fenced producer is told that its epoch is invalid.
+_FENCED_FROM = 2
+
+log = logging.getLogger(__name__)
+
+
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Add the partitions of each transaction, all or none."""
+    if context.api_version >= _BATCHED_FROM:
+        context.require_cluster(AclOperation.cluster_action)
+        results = [
+            {
+                "transactional_id": each.transactional_id,
+                "topic_results": await _transaction(
+                    each.transactional_id,
+                    ProducerIdAndEpoch(each.producer_id, each.producer_epoch),
+                    each.topics,
+                    context,
+                    verify_only=each.verify_only,
+                ),
+            }
+            for each in request.transactions
+        ]
+        return {"error_code": ErrorCode.none, "results_by_transaction": results}
+    results = await _transaction(
+        request.v3_and_below_transactional_id,
+        ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
+        request.v3_and_below_topics,
+        context,
+        verify_only=False,
+    )
+    return {"results_by_topic_v3_and_below": results}
+
+
+async def _transaction(
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    topics: Iterable[Any],
+    context: RequestContext,
+    *,
+    verify_only: bool,
+) -> list[dict[str, Any]]:
+    wanted = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+    is_from_client = context.api_version < _BATCHED_FROM
+    if is_from_client and not context.is_authorized(
+        AclOperation.write, ResourceType.transactional_id, transactional_id
+    ):
+        return _results(dict.fromkeys(wanted, ErrorCode.transactional_id_authorization_failed))
+    errors = {key: _problem(key, context, is_from_client=is_from_client) for key in wanted}
+    if any(errors.values()):
+        # One that cannot be added keeps the others out.
+        return _results({key: code or ErrorCode.operation_not_attempted for key, code in errors.items()})
+    partitions = frozenset(wanted)
+    transactions = context.services.transactions
+    try:
+        if verify_only:
+            missing = transactions.verify_partitions(transactional_id, producer, partitions)
+            return _results(
+                {key: ErrorCode.transaction_abortable if key in missing else ErrorCode.none for key in wanted}
+            )
+        await transactions.add_partitions(
+            transactional_id,
+            producer,
+            partitions,
+            client_version=TRANSACTION_VERSION_CLASSIC if is_from_client else TRANSACTION_VERSION_WITH_EPOCH_BUMPS,
+        )
+    except KafkaError as error:
+        log.info("refused partitions of client %s at %s: %s", context.client_id, context.client_host, error)
+        code = error.code
+        if code is ErrorCode.producer_fenced and context.api_version < _FENCED_FROM:
+            code = ErrorCode.invalid_producer_epoch
+        return _results(dict.fromkeys(wanted, code))
+    return _results(dict.fromkeys(wanted, ErrorCode.none))
+
+
+def _problem(topic_partition: TopicPartition, context: RequestContext, *, is_from_client: bool) -> ErrorCode:
+    """Why a partition cannot be part of a transaction, or `none`."""
+    name, index = topic_partition
+    if is_from_client and (
+        name in INTERNAL_TOPICS or not context.is_authorized(AclOperation.write, ResourceType.topic, name)
+    ):
+        return ErrorCode.topic_authorization_failed
+    topic = context.services.metadata.image.topic(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.none
+
+
+def _results(errors: dict[TopicPartition, ErrorCode]) -> list[dict[str, Any]]:
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for (topic, partition), code in errors.items():
+        by_topic.setdefault(topic, []).append({"partition_index": partition, "partition_error_code": code})
+    return [{"name": name, "results_by_partition": partitions} for name, partitions in by_topic.items()]

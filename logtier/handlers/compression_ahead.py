@@ -1,0 +1,86 @@
+"""Before a produce is appended: what takes longer than the event loop can bear is done by other threads.
+
+Batches for topics with a codec of their own are compressed, and records for compacted topics are looked at. The log
+does both itself with what is quick; what it gets from here it only writes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeAlias
+
+from logtier.config import TopicConfig
+from logtier.handlers.context import RequestContext
+from logtier.log import record_frames
+from logtier.log.recompression import PRODUCER, is_quick, recompressed
+from logtier.protocol.errors import KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import Buffer
+from logtier.security.operations import AclOperation, ResourceType
+
+Refusals: TypeAlias = Mapping[TopicPartition, KafkaError]
+"""Partitions whose records are not what they say."""
+
+#: Each may hold a few times DECOMPRESSED_BYTES_MAX for hostile batches: this bounds the memory of all clients together.
+_THREADS_MAX: Final = 2
+_threads: Final = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="records")
+
+
+def compress_ahead(request: Any, context: RequestContext) -> Awaitable[Refusals] | None:
+    """Do with a produce request's records what takes long; None where nothing does.
+
+    When the result is there, the request holds what is to be appended, but for what the result refuses. The views into
+    the frame are copied before the first wait.
+    """
+    manager = context.services.replica_manager
+    if not manager.recompressing_topics and not manager.compacted_topics:
+        return None
+    work: list[tuple[Any, TopicPartition, bytes, TopicConfig]] = []
+    for topic_data in request.topic_data:
+        name = topic_data.name or _name(topic_data.topic_id, context)
+        if name not in manager.recompressing_topics and name not in manager.compacted_topics:
+            continue
+        if not context.is_authorized(AclOperation.write, ResourceType.topic, name):
+            continue  # the append says so
+        for data in topic_data.partition_data:
+            if not data.records:
+                continue
+            topic_partition = TopicPartition(name, data.index)
+            try:
+                config = manager.log(topic_partition).config
+            except KafkaError:
+                continue  # the append says why
+            if _takes_long(data.records, config):
+                work.append((data, topic_partition, bytes(data.records), config))
+    return _prepare_all(work) if work else None
+
+
+def _name(topic_id: Any, context: RequestContext) -> str:
+    topic = context.services.metadata.image.topic_by_id(topic_id) if topic_id else None
+    return "" if topic is None else topic.name
+
+
+def _takes_long(records: Buffer, config: TopicConfig) -> bool:
+    if config.compression_type != PRODUCER and not is_quick(records, config):
+        return True
+    return "compact" in config.cleanup_policy and not record_frames.is_quick(records)
+
+
+async def _prepare_all(work: list[tuple[Any, TopicPartition, bytes, TopicConfig]]) -> Refusals:
+    refused: dict[TopicPartition, KafkaError] = {}
+    loop = asyncio.get_running_loop()
+    for data, topic_partition, records, config in work:
+        try:
+            data.records = await loop.run_in_executor(_threads, _prepared, records, config)
+        except KafkaError as error:
+            refused[topic_partition] = error
+    return refused
+
+
+def _prepared(records: Buffer, config: TopicConfig) -> Buffer:
+    """What is to be appended; raises KafkaError for records that are not what they say."""
+    if config.compression_type != PRODUCER:
+        records = memoryview(recompressed(records, config))
+    if "compact" in config.cleanup_policy:
+        records = record_frames.check_keyed_batches(records, config.max_message_bytes)
+    return records

@@ -1,0 +1,31 @@
+"""CreateAcls: make access control lists, each taken or refused by itself."""
+
+from typing import Any
+
+from logtier.handlers.acl_messages import NO_AUTHORIZER, acl_binding
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode
+from logtier.security.operations import AclOperation, ResourceType
+
+API_KEY = 30
+VERSIONS = (1, 3)
+
+
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Make them; needs ALTER on the cluster. They hold when the answer leaves."""
+    if not context.is_authorized(AclOperation.alter, ResourceType.cluster):
+        refusal = (ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
+    elif context.services.authorizer is None:
+        refusal = (ErrorCode.security_disabled, NO_AUTHORIZER)
+    else:
+        errors = await context.services.controller.create_acls([acl_binding(each) for each in request.creations])
+        return {
+            "results": [
+                {
+                    "error_code": ErrorCode.none if error is None else error.code,
+                    "error_message": "" if error is None else error.message,
+                }
+                for error in errors
+            ]
+        }
+    return {"results": [{"error_code": refusal[0], "error_message": refusal[1]} for _ in request.creations]}

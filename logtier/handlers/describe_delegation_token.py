@@ -1,0 +1,14 @@
+"""DescribeDelegationToken: the tokens of their owners (KIP-48). There are none here."""
+
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+from logtier.handlers.delegation_tokens import refusal
+
+API_KEY = 41
+VERSIONS = (1, 3)
+
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:  # noqa: ARG001
+    """Refuse."""
+    return {"error_code": refusal(context), "tokens": []}

@@ -1,0 +1,106 @@
+"""DescribeTopicPartitions: topics with their partitions, page by page (KIP-966)."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from logtier.handlers.authorized_operations import NOT_ASKED, authorized_operations
+from logtier.handlers.context import RequestContext
+from logtier.metadata.image import PartitionImage, TopicImage
+from logtier.metadata.topic_names import topic_name_problem
+from logtier.protocol.errors import ErrorCode
+from logtier.security.operations import AclOperation, ResourceType
+
+API_KEY = 75
+VERSIONS = (0, 0)
+
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Describe the named topics (all where none is named) in order of name, from the cursor on, up to the limit.
+
+    A cursor has to point at one of the named topics; where it does not, all of them are refused.
+    """
+    image = context.services.metadata.image
+    cursor = request.cursor
+    is_all = not request.topics
+    names = sorted(image.topics if is_all else {topic.name for topic in request.topics})
+    first_index = 0
+    if cursor is not None:
+        if cursor.partition_index < 0 or not (is_all or cursor.topic_name in names):
+            return {"topics": [_refused(topic.name, ErrorCode.invalid_request) for topic in request.topics]}
+        names = [name for name in names if name >= cursor.topic_name]
+        if names and names[0] == cursor.topic_name:
+            first_index = cursor.partition_index
+    limit = min(request.response_partition_limit, context.services.config.max_request_partition_size_limit)
+    return _page(names, first_index, max(1, limit), is_all, context)
+
+
+def _page(names: Iterable[str], first_index: int, limit: int, is_all: bool, context: RequestContext) -> dict[str, Any]:
+    topics: list[dict[str, Any]] = []
+    next_cursor = None
+    left = limit
+    for name in names:
+        start, first_index = first_index, 0
+        if not context.is_authorized(AclOperation.describe, ResourceType.topic, name, log_denied=not is_all):
+            if not is_all:
+                topics.append(_refused(name, ErrorCode.topic_authorization_failed))
+            continue
+        if left == 0:
+            next_cursor = {"topic_name": name, "partition_index": 0}
+            break
+        topic = context.services.metadata.image.topic(name)
+        if topic is None:
+            invalid = topic_name_problem(name) is not None
+            code = ErrorCode.invalid_topic_exception if invalid else ErrorCode.unknown_topic_or_partition
+            operations = authorized_operations(context, ResourceType.topic, name)
+            topics.append(_refused(name, code) | {"topic_authorized_operations": operations})
+            continue
+        end = min(len(topic.partitions), start + left)
+        topics.append(_topic(topic, start, end, context))
+        if end < len(topic.partitions):
+            next_cursor = {"topic_name": name, "partition_index": end}
+            break
+        left -= max(0, end - start)
+    return {"topics": topics, "next_cursor": next_cursor}
+
+
+def _topic(topic: TopicImage, first_index: int, end: int, context: RequestContext) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": [
+            _partition(
+                index,
+                topic.partitions[index],
+                context.services.replica_manager.offline_replicas(topic.name, index),
+            )
+            for index in range(first_index, end)
+        ],
+        "topic_authorized_operations": authorized_operations(context, ResourceType.topic, topic.name),
+    }
+
+
+def _partition(index: int, partition: PartitionImage, offline_replicas: tuple[int, ...]) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.none if partition.leader >= 0 else ErrorCode.leader_not_available,
+        "partition_index": index,
+        "leader_id": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "eligible_leader_replicas": (),
+        "last_known_elr": (),
+        "offline_replicas": offline_replicas,
+    }
+
+
+def _refused(name: str, error_code: ErrorCode) -> dict[str, Any]:
+    return {
+        "error_code": error_code,
+        "name": name,
+        "topic_id": None,
+        "is_internal": False,
+        "partitions": [],
+        "topic_authorized_operations": NOT_ASKED,
+    }

@@ -1,0 +1,69 @@
+"""OffsetForLeaderEpoch: where a leader epoch ended (KIP-101, KIP-279, KIP-320).
+
+Replicas and consumers compare it with what they have read: what they have beyond it was lost with the old leader.
+"""
+
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+from logtier.log.leader_epochs import EpochEnd
+from logtier.log.log import Log
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.replication.partition import Partition
+from logtier.security.operations import AclOperation, ResourceType
+
+API_KEY = 23
+VERSIONS = (2, 4)
+
+_UNDEFINED = -1
+
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Look up each partition by itself. It takes DESCRIBE of the topic, or what replicas may do."""
+    is_replica = context.is_authorized(AclOperation.cluster_action, ResourceType.cluster, log_denied=False)
+    topics = []
+    for topic in request.topics:
+        allowed = is_replica or context.is_authorized(AclOperation.describe, ResourceType.topic, topic.topic)
+        topics.append(
+            {
+                "topic": topic.topic,
+                "partitions": [
+                    _partition(TopicPartition(topic.topic, wanted.partition), wanted, context)
+                    if allowed
+                    else _refused(wanted.partition, ErrorCode.topic_authorization_failed)
+                    for wanted in topic.partitions
+                ],
+            }
+        )
+    return {"topics": topics}
+
+
+def _partition(topic_partition: TopicPartition, wanted: Any, context: RequestContext) -> dict[str, Any]:
+    try:
+        partition = context.services.replica_manager.partition(topic_partition)
+        partition.check_leader(wanted.current_leader_epoch)
+    except KafkaError as error:
+        return _refused(topic_partition.partition, error.code)
+    leader_epoch, end_offset = _end_of(partition, wanted.leader_epoch)
+    return {
+        "error_code": ErrorCode.none,
+        "partition": topic_partition.partition,
+        "leader_epoch": leader_epoch,
+        "end_offset": end_offset,
+    }
+
+
+def _end_of(partition: Partition[Log], leader_epoch: int) -> EpochEnd:
+    """The leader's own epoch may have no records yet: it begins, and so far ends, at the log's end."""
+    log = partition.log
+    if leader_epoch == partition.leader_epoch:
+        return EpochEnd(leader_epoch, log.log_end_offset)
+    latest = log.leader_epochs.latest
+    if _UNDEFINED < latest < leader_epoch < partition.leader_epoch:
+        return EpochEnd(latest, log.log_end_offset)
+    return log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
+
+
+def _refused(index: int, error_code: ErrorCode) -> dict[str, Any]:
+    return {"error_code": error_code, "partition": index, "leader_epoch": _UNDEFINED, "end_offset": _UNDEFINED}

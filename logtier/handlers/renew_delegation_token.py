@@ -1,0 +1,14 @@
+"""RenewDelegationToken: a token is valid for longer (KIP-48). There are none here."""
+
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+from logtier.handlers.delegation_tokens import NEVER, refusal
+
+API_KEY = 39
+VERSIONS = (1, 2)
+
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:  # noqa: ARG001
+    """Refuse."""
+    return {"error_code": refusal(context), "expiry_timestamp": NEVER}

@@ -1,0 +1,34 @@
+"""SaslHandshake: the client names the mechanism that it authenticates by; the answer lists those that there are.
+
+After version 0 tokens follow in frames of their own, after version 1 in SaslAuthenticate.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode
+
+API_KEY = 17
+VERSIONS = (0, 1)
+
+logger = logging.getLogger(__name__)
+
+
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Begin an authentication; a mechanism that there is not ends the connection after the answer."""
+    sasl = context.sasl
+    if sasl is None:
+        return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
+    error = sasl.handshake(request.mechanism, context.api_version, context.services.clock.monotonic_ms())
+    if error == ErrorCode.unsupported_sasl_mechanism:
+        logger.warning(
+            "a client at %s wants to authenticate by %r; the listener %s has %s",
+            context.client_host,
+            request.mechanism[:64],
+            context.listener.name,
+            ", ".join(sasl.mechanisms),
+        )
+        await asyncio.sleep(sasl.listener.failure_delay_ms / 1000)
+    return {"error_code": error, "mechanisms": sasl.mechanisms}

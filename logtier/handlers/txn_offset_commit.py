@@ -1,0 +1,150 @@
+"""TxnOffsetCommit: how far a group has read, committed together with what a producer writes (KIP-98, KIP-447).
+
+The offsets are in the log when this is answered, and read when their transaction is committed. From version 5 on
+(transaction.version 2) the request also makes them part of the transaction, which AddOffsetsToTxn did before.
+"""
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from logtier.group.offsets import NO_LEADER_EPOCH, CommittedOffset
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import NO_SEQUENCE
+from logtier.security.operations import AclOperation, ResourceType
+
+API_KEY = 28
+VERSIONS = (0, 5)
+
+_LEADER_EPOCH_FROM: Final = 2
+#: Before, a producer cannot bear to hear of loading (KAFKA-7296).
+_LOADING_FROM: Final = 2
+#: From here on a producer knows that a transaction can be aborted and tried again (KIP-1050).
+_ABORTABLE_FROM: Final = 4
+#: From here on the request adds the group's offsets to the transaction.
+_ADDS_FROM: Final = 5
+
+_NO_GENERATION: Final = -1
+_CODES: Final = {
+    ErrorCode.producer_fenced: ErrorCode.invalid_producer_epoch,
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+}
+
+log = logging.getLogger(__name__)
+
+
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Commit what names an existing partition; unknown partitions and overlong metadata are refused one by one."""
+    image = context.services.metadata.image
+    metadata_max = context.services.config.offset_metadata_max_bytes
+    now_ms = context.services.clock.now_ms()
+    has_epoch = context.api_version >= _LEADER_EPOCH_FROM
+    refusal = _refusal(request, context)
+    commits: dict[TopicPartition, CommittedOffset] = {}
+    accepted = []
+    topics = []
+    for requested in request.topics:
+        topic = image.topic(requested.name)
+        partition_count = 0 if topic is None else len(topic.partitions)
+        denial = refusal
+        if denial is None and not context.is_authorized(AclOperation.read, ResourceType.topic, requested.name):
+            denial = ErrorCode.topic_authorization_failed
+        partitions = []
+        for partition in requested.partitions:
+            index = partition.partition_index
+            metadata = partition.committed_metadata or ""
+            answer = {"partition_index": index, "error_code": ErrorCode.none}
+            if denial is not None:
+                answer["error_code"] = denial
+            elif not 0 <= index < partition_count:
+                answer["error_code"] = ErrorCode.unknown_topic_or_partition
+            elif len(metadata) > metadata_max:
+                answer["error_code"] = ErrorCode.offset_metadata_too_large
+            else:
+                accepted.append(answer)
+                commits[TopicPartition(requested.name, index)] = CommittedOffset(
+                    partition.committed_offset,
+                    partition.committed_leader_epoch if has_epoch else NO_LEADER_EPOCH,
+                    metadata,
+                    now_ms,
+                    topic_id=None if topic is None else topic.topic_id,
+                )
+            partitions.append(answer)
+        topics.append({"name": requested.name, "partitions": partitions})
+    if accepted:
+        try:
+            await _commit(request, commits, context)
+        except KafkaError as error:
+            log.info("refused TxnOffsetCommit of client %s at %s: %s", context.client_id, context.client_host, error)
+            for answer in accepted:
+                answer["error_code"] = _told(error.code, context)
+    return {"topics": topics}
+
+
+def _refusal(request: Any, context: RequestContext) -> ErrorCode | None:
+    """Why nothing of the request can be done."""
+    if not context.is_authorized(AclOperation.write, ResourceType.transactional_id, request.transactional_id):
+        return ErrorCode.transactional_id_authorization_failed
+    if not context.is_authorized(AclOperation.read, ResourceType.group, request.group_id):
+        return ErrorCode.group_authorization_failed
+    return None if request.group_id else ErrorCode.invalid_group_id
+
+
+async def _commit(request: Any, commits: dict[TopicPartition, CommittedOffset], context: RequestContext) -> None:
+    services = context.services
+    partition = await services.groups.offsets_partition(request.group_id)
+    verification = services.replica_manager.begin_verification(
+        partition,
+        request.producer_id,
+        request.producer_epoch,
+        NO_SEQUENCE,
+        is_epoch_bumped=context.api_version >= _ADDS_FROM,
+    )
+    if verification is not None:
+        await _verify(request, partition, context)
+    await services.groups.transactional.commit(
+        request.group_id,
+        member_id=getattr(request, "member_id", ""),
+        group_instance_id=getattr(request, "group_instance_id", None),
+        generation_id=getattr(request, "generation_id", _NO_GENERATION),
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        commits=commits,
+        verification=verification,
+    )
+
+
+async def _verify(request: Any, partition: TopicPartition, context: RequestContext) -> None:
+    """Ask the transaction coordinator; a transaction that is still being ended is worth a few questions more."""
+    services = context.services
+    adds = context.api_version >= _ADDS_FROM
+    if not adds and not services.config.transaction_partition_verification_enable:
+        return
+    waited_ms = 0
+    while True:
+        try:
+            answer = services.transactions.verify_partition(
+                request.transactional_id, request.producer_id, request.producer_epoch, partition, add=adds
+            )
+            if answer is not None:
+                await answer
+        except KafkaError as error:
+            is_passing = adds and error.code is ErrorCode.concurrent_transactions
+            if not is_passing or waited_ms >= services.config.add_partitions_to_txn_retry_backoff_max_ms:
+                raise
+            waited_ms += services.config.add_partitions_to_txn_retry_backoff_ms
+            await asyncio.sleep(services.config.add_partitions_to_txn_retry_backoff_ms / 1000)
+        else:
+            return
+
+
+def _told(code: ErrorCode, context: RequestContext) -> ErrorCode:
+    """What the client is told, in codes that its version knows."""
+    if code is ErrorCode.transaction_abortable and context.api_version < _ABORTABLE_FROM:
+        return ErrorCode.invalid_txn_state
+    if code is ErrorCode.coordinator_load_in_progress and context.api_version < _LOADING_FROM:
+        return ErrorCode.coordinator_not_available
+    return _CODES.get(code, code)

@@ -1,0 +1,24 @@
+"""UnregisterBroker: forget a broker that will not come back (KIP-631)."""
+
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode
+from logtier.security.operations import AclOperation
+
+API_KEY = 64
+VERSIONS = (0, 0)
+
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Refuse: brokers are registered for as long as they run, so there is none to forget but those that serve."""
+    context.require_cluster(AclOperation.alter)
+    if request.broker_id not in context.services.metadata.image.brokers:
+        return {
+            "error_code": ErrorCode.broker_id_not_registered,
+            "error_message": f"Broker ID {request.broker_id} is not currently registered",
+        }
+    return {
+        "error_code": ErrorCode.invalid_request,
+        "error_message": f"Broker {request.broker_id} is running; its registration ends when it is stopped.",
+    }

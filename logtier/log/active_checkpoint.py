@@ -1,0 +1,110 @@
+"""What is known of the segment that is written to, up to an offset: a start after a crash reads on from there."""
+
+import struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from logtier.log.offset_index import OffsetIndex
+from logtier.log.time_index import TimeIndex
+from logtier.runtime.disk import Disk
+
+FILE_NAME: Final = "active-segment-checkpoint"
+
+_MAGIC: Final = b"HWAC"
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">4sHI")
+# Base offset, end offset, position, greatest timestamp and its offset, first timestamp, bytes since the last index
+# entry; then the sizes of the five parts that follow.
+_FIELDS: Final = struct.Struct(">qqqqqqqIIIII")
+_EPOCH: Final = struct.Struct(">iq")
+
+
+class SegmentState(NamedTuple):
+    """What a segment knows of the batches before `position`, which end at `end_offset`."""
+
+    base_offset: int
+    end_offset: int
+    position: int
+    max_timestamp_ms: int
+    max_timestamp_offset: int
+    first_timestamp_ms: int
+    bytes_since_index: int
+    offset_index: OffsetIndex
+    time_index: TimeIndex
+    transaction_index: bytes
+
+
+class ActiveCheckpoint(NamedTuple):
+    """The state of a log's last segment at an offset, and of producers and leader epochs there.
+
+    Without it such a segment is checked from its beginning after a crash, up to `segment.bytes` of it. It is believed
+    only below the recovery point, that is where the batches are on the device; its file, beside the segments, has a
+    checksum, and is replaced as a whole.
+    """
+
+    segment: SegmentState
+    producers: bytes
+    epochs: tuple[tuple[int, int], ...]
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        segment = self.segment
+        parts = (
+            segment.offset_index.to_bytes(),
+            segment.time_index.to_bytes(),
+            segment.transaction_index,
+            self.producers,
+            b"".join(_EPOCH.pack(*epoch) for epoch in self.epochs),
+        )
+        fields = _FIELDS.pack(
+            segment.base_offset,
+            segment.end_offset,
+            segment.position,
+            segment.max_timestamp_ms,
+            segment.max_timestamp_offset,
+            segment.first_timestamp_ms,
+            segment.bytes_since_index,
+            *map(len, parts),
+        )
+        body = b"".join((fields, *parts))
+        return _HEAD.pack(_MAGIC, _VERSION, crc32c(body)) + body
+
+
+def write_active_checkpoint(disk: Disk, directory: str, checkpoint: ActiveCheckpoint) -> None:
+    """Replace the file; waits for the device."""
+    disk.write_atomic(f"{directory}/{FILE_NAME}", checkpoint.encode())
+
+
+def remove_active_checkpoint(disk: Disk, directory: str) -> None:
+    """What it says holds no longer."""
+    disk.remove(f"{directory}/{FILE_NAME}")
+
+
+def read_active_checkpoint(disk: Disk, directory: str) -> ActiveCheckpoint | None:
+    """Read the file; None if it is missing or damaged."""
+    try:
+        data = disk.read(f"{directory}/{FILE_NAME}")
+    except FileNotFoundError:
+        return None
+    if len(data) < _HEAD.size + _FIELDS.size:
+        return None
+    magic, version, crc = _HEAD.unpack_from(data)
+    body = memoryview(data)[_HEAD.size :]
+    if (magic, version) != (_MAGIC, _VERSION) or crc32c(body) != crc:
+        return None
+    base, end, position, max_ms, max_offset, first_ms, since_index, *sizes = _FIELDS.unpack_from(body)
+    parts: list[bytes] = []
+    start = _FIELDS.size
+    for size in sizes:
+        parts.append(bytes(body[start : start + size]))
+        start += size
+    offset_index = OffsetIndex.from_bytes(parts[0], position)
+    time_index = TimeIndex.from_bytes(parts[1])
+    if start != len(body) or offset_index is None or time_index is None or len(parts[4]) % _EPOCH.size:
+        return None
+    segment = SegmentState(
+        base, end, position, max_ms, max_offset, first_ms, since_index, offset_index, time_index, parts[2]
+    )
+    pairs = tuple((epoch, offset) for epoch, offset in _EPOCH.iter_unpack(parts[4]))
+    return ActiveCheckpoint(segment, parts[3], pairs)

@@ -1,0 +1,66 @@
+"""Leaving a log folder so that the next start needs no recovery."""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, write_checkpoint
+from logtier.log.log import Log
+from logtier.log.log_directory import LogDirectory
+from logtier.protocol.errors import KafkaError
+from logtier.runtime.disk import Disk
+
+logger = logging.getLogger(__name__)
+
+# Fewer logs than this are synced one by one, so that what others wrote to the same file system is not waited for.
+# More go with the whole file system: thousands of syncs take minutes where one takes a second.
+_SYNCED_ONE_BY_ONE_MAX: Final = 16
+
+
+def stop_cleanly(disk: Disk, directory: LogDirectory, logs: Sequence[Log]) -> None:
+    """Bring all logs of a folder to the device, then write its checkpoints and the clean-stop marker.
+
+    If a log cannot be, there is no marker: the next start then checks the folder. Nothing is raised.
+    """
+    unsynced, failed = _write(logs)
+    try:
+        if not _sync(directory, unsynced) or failed:
+            return
+        for log in logs:
+            log.release()
+        ends = {log.topic_partition: log.log_end_offset for log in logs}
+        starts = {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset > 0}
+        write_checkpoint(disk, directory.path, RECOVERY_POINTS, ends)
+        write_checkpoint(disk, directory.path, LOG_START_OFFSETS, starts)
+        directory.mark_stopped_cleanly()
+    except OSError as error:
+        logger.error("log folder %s is not stopped cleanly: %s", directory.path, error)
+
+
+def _write(logs: Sequence[Log]) -> tuple[list[Log], bool]:
+    """Write what is in memory only; return the logs that have to be synced, and whether one failed."""
+    unsynced: list[Log] = []
+    failed = False
+    for log in logs:
+        try:
+            if log.prepare_close():
+                unsynced.append(log)
+        except (OSError, ValueError, KafkaError) as error:
+            logger.error("%s: cannot be closed: %s", log.topic_partition, error)
+            failed = True
+    return unsynced, failed
+
+
+def _sync(directory: LogDirectory, logs: Sequence[Log]) -> bool:
+    if len(logs) > _SYNCED_ONE_BY_ONE_MAX and directory.file_system is not None and directory.file_system.sync():
+        for log in logs:
+            log.durability.note_synced()
+        return True
+    is_synced = True
+    for log in logs:
+        try:
+            log.sync_prepared()
+        except (OSError, KafkaError) as error:
+            logger.error("%s: cannot be brought to the device: %s", log.topic_partition, error)
+            is_synced = False
+    return is_synced

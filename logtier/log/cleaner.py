@@ -1,0 +1,439 @@
+"""Compaction: chooses the dirtiest log, has a process of its own clean it, and puts the result in its place."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from logtier.config import BrokerConfig
+from logtier.log.checkpoints import read_checkpoint, write_checkpoint
+from logtier.log.cleaner_job import NO_DATA_OFFSET, CleanedGroup, CleanerFailure, CleanerJob, CleanerResult
+from logtier.log.cleaner_policy import Cleanable, SegmentSummary, SourceSegment, dirtiest, find_cleanable, needs_times
+from logtier.log.cleaner_process import CleanerDiedError, CleanerProcess, Worker
+from logtier.log.log import Log
+from logtier.log.segment import LogSegment
+from logtier.log.segment_swap import remove_cleaned, swap_in
+from logtier.protocol.errors import KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.compression import CorruptRecordsError
+from logtier.runtime.clock import Clock
+from logtier.runtime.disk import Disk
+
+_logger = logging.getLogger(__name__)
+
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+
+# A log that ends the cleaner process so often in a row is left alone.
+_DEATHS_MAX: Final = 2
+# Else a backoff of 0 would keep the event loop busy with looking for work.
+_BACKOFF_MS_MIN: Final = 10
+# How long a log rests after a failure that may pass.
+_RETRY_MS: Final = 15_000
+_INDEX_ENTRY_BYTES: Final = 8
+_MB: Final = 1_000_000
+
+
+@dataclass(slots=True)
+class CleanerCounters:
+    """What the cleaner has done since the start; for metrics. Bytes read count both passes."""
+
+    runs: int = 0
+    failures: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    last_run_ms: int = 0
+    dirty_ratio_max: float = 0.0
+    map_utilization_max: float = 0.0
+    #: Why a log is not cleaned any more, until the next start.
+    uncleanable: dict[TopicPartition, str] = field(default_factory=dict)
+
+
+class _AbandonedError(Exception):
+    """The log went, or is no longer what the cleaning was begun with."""
+
+
+class _SwapError(Exception):
+    """The disk failed while files changed their names: the next start brings them in order."""
+
+
+class LogCleaner:
+    """Keeps the logs whose `cleanup.policy` includes compact compact.
+
+    Each cleaning happens in a `CleanerProcess`; this part chooses, swaps and remembers, on the event loop, a few
+    system calls at a time. Invariants: at most `log.cleaner.threads` cleanings are under way, no two of one log; no
+    process stays while there is nothing to clean. Per log folder `cleaner-offset-checkpoint` tells, in Kafka's format,
+    how far each log was cleaned; losing it costs a cleaning, nothing else.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        disk: Disk,
+        clock: Clock,
+        logs: Mapping[TopicPartition, Log],
+        stable_offset: Callable[[TopicPartition], int],
+        *,
+        new_worker: Callable[[], Worker] = CleanerProcess,
+    ) -> None:
+        """`config` gives the broker's present configs, `stable_offset` a partition's last stable offset.
+
+        That may raise KafkaError: the partition has to wait then.
+        """
+        self.counters = CleanerCounters()
+        self._config = config
+        self._disk = disk
+        self._clock = clock
+        self._logs = logs
+        self._stable_offset = stable_offset
+        self._new_worker = new_worker
+        self._idle_workers: list[Worker] = []
+        self._running: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._loop_task: asyncio.Task[None] | None = None
+        self._deaths: dict[TopicPartition, int] = {}
+        self._resting_until_ms: dict[TopicPartition, int] = {}
+        #: The log object beside the offset: another one of the same name has another history.
+        self._cleaned_to: dict[TopicPartition, tuple[Log, int]] = {}
+        self._unwritten: set[str] = set()
+
+    def start(self) -> None:
+        """Begin to work on the logs that are there, and those to come."""
+        self.load_checkpoints()
+        self._loop_task = asyncio.create_task(self._run())
+
+    async def clean_dirtiest(self) -> bool:
+        """Clean the one log that needs it most, here and now; False if none is due."""
+        task = self._begin_next()
+        if task is None:
+            return False
+        await task
+        return True
+
+    def load_checkpoints(self) -> None:
+        """Learn how far the logs that are there were cleaned."""
+        for directory in {os.path.dirname(log.directory) for log in self._logs.values()}:
+            try:
+                offsets = read_checkpoint(self._disk, directory, CLEANER_OFFSETS)
+            except (OSError, ValueError) as error:
+                _logger.warning(
+                    "%s: %s; the compacted logs there are cleaned as if for the first time", directory, error
+                )
+                continue
+            for topic_partition, offset in offsets.items():
+                log = self._logs.get(topic_partition)
+                if log is not None and os.path.dirname(log.directory) == directory:
+                    self._cleaned_to[topic_partition] = (log, offset)
+
+    async def stop(self) -> None:
+        """Give up what is under way; the logs stay as they are, some segments cleaned and others not yet."""
+        tasks = [*self._running.values(), *([self._loop_task] if self._loop_task else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._stop_idle_workers()
+
+    async def _run(self) -> None:
+        while True:
+            config = self._config()
+            try:
+                self._forget_gone_logs()
+                while config.log_cleaner_enable and len(self._running) < config.log_cleaner_threads:
+                    if self._begin_next() is None:
+                        break
+                if not self._running:
+                    await self._stop_idle_workers()
+            except Exception:
+                _logger.exception("the cleaner could not choose a log")
+            backoff_s = max(config.log_cleaner_backoff_ms, _BACKOFF_MS_MIN) / 1000
+            if self._running:
+                running = list(self._running.values())
+                await asyncio.wait(running, timeout=backoff_s, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(backoff_s)
+
+    async def _stop_idle_workers(self) -> None:
+        workers, self._idle_workers = self._idle_workers, []
+        for worker in workers:
+            await worker.stop()
+
+    # -- choosing
+
+    def _begin_next(self) -> asyncio.Task[None] | None:
+        """Begin to clean the dirtiest log of those that are due; None if none is."""
+        now_ms = self._clock.now_ms()
+        found: dict[TopicPartition, tuple[Log, Cleanable]] = {}
+        for topic_partition, log in self._logs.items():
+            if "compact" in log.config.cleanup_policy and self._may_be_cleaned(topic_partition, log):
+                try:
+                    found[topic_partition] = (log, self._cleanable(topic_partition, log, now_ms))
+                except KafkaError:
+                    continue  # not led here, or just being made
+                except (OSError, CorruptRecordsError) as error:
+                    self._give_up_on(topic_partition, str(error))
+        chosen, self.counters.dirty_ratio_max = dirtiest(
+            (topic_partition, cleanable, log.config) for topic_partition, (log, cleanable) in found.items()
+        )
+        if chosen is None:
+            return None
+        log, cleanable = found[chosen]
+        task = asyncio.create_task(self._clean(chosen, log, cleanable), name=f"clean-{chosen}")
+        self._running[chosen] = task
+        task.add_done_callback(lambda _: self._running.pop(chosen, None))
+        return task
+
+    def _may_be_cleaned(self, topic_partition: TopicPartition, log: Log) -> bool:
+        return (
+            topic_partition not in self._running
+            and topic_partition not in self.counters.uncleanable
+            and log.health.failure is None
+            and not log.is_being_copied
+            and self._clock.monotonic_ms() >= self._resting_until_ms.get(topic_partition, 0)
+        )
+
+    def _cleanable(self, topic_partition: TopicPartition, log: Log, now_ms: int) -> Cleanable:
+        known = self._cleaned_to.get(topic_partition)
+        cleaned_to = known[1] if known is not None and known[0] is log else None
+        dirty_from = log.log_start_offset if cleaned_to is None else cleaned_to
+        return find_cleanable(
+            _summaries(log, dirty_from),
+            cleaned_to=cleaned_to,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            stable_offset=self._stable_offset(topic_partition),
+            config=log.config,
+            now_ms=now_ms,
+        )
+
+    # -- cleaning
+
+    async def _clean(self, topic_partition: TopicPartition, log: Log, cleanable: Cleanable) -> None:
+        started_ms = self._clock.monotonic_ms()
+        sources = [segment for segment in log.segments if segment.base_offset < cleanable.end_offset]
+        directory = log.directory
+        worker = self._idle_workers.pop() if self._idle_workers else self._new_worker()
+        is_worker_usable = is_done = False
+        log.is_being_cleaned = True
+        try:
+            job = self._job(log, sources, cleanable)
+            result = await self._follow(worker, job, topic_partition, log, sources)
+            is_worker_usable = True
+            if isinstance(result, CleanerResult):
+                is_done = True
+                self._done(topic_partition, log, result, self._clock.monotonic_ms() - started_ms)
+            elif self._logs.get(topic_partition) is log:
+                self._failed(topic_partition, result)
+        except _AbandonedError:
+            pass
+        except CleanerDiedError as error:
+            self._died(topic_partition, error)
+        except (_SwapError, CorruptRecordsError) as error:
+            self.counters.failures += 1
+            self._give_up_on(topic_partition, str(error))
+        except OSError as error:  # no process to be had
+            self._failed(topic_partition, CleanerFailure(str(error), is_damage=False))
+        finally:
+            log.is_being_cleaned = False
+            if is_worker_usable:
+                self._idle_workers.append(worker)
+            else:
+                await worker.stop()
+            if not is_done:
+                self._remove_left_overs(directory, sources)
+
+    def _job(self, log: Log, sources: Sequence[LogSegment], cleanable: Cleanable) -> CleanerJob:
+        broker, topic = self._config(), log.config
+        processes = max(1, broker.log_cleaner_threads)
+        return CleanerJob(
+            directory=log.directory,
+            segments=[
+                SourceSegment(
+                    segment.base_offset,
+                    segment.size,
+                    segment.size // max(topic.index_interval_bytes, 1) * _INDEX_ENTRY_BYTES,
+                    segment.modified_ms,
+                )
+                for segment in sources
+            ],
+            first_dirty_offset=cleanable.first_dirty_offset,
+            end_offset=cleanable.end_offset,
+            now_ms=self._clock.now_ms(),
+            delete_retention_ms=topic.delete_retention_ms,
+            segment_bytes=topic.segment_bytes,
+            segment_index_bytes=topic.segment_index_bytes,
+            index_interval_bytes=topic.index_interval_bytes,
+            aborted=log.aborted_transactions(sources[0].base_offset, cleanable.end_offset),
+            producers={
+                producer_id: (state.batches[-1].last_offset if state.batches else NO_DATA_OFFSET, state.epoch)
+                for producer_id, state in log.producers
+            },
+            dedupe_buffer_bytes=broker.log_cleaner_dedupe_buffer_size // processes,
+            load_factor=broker.log_cleaner_io_buffer_load_factor,
+            io_buffer_bytes=broker.log_cleaner_io_buffer_size // processes,
+            io_bytes_per_second=broker.log_cleaner_io_max_bytes_per_second / processes,
+        )
+
+    async def _follow(
+        self,
+        worker: Worker,
+        job: CleanerJob,
+        topic_partition: TopicPartition,
+        log: Log,
+        sources: Sequence[LogSegment],
+    ) -> CleanerResult | CleanerFailure:
+        """Swap in each group as it is reported, until the end is."""
+        swapped = 0
+        reports = worker.clean(job)
+        try:
+            async for report in reports:
+                if not isinstance(report, CleanedGroup):
+                    return report
+                group = sources[swapped : swapped + report.source_count]
+                swapped += report.source_count
+                self._check_unchanged(topic_partition, log, job, group, swapped)
+                self._swap_in(log, group, report)
+        finally:
+            if isinstance(reports, AsyncGenerator):
+                await reports.aclose()
+        raise CleanerDiedError("the cleaner process ended")
+
+    def _swap_in(self, log: Log, group: Sequence[LogSegment], report: CleanedGroup) -> None:
+        now_ms = self._clock.now_ms()
+        try:
+            swap_in(self._disk, log, group, size_bytes=report.size_bytes, modified_ms=report.modified_ms, now_ms=now_ms)
+        except OSError as error:
+            log.health.observe(f"rename files in {log.directory}", error)
+            raise _SwapError(f"cannot rename files in {log.directory}: {error.strerror}") from error
+        log.durability.add_names_in(log.directory)
+        log.durability.request()
+
+    def _check_unchanged(
+        self,
+        topic_partition: TopicPartition,
+        log: Log,
+        job: CleanerJob,
+        group: Sequence[LogSegment],
+        swapped: int,
+    ) -> None:
+        """Whether the log still is what the cleaning was begun with; a topic may be deleted, moved, or made anew."""
+        present = {id(segment) for segment in log.segments}
+        sizes = [source.size_bytes for source in job.segments[swapped - len(group) : swapped]]
+        if (
+            self._logs.get(topic_partition) is not log
+            or log.directory != job.directory
+            or log.health.failure is not None
+            or log.is_being_copied
+            or "compact" not in log.config.cleanup_policy
+            or any(id(segment) not in present for segment in group)
+            or [segment.size for segment in group] != sizes
+        ):
+            raise _AbandonedError
+
+    # -- what became of it
+
+    def _done(self, topic_partition: TopicPartition, log: Log, result: CleanerResult, duration_ms: int) -> None:
+        self._deaths.pop(topic_partition, None)
+        counters = self.counters
+        counters.runs += 1
+        counters.bytes_read += result.bytes_read
+        counters.bytes_written += result.bytes_written
+        counters.records_read += result.records_read
+        counters.records_kept += result.records_kept
+        counters.last_run_ms = duration_ms
+        counters.map_utilization_max = max(counters.map_utilization_max, result.map_utilization)
+        self._cleaned_to[topic_partition] = (log, result.cleaned_to)
+        self._unwritten.add(os.path.dirname(log.directory))
+        self._write_checkpoints()
+        _logger.info(
+            "compacted %s up to offset %d in %d ms: %d of %d records stay, %.1f MB",
+            topic_partition,
+            result.cleaned_to,
+            duration_ms,
+            result.records_kept,
+            result.records_read,
+            result.bytes_written / _MB,
+        )
+
+    def _failed(self, topic_partition: TopicPartition, failure: CleanerFailure) -> None:
+        self.counters.failures += 1
+        if failure.is_damage:
+            self._give_up_on(topic_partition, failure.message)
+        else:
+            self._rest(topic_partition, failure.message)
+
+    def _died(self, topic_partition: TopicPartition, error: CleanerDiedError) -> None:
+        self.counters.failures += 1
+        deaths = self._deaths[topic_partition] = self._deaths.get(topic_partition, 0) + 1
+        if deaths >= _DEATHS_MAX:
+            self._give_up_on(topic_partition, f"{error}, {deaths} times")
+        else:
+            self._rest(topic_partition, str(error))
+
+    def _rest(self, topic_partition: TopicPartition, reason: str) -> None:
+        self._resting_until_ms[topic_partition] = self._clock.monotonic_ms() + _RETRY_MS
+        _logger.error("%s: compaction failed, and is tried again later: %s", topic_partition, reason)
+
+    def _give_up_on(self, topic_partition: TopicPartition, reason: str) -> None:
+        self.counters.uncleanable[topic_partition] = reason
+        _logger.error("%s is not compacted any more until the broker is restarted: %s", topic_partition, reason)
+
+    def _remove_left_overs(self, directory: str, sources: Sequence[LogSegment]) -> None:
+        """What a cleaning that did not come to its end has written. A folder that is gone has none."""
+        try:
+            remove_cleaned(self._disk, directory, [segment.base_offset for segment in sources])
+        except OSError as error:
+            _logger.warning("%s: left-overs of a compaction stay until the next start: %s", directory, error)
+
+    def _forget_gone_logs(self) -> None:
+        for topic_partition, (log, _) in list(self._cleaned_to.items()):
+            if self._logs.get(topic_partition) is not log:
+                del self._cleaned_to[topic_partition]
+                self._unwritten.add(os.path.dirname(log.directory))
+        per_log: tuple[MutableMapping[TopicPartition, Any], ...] = (
+            self.counters.uncleanable,
+            self._deaths,
+            self._resting_until_ms,
+        )
+        for known in per_log:
+            for topic_partition in [gone for gone in known if gone not in self._logs]:
+                del known[topic_partition]
+        self._write_checkpoints()
+
+    def _write_checkpoints(self) -> None:
+        for directory in list(self._unwritten):
+            offsets = {
+                topic_partition: offset
+                for topic_partition, (log, offset) in self._cleaned_to.items()
+                if os.path.dirname(log.directory) == directory
+            }
+            self._unwritten.discard(directory)
+            try:
+                # Without waiting for the device: what a power loss leaves of it costs a cleaning at most.
+                write_checkpoint(self._disk, directory, CLEANER_OFFSETS, offsets, sync=False)
+            except OSError as error:
+                _logger.error("%s/%s is not written: %s", directory, CLEANER_OFFSETS, error.strerror)
+
+
+def _summaries(log: Log, dirty_from: int) -> list[SegmentSummary]:
+    """The segments as the choice sees them; their times, where wanted, of the dirty ones only."""
+    segments = log.segments
+    if not needs_times(log.config):
+        return [SegmentSummary(segment.base_offset, segment.size) for segment in segments]
+    found: list[SegmentSummary] = []
+    for i, segment in enumerate(segments):
+        end_offset = segments[i + 1].base_offset if i + 1 < len(segments) else log.log_end_offset
+        if end_offset <= dirty_from or segment.size == 0:
+            found.append(SegmentSummary(segment.base_offset, segment.size))
+            continue
+        newest_ms = segment.max_timestamp_ms
+        found.append(
+            SegmentSummary(
+                segment.base_offset,
+                segment.size,
+                max(0, segment.first_timestamp_ms or 0),
+                segment.modified_ms if newest_ms < 0 else newest_ms,
+            )
+        )
+    return found

@@ -1,0 +1,158 @@
+"""Which log is to be compacted, up to where, and which segments become one. Pure; Kafka's rules."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from logtier.config import TopicConfig
+from logtier.config.definition import LONG_MAX
+from logtier.log.segment import RELATIVE_OFFSET_MAX
+
+
+class SegmentSummary(NamedTuple):
+    """What the choice needs to know of one segment; times are 0 where the topic's configs do not ask for them.
+
+    `first_ms` is the greatest timestamp of its first batch, `newest_ms` of all batches (its file's time without any).
+    """
+
+    base_offset: int
+    size_bytes: int
+    first_ms: int = 0
+    newest_ms: int = 0
+
+
+class Cleanable(NamedTuple):
+    """What cleaning a log would be about.
+
+    Everything before `first_dirty_offset` was cleaned before; nothing from `end_offset` (where a segment begins) on may
+    be touched. `is_overdue` says that a record has waited for longer than max.compaction.lag.ms.
+    """
+
+    first_dirty_offset: int
+    end_offset: int
+    clean_bytes: int
+    cleanable_bytes: int
+    is_overdue: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Share of the log's bytes that were never cleaned, of those that may be; 0 for an empty log.
+
+        >>> Cleanable(10, 20, clean_bytes=300, cleanable_bytes=100, is_overdue=False).dirty_ratio
+        0.25
+        """
+        total_bytes = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total_bytes if total_bytes else 0.0
+
+    def is_due(self, config: TopicConfig) -> bool:
+        """Whether the log is to be cleaned now."""
+        return self.cleanable_bytes > 0 and (self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio)
+
+
+def needs_times(config: TopicConfig) -> bool:
+    """Whether segments' times matter, which costs a look into their files."""
+    return config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < LONG_MAX
+
+
+def find_cleanable(
+    segments: Sequence[SegmentSummary],
+    *,
+    cleaned_to: int | None,
+    log_start_offset: int,
+    log_end_offset: int,
+    stable_offset: int,
+    config: TopicConfig,
+    now_ms: int,
+) -> Cleanable:
+    """Say what of a log may be cleaned; the last of `segments` is the active one.
+
+    `cleaned_to` is the checkpoint of the last cleaning. One that the log does not reach to (it was cut, or begins
+    later) is not believed. Not cleaned are the active segment, what is not stable yet (transactions under way, records
+    that are not replicated), and segments with records younger than min.compaction.lag.ms.
+    """
+    first_dirty = log_start_offset if cleaned_to is None else cleaned_to
+    if not log_start_offset <= first_dirty <= log_end_offset:
+        first_dirty = log_start_offset
+    inactive = segments[:-1]
+    first = _holding(segments, first_dirty)
+    end = min(stable_offset, segments[-1].base_offset)
+    if config.min_compaction_lag_ms > 0:
+        for segment in inactive[first:]:
+            if segment.newest_ms > now_ms - config.min_compaction_lag_ms:
+                end = min(end, segment.base_offset)
+                break
+    # Whole segments only: the one that holds the first offset that may not be touched stays as it is.
+    end = segments[_holding(segments, end)].base_offset
+    earliest_ms = min((segment.first_ms for segment in inactive[first:] if segment.first_ms > 0), default=LONG_MAX)
+    return Cleanable(
+        first_dirty,
+        max(end, first_dirty),
+        sum(segment.size_bytes for segment in segments if segment.base_offset < first_dirty),
+        sum(segment.size_bytes for segment in segments[first:] if segment.base_offset < end),
+        earliest_ms < now_ms - config.max_compaction_lag_ms,
+    )
+
+
+def _holding(segments: Sequence[SegmentSummary], offset: int) -> int:
+    """Index of the segment that holds the offset; the first one for an offset before all."""
+    found = 0
+    for i, segment in enumerate(segments):
+        if segment.base_offset > offset:
+            break
+        found = i
+    return found
+
+
+_Name = TypeVar("_Name")
+
+
+def dirtiest(candidates: Iterable[tuple[_Name, Cleanable, TopicConfig]]) -> tuple[_Name | None, float]:
+    """Choose the log to clean next, and tell the highest dirty ratio of all; None when none is due."""
+    chosen: _Name | None = None
+    chosen_ratio = -1.0
+    ratio_max = 0.0
+    for name, cleanable, config in candidates:
+        ratio = cleanable.dirty_ratio
+        ratio_max = max(ratio_max, ratio)
+        if ratio > chosen_ratio and cleanable.is_due(config):
+            chosen, chosen_ratio = name, ratio
+    return chosen, ratio_max
+
+
+class SourceSegment(NamedTuple):
+    """A segment to be cleaned: where it begins, how many bytes its files have, when it was last written to."""
+
+    base_offset: int
+    size_bytes: int
+    index_bytes: int
+    modified_ms: int
+
+
+def group_segments(
+    segments: Sequence[SourceSegment], *, segment_bytes: int, index_bytes: int, end_offset: int
+) -> list[list[SourceSegment]]:
+    """Group neighbours that fit into one segment, so that cleaning does not leave ever smaller ones.
+
+    `end_offset` is where the first segment after them begins.
+
+    >>> sources = [SourceSegment(0, 60, 8, 1), SourceSegment(10, 40, 8, 2), SourceSegment(20, 40, 8, 3)]
+    >>> groups = group_segments(sources, segment_bytes=100, index_bytes=1000, end_offset=30)
+    >>> [[source.base_offset for source in group] for group in groups]
+    [[0, 10], [20]]
+    """
+    groups: list[list[SourceSegment]] = []
+    size = index_size = 0
+    for i, segment in enumerate(segments):
+        next_offset = segments[i + 1].base_offset if i + 1 < len(segments) else end_offset
+        if (
+            groups
+            and size + segment.size_bytes <= segment_bytes
+            and index_size + segment.index_bytes <= index_bytes
+            and (segment.size_bytes == 0 or next_offset - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX)
+        ):
+            groups[-1].append(segment)
+            size += segment.size_bytes
+            index_size += segment.index_bytes
+        else:
+            groups.append([segment])
+            size, index_size = segment.size_bytes, segment.index_bytes
+    return groups

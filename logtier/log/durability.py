@@ -1,0 +1,327 @@
+"""What of a log is on the device: background syncs, shared by everybody who waits for one."""
+
+import errno
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from logtier.log.directory_health import DirectoryHealth
+from logtier.log.segment import LogSegment
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.runtime.disk import Completion, Disk, File
+
+logger = logging.getLogger(__name__)
+
+# Each has up to four files, which are open meanwhile.
+_SEGMENTS_PER_SYNC: Final = 32
+# fsync itself never fails with these: a file or folder could not be opened for it.
+_NOT_TRIED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+
+Post = Callable[[Callable[[], None]], None]
+"""Has a call made on the event loop's thread, from any thread."""
+
+Done = Callable[[KafkaError | None], None]
+
+
+class SyncSource(Protocol):
+    """The log, as seen from here."""
+
+    log_end_offset: int
+
+    @property
+    def segments(self) -> Sequence[LogSegment]:
+        """The segments, oldest first; the last one is written to."""
+
+
+class FlushRound:
+    """One sync that any number of appends wait for: it covers all that was in the log when it began."""
+
+    __slots__ = ("_error", "_is_done", "_waiters")
+
+    def __init__(self) -> None:
+        self._waiters: list[Done] = []
+        self._error: KafkaError | None = None
+        self._is_done = False
+
+    def add_done_callback(self, done: Done) -> None:
+        """Call `done` with None when everything is on the device, with the error if it cannot be told to be."""
+        if self._is_done:
+            done(self._error)
+        else:
+            self._waiters.append(done)
+
+    def complete(self, error: KafkaError | None) -> None:
+        """Tell those who wait."""
+        if not self._is_done:
+            self._is_done = True
+            self._error = error
+            waiters, self._waiters = self._waiters, []
+            for done in waiters:
+                done(error)
+
+
+class Durability:
+    """Knows how far a log is on the device, and brings it there beside the event loop.
+
+    At most one sync of a log is under way; whoever asks meanwhile shares the next one (group commit). Invariants:
+    everything below `flushed_offset` is on the device, and it only rises, except that a truncation takes it along;
+    the indexes of segments that end at or before `recovery_point` are on the device too. A sync that failed is never
+    tried again as if it could still succeed, since the kernel may have dropped what it could not write: it fails the
+    whole folder.
+    """
+
+    __slots__ = (
+        "_current",
+        "_current_base",
+        "_current_end",
+        "_directories",
+        "_disk",
+        "_flushed_ms",
+        "_health",
+        "_is_abandoned",
+        "_log",
+        "_next",
+        "_post",
+        "_running",
+        "_synced_base",
+        "_syncing_directories",
+        "_target",
+        "flushed_offset",
+        "requested_offset",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        health: DirectoryHealth,
+        log: SyncSource,
+        *,
+        flushed_offset: int,
+        now_ms: int = 0,
+        directories: Sequence[str] = (),
+        post: Post | None = None,
+    ) -> None:
+        """`directories` have names in them that are not on the device. Without `post`, `poll` notices what is done."""
+        self._disk = disk
+        self._health = health
+        self._log = log
+        self._post = post
+        self._directories = list(directories)
+        #: Everything below is on the device.
+        self.flushed_offset = flushed_offset
+        #: Everything below was asked to be brought there.
+        self.requested_offset = flushed_offset
+        # The indexes of every segment that ends at or before this are on the device: a segment's first offset.
+        self._synced_base = flushed_offset
+        self._running: Completion | None = None
+        self._current: FlushRound | None = None
+        self._current_base = self._current_end = self._target = 0
+        self._syncing_directories: list[str] = []
+        self._next: FlushRound | None = None
+        self._is_abandoned = False
+        self._flushed_ms = now_ms
+
+    @property
+    def recovery_point(self) -> int:
+        """Where a check after a crash begins: in the segment that holds this offset, or at its first byte.
+
+        Never at the end of a segment that has yet to be synced with its indexes, nor at that of one that may still
+        end there.
+        """
+        base = self._synced_base
+        segments = self._log.segments
+        following = bisect_right(segments, base, key=_base_offset)
+        end = segments[following].base_offset if following < len(segments) else self._log.log_end_offset
+        return min(self.flushed_offset, max(base, end - 1))
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a sync is under way."""
+        return self._running is not None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the log is on the device, with the names of its files."""
+        log = self._log
+        return (
+            self.flushed_offset >= log.log_end_offset
+            and self._synced_base >= log.segments[-1].base_offset
+            and not self._directories
+        )
+
+    def add_names_in(self, directory: str) -> None:
+        """A folder got a new name in it: it belongs to the next sync."""
+        if directory not in self._directories:
+            self._directories.append(directory)
+
+    def request(self) -> FlushRound:
+        """Have all that is in the log now brought to the device; others may share the round that does it."""
+        self.poll()
+        if self._next is None:
+            self._next = FlushRound()
+        wanted = self._next
+        if self._is_abandoned or self._health.failure is not None:
+            self._next = None
+            wanted.complete(self._storage_error())
+        elif self._running is None:
+            self._begin()
+        else:
+            self.requested_offset = self._log.log_end_offset
+        return wanted
+
+    def poll(self) -> None:
+        """Notice that the sync under way has ended (where nobody posts that), and begin the next one."""
+        while self._running is not None and self._running.done():
+            self._finish(self._running)
+
+    def round_of(self, offset: int) -> FlushRound | None:
+        """The sync that a repeated append waits for, if the first one still waits for it."""
+        return self.request() if self.flushed_offset <= offset < self.requested_offset else None
+
+    def request_if_due(self, now_ms: int, flush_ms: int) -> None:
+        """Begin to flush if `flush_ms` have passed since there was last nothing to flush."""
+        if self.flushed_offset >= self._log.log_end_offset:
+            self._flushed_ms = now_ms
+        elif now_ms - self._flushed_ms >= flush_ms:
+            self.request()
+            self._flushed_ms = now_ms
+
+    def flush(self) -> None:
+        """Wait until everything is on the device. KafkaError(kafka_storage_error), and a failed folder, if it fails."""
+        if self._health.failure is not None:
+            raise self._storage_error()
+        end, base = self._log.log_end_offset, self._log.segments[-1].base_offset
+        try:
+            for segment in self._unsynced_segments():
+                for file in self._files(segment):
+                    file.fsync()
+            for directory in self._directories:
+                self._disk.fsync_directory(directory)
+            if self._running is not None:
+                self._running.result()
+        except OSError as error:
+            self._fail(error)
+            raise self._storage_error() from error
+        self.poll()
+        self._directories.clear()
+        self._note_synced(end, base)
+
+    def note_synced(self) -> None:
+        """All that the log has, and the names of its files, reached the device by other means."""
+        self._directories.clear()
+        self._note_synced(self._log.log_end_offset, self._log.segments[-1].base_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """What is at or after the offset is gone."""
+        active_base_offset = self._log.segments[-1].base_offset
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self.requested_offset = min(self.requested_offset, offset)
+        self._target = min(self._target, offset)
+        self._current_end = min(self._current_end, offset)
+        self._synced_base = min(self._synced_base, active_base_offset)
+        self._current_base = min(self._current_base, active_base_offset)
+
+    def hand_over(self) -> None:
+        """Another log has it all, on its device: those who wait here have waited long enough."""
+        for waiting in (self._current, self._next):
+            if waiting is not None:
+                waiting.complete(None)
+        self._current = self._next = None
+
+    def abandon(self) -> None:
+        """The log goes away, or its folder has failed: no sync of it counts any more, and those who wait are told."""
+        self._is_abandoned = True
+        self._running = None
+        for waiting in (self._current, self._next):
+            if waiting is not None:
+                waiting.complete(self._storage_error())
+        self._current = self._next = None
+
+    def _begin(self) -> None:
+        """Begin with a round: what it covers is what is in the log now."""
+        self._current, self._next = self._next, None
+        self._target = self.requested_offset = self._log.log_end_offset
+        self._syncing_directories, self._directories = self._directories, []
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Sync the next segments of a round."""
+        segments = self._unsynced_segments()
+        part = segments[:_SEGMENTS_PER_SYNC]
+        if len(part) < len(segments):
+            self._current_end = self._current_base = segments[len(part)].base_offset
+        else:
+            self._current_end, self._current_base = self._target, segments[-1].base_offset
+        try:
+            files = [file for segment in part for file in self._files(segment)]
+        except OSError as error:
+            self._fail(error)
+            return
+        running = self._running = self._disk.fsync_in_background(files, self._syncing_directories)
+        if self._post is not None:
+            post = self._post
+            running.add_done_callback(lambda _: post(lambda: self._finish(running)))
+
+    def _finish(self, running: Completion) -> None:
+        if running is not self._running:
+            return
+        self._running = None
+        try:
+            running.result()
+        except OSError as error:
+            self._fail(error)
+            return
+        self._syncing_directories = []
+        self._note_synced(self._current_end, self._current_base)
+        if self._current_end < self._target:
+            self._go_on()
+            return
+        done, self._current = self._current, None
+        if self._next is not None:
+            self._begin()
+        if done is not None:
+            done.complete(None)
+
+    def _unsynced_segments(self) -> Sequence[LogSegment]:
+        """The segments from the recovery point on."""
+        segments = self._log.segments
+        return segments[max(0, bisect_right(segments, self.recovery_point, key=_base_offset) - 1) :]
+
+    def _files(self, segment: LogSegment) -> list[File]:
+        """What is to be synced of a segment; not the indexes of the last one, which a crash has built anew."""
+        is_last = segment is self._log.segments[-1]
+        return [segment.file] if is_last else [segment.file, *segment.index_files()]
+
+    def _note_synced(self, end_offset: int, base_offset: int) -> None:
+        self.flushed_offset = max(self.flushed_offset, end_offset)
+        self.requested_offset = max(self.requested_offset, end_offset)
+        self._synced_base = max(self._synced_base, base_offset)
+
+    def _fail(self, error: OSError) -> None:
+        """Nothing more is promised for this folder; those who wait learn it here or, before, from `abandon`.
+
+        A file that could not be opened was not synced: that may be tried again.
+        """
+        if error.errno in _NOT_TRIED:
+            self._running = None
+            self._directories += self._syncing_directories
+            self._syncing_directories = []
+            self.requested_offset = self.flushed_offset
+            logger.error("log folder %s: a sync could not begin: %s", self._health.path, error.strerror)
+            refusal = KafkaError(ErrorCode.kafka_storage_error, f"log folder {self._health.path}: {error.strerror}")
+            for waiting in (self._current, self._next):
+                if waiting is not None:
+                    waiting.complete(refusal)
+            self._current = self._next = None
+            return
+        self._health.fail(f"a sync failed: {error.strerror or error}")
+        self.abandon()
+
+    def _storage_error(self) -> KafkaError:
+        reason = self._health.failure or "the log is no longer there"
+        return KafkaError(ErrorCode.kafka_storage_error, f"log folder {self._health.path}: {reason}")
+
+
+def _base_offset(segment: LogSegment) -> int:
+    return segment.base_offset

@@ -1,0 +1,51 @@
+"""Bringing many logs to the device beside the event loop, a few at a time."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from logtier.log.log import Log
+from logtier.protocol.errors import KafkaError
+
+# Each holds the files of one log open.
+_UNDER_WAY_MAX: Final = 16
+
+
+class FlushSweep:
+    """Flushes every log that has something to flush, each after `prepare`, then calls `done`, once.
+
+    A log that fails takes its folder offline, as every failed sync does; the others go on.
+    """
+
+    def __init__(self, logs: Iterable[Log], done: Callable[[], None], prepare: Callable[[Log], None]) -> None:
+        self._left = deque(logs)
+        self._prepare = prepare
+        self._done = done
+        self._under_way = 0
+        self._is_filling = False
+        self._is_over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `done` was called."""
+        return self._is_over
+
+    def run(self) -> None:
+        """Begin as many flushes as may be under way."""
+        if self._is_filling:
+            return  # one ended at once: the loop below goes on
+        self._is_filling = True
+        while self._left and self._under_way < _UNDER_WAY_MAX:
+            log = self._left.popleft()
+            if not log.durability.is_complete:
+                self._under_way += 1
+                self._prepare(log)
+                log.durability.request().add_done_callback(self._ended)
+        self._is_filling = False
+        if not self._under_way and not self._left and not self._is_over:
+            self._is_over = True
+            self._done()
+
+    def _ended(self, _: KafkaError | None) -> None:
+        self._under_way -= 1
+        self.run()

@@ -1,0 +1,61 @@
+"""Names of the folders in a log folder: logs, logs on their way to another disk, deleted ones. Pure."""
+
+import random
+import re
+import uuid
+from typing import Final, NamedTuple
+
+from logtier.protocol.topic_partition import TopicPartition
+
+FILE_NAME_BYTES_MAX: Final = 255
+_DELETED_SUFFIX: Final = "-delete"
+_FUTURE_SUFFIX: Final = "-future"
+_LOG: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})")
+_FUTURE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\.[0-9a-f]{32}-future")
+_DELETED: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
+
+
+class LogFolder(NamedTuple):
+    """What a folder's name says; a deleted one's partition is of no interest."""
+
+    topic_partition: TopicPartition | None
+    is_future: bool = False
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it only waits to be removed."""
+        return self.topic_partition is None
+
+
+def parse_folder(name: str) -> LogFolder | None:
+    """Read a folder's name; None if it is no log's.
+
+    >>> parse_folder("flights-3")
+    LogFolder(topic_partition=TopicPartition(topic='flights', partition=3), is_future=False)
+    >>> parse_folder("flights-3." + "0" * 32 + "-future").is_future
+    True
+    >>> parse_folder("flights-3." + "0" * 32 + "-delete").is_deleted, parse_folder("lost+found")
+    (True, None)
+    """
+    if _DELETED.fullmatch(name):
+        return LogFolder(None)
+    future = _FUTURE.fullmatch(name)
+    match = future or _LOG.fullmatch(name)
+    if match is None:
+        return None
+    return LogFolder(TopicPartition(match[1], int(match[2])), future is not None)
+
+
+def deleted_folder_name(topic_partition: TopicPartition, prng: random.Random) -> str:
+    """Name the folder of a deleted log; the topic's name is cut where the whole would be too long."""
+    suffix = f".{_unique(prng)}{_DELETED_SUFFIX}"
+    return f"{str(topic_partition)[: FILE_NAME_BYTES_MAX - len(suffix)]}{suffix}"
+
+
+def future_folder_name(topic_partition: TopicPartition, prng: random.Random) -> str:
+    """Name the folder of a log that is being copied from another disk; it may be longer than a file name can be."""
+    return f"{topic_partition}.{_unique(prng)}{_FUTURE_SUFFIX}"
+
+
+def _unique(prng: random.Random) -> str:
+    return uuid.UUID(int=prng.getrandbits(128), version=4).hex

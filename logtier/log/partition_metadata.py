@@ -1,0 +1,35 @@
+"""The file in a log's folder that says whose topic's log it is."""
+
+import logging
+from typing import Final
+from uuid import UUID
+
+from logtier.protocol.uuids import from_text, to_text
+from logtier.runtime.disk import Disk
+
+logger = logging.getLogger(__name__)
+
+PARTITION_METADATA: Final = "partition.metadata"
+NO_TOPIC_ID: Final = UUID(int=0)
+
+
+def write_partition_metadata(disk: Disk, directory: str, topic_id: UUID) -> None:
+    """Write the file, as Kafka has it; nobody waits for the device, since a lost one is supplied again."""
+    content = f"version: 0\ntopic_id: {to_text(topic_id)}"
+    disk.write_atomic(f"{directory}/{PARTITION_METADATA}", content.encode(), sync=False)
+
+
+def read_partition_metadata(disk: Disk, directory: str) -> UUID:
+    """Return the topic's id; NO_TOPIC_ID if the file was lost, in which case whoever knows the topic supplies it."""
+    path = f"{directory}/{PARTITION_METADATA}"
+    try:
+        lines = disk.read(path).decode().splitlines()
+        version, topic_id = (line.partition(": ")[2].strip() for line in lines)
+        if version != "0":
+            raise ValueError(f"version {version}")
+        return from_text(topic_id)
+    except FileNotFoundError:
+        return NO_TOPIC_ID
+    except ValueError as error:
+        logger.warning("%s is damaged: %s", path, error)
+        return NO_TOPIC_ID

@@ -1,0 +1,150 @@
+"""The codec of a topic (`compression.type` other than producer): batches that came in another one are compressed anew.
+
+Only the payload changes, with the codec, the length and the checksum in the header: offsets, timestamps, sequence
+numbers, transaction and headers of records stay what the producer made them. Pure, and safe to call in any thread:
+compressing a large batch takes milliseconds.
+"""
+
+from typing import Final
+
+from crc32c import crc32c
+
+from logtier.config import TopicConfig
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.records.batch import (
+    ATTRIBUTES,
+    BATCH_LENGTH,
+    COMPRESSION_MASK,
+    CRC,
+    DECOMPRESSED_BYTES_MAX,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+)
+from logtier.records.compression import (
+    GZIP,
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    Buffer,
+    CorruptRecordsError,
+    OverlargeRecordsError,
+    compress,
+    decompress,
+)
+
+#: The value of `compression.type` that leaves batches as they are.
+PRODUCER: Final = "producer"
+
+_CODECS: Final = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+
+#: Bytes that take about a millisecond at most, by codec, at the levels that clients use.
+_QUICK_BYTES: Final = {NONE: 1 << 20, SNAPPY: 256 << 10, LZ4: 256 << 10, GZIP: 16 << 10, ZSTD: 128 << 10}
+_ZSTD_QUICK_LEVEL_MAX: Final = 6
+
+
+def is_quick(records: Buffer, config: TopicConfig) -> bool:
+    """Whether compressing batches anew holds nobody up, so that a thread of its own would cost more.
+
+    What is compressed in another codec is never quick: a kilobyte of it may stand for many megabytes.
+    """
+    codec = _CODECS[config.compression_type]
+    if codec == ZSTD and config.compression_zstd_level > _ZSTD_QUICK_LEVEL_MAX:
+        return False
+    return len(records) <= _QUICK_BYTES[codec] and codecs_of(records) <= {NONE, codec}
+
+
+def codecs_of(records: Buffer) -> set[int]:
+    """The codecs of all batches, as far as they are whole; checksums are not looked at."""
+    view = memoryview(records)
+    found = set()
+    position = 0
+    while len(view) - position >= HEADER_BYTES:
+        found.add(view[position + ATTRIBUTES + 1] & COMPRESSION_MASK)
+        size = int.from_bytes(view[position + BATCH_LENGTH : position + LOG_OVERHEAD], "big", signed=True)
+        if size < HEADER_BYTES - LOG_OVERHEAD:
+            break
+        position += size + LOG_OVERHEAD
+    return found
+
+
+def recompressed(records: Buffer, config: TopicConfig) -> Buffer:
+    """Give every batch the codec of the topic; records that are no whole, sound batches come back as they are.
+
+    Whoever appends them finds out what is wrong. `config.compression_type` is not `producer`.
+
+    Raises KafkaError: corrupt_message (a payload that is not what its codec says), message_too_large (one that grows
+    above max.message.bytes, or that no producer would make).
+    """
+    codec = _CODECS[config.compression_type]
+    view = memoryview(records)
+    parts: list[Buffer] = []
+    is_changed = False
+    position = 0
+    while position < len(view):
+        size = len(view) - position
+        if size < HEADER_BYTES:
+            return records
+        size = int.from_bytes(view[position + 8 : position + 12], "big", signed=True) + LOG_OVERHEAD
+        if not HEADER_BYTES <= size <= len(view) - position:
+            return records
+        batch = view[position : position + size]
+        if _is_other(batch, codec, config):
+            parts.append(_recompressed_batch(batch, codec, config))
+            is_changed = True
+        else:
+            parts.append(batch)
+        position += size
+    if not is_changed:
+        return records
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _is_other(batch: memoryview, codec: int, config: TopicConfig) -> bool:
+    """Whether a sound batch has another codec. One that is too large already is refused for what it is."""
+    fields = HEADER.unpack_from(batch)
+    return (
+        fields[3] == MAGIC_V2
+        and fields[5] & COMPRESSION_MASK != codec
+        and len(batch) <= config.max_message_bytes
+        and crc32c(batch[ATTRIBUTES:]) == fields[4]
+    )
+
+
+def _recompressed_batch(batch: memoryview, codec: int, config: TopicConfig) -> bytearray:
+    base_offset, _, epoch, magic, _, attributes, *others = HEADER.unpack_from(batch)
+    limit_bytes = DECOMPRESSED_BYTES_MAX
+    if codec == NONE:
+        limit_bytes = min(limit_bytes, config.max_message_bytes)
+    try:
+        plain = decompress(attributes & COMPRESSION_MASK, batch[HEADER_BYTES:], limit_bytes=limit_bytes)
+    except OverlargeRecordsError as error:
+        raise KafkaError(ErrorCode.message_too_large, str(error)) from None
+    except CorruptRecordsError as error:
+        raise KafkaError(ErrorCode.corrupt_message, str(error)) from None
+    payload = compress(codec, plain, level=_level(codec, config))
+    made = bytearray(HEADER_BYTES)
+    HEADER.pack_into(
+        made,
+        0,
+        base_offset,
+        HEADER_BYTES - LOG_OVERHEAD + len(payload),
+        epoch,
+        magic,
+        0,
+        attributes & ~COMPRESSION_MASK | codec,
+        *others,
+    )
+    made += payload
+    made[CRC:ATTRIBUTES] = crc32c(memoryview(made)[ATTRIBUTES:]).to_bytes(4, "big")
+    return made
+
+
+def _level(codec: int, config: TopicConfig) -> int | None:
+    if codec == ZSTD:
+        return config.compression_zstd_level
+    if codec == GZIP and config.compression_gzip_level > 0:
+        return config.compression_gzip_level
+    return None

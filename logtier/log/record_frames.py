@@ -1,0 +1,113 @@
+"""What a compacted topic asks of produced records: each is whole and has a key. Pure.
+
+Elsewhere the broker never looks into a batch; here the cleaner will, and must not meet what it cannot read.
+"""
+
+from crc32c import crc32c
+
+from logtier.log.recompression import codecs_of
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.records.batch import (
+    ATTRIBUTES,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    Buffer,
+    RecordBatchHeader,
+    records_bytes,
+)
+from logtier.records.compression import NONE, CorruptRecordsError
+
+#: Plain batches of so many bytes take a few milliseconds at most; compressed ones may take any time.
+_QUICK_BYTES = 32 * 1024
+_VARINT_BYTES_MAX = 10
+_RECORD_BYTES_MIN = 7
+
+
+class CheckedRecords(bytes):
+    """Batches whose records have been checked, so that the append need not do it again."""
+
+    __slots__ = ()
+
+
+def is_quick(records: Buffer) -> bool:
+    """Whether checking these batches holds nobody up."""
+    return len(records) <= _QUICK_BYTES and codecs_of(records) <= {NONE}
+
+
+def check_keyed_batches(records: Buffer, batch_bytes_max: int) -> Buffer:
+    """Check all batches, in whatever thread. Those that will be refused for another reason come back as they are.
+
+    Raises KafkaError as `check_keyed_records` does.
+    """
+    view = memoryview(records)
+    position = 0
+    while position < len(view):
+        if len(view) - position < HEADER_BYTES:
+            return records
+        fields = HEADER.unpack_from(view, position)
+        batch = view[position : position + fields[1] + LOG_OVERHEAD]
+        is_whole = HEADER_BYTES <= len(batch) == fields[1] + LOG_OVERHEAD
+        if not is_whole or len(batch) > batch_bytes_max or fields[3] != MAGIC_V2:
+            return records
+        if crc32c(batch[ATTRIBUTES:]) != fields[4]:
+            return records
+        check_keyed_records(batch)
+        position += len(batch)
+    return CheckedRecords(view)
+
+
+def check_keyed_records(batch: Buffer) -> None:
+    """Check every record's frame and key; raise KafkaError(invalid_record) for the first without a key.
+
+    corrupt_message: the records are not what the header says. A microsecond a record.
+    """
+    header = RecordBatchHeader.parse(batch)
+    try:
+        data = bytes(records_bytes(batch, header))
+        if header.record_count > len(data) // _RECORD_BYTES_MIN:
+            raise IndexError(f"{header.record_count} do not fit into {len(data)} bytes")
+        _walk(data, header)
+    except (IndexError, CorruptRecordsError) as error:
+        raise KafkaError(ErrorCode.corrupt_message, f"the records of a batch are damaged: {error}") from None
+
+
+def _walk(data: bytes, header: RecordBatchHeader) -> None:
+    position = 0
+    last_delta = -1
+    for index in range(header.record_count):
+        size, position = _varint(data, position)
+        end = position + size
+        if size < _RECORD_BYTES_MIN - 1 or end > len(data):
+            raise IndexError(f"record {index} claims {size} bytes")
+        _, position = _varint(data, position + 1)
+        delta, position = _varint(data, position)
+        if not last_delta < delta <= header.last_offset_delta:
+            raise IndexError(f"record {index} has offset delta {delta}")
+        last_delta = delta
+        key_size, position = _varint(data, position)
+        if key_size < 0:
+            raise KafkaError(
+                ErrorCode.invalid_record, f"record {index} of a batch has no key, which a compacted topic needs"
+            )
+        value_size, position = _varint(data, position + key_size)
+        if max(value_size, 0) > end - position:
+            raise IndexError(f"record {index} has a value of {value_size} bytes")
+        position = end
+    if position != len(data):
+        raise IndexError(f"{len(data) - position} bytes follow the last record")
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    value = byte & 0x7F
+    for shift in range(7, 7 * _VARINT_BYTES_MAX, 7):
+        position += 1
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position + 1
+    raise IndexError("a variable-length integer is too long")

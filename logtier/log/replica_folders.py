@@ -1,0 +1,100 @@
+"""Two folders of one partition: which of them is its log, when a move between disks was interrupted.
+
+A move copies a log into `<topic>-<partition>.<hex>-future` on the other disk. When that is complete and on the device,
+a marker is put into it, which names the folder it replaces; then the old log's folder gets the name of a deleted one
+and the new one that of the log; when both names are on the device, the marker goes. Hence, whatever happened between:
+a log and an unmarked or marked future: the copy is begun anew; a marked future alone: it is the log; two logs, one of
+which is marked to replace the other: the marked one is the log.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from logtier.log.log_directory import LogDirectory
+from logtier.log.partition_metadata import NO_TOPIC_ID
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.runtime.disk import Disk
+
+logger = logging.getLogger(__name__)
+
+_MARKER: Final = "replaces"
+
+
+class Replaces(NamedTuple):
+    """What a marker says: the id of the log folder whose log is replaced, and where that log began."""
+
+    directory_id: str
+    log_start_offset: int
+
+
+class Copy(NamedTuple):
+    """A folder with a log of a partition."""
+
+    path: str
+    topic_id: UUID
+    directory: LogDirectory
+
+
+class FutureFolder(NamedTuple):
+    """A folder that a move was copying to."""
+
+    topic_partition: TopicPartition
+    path: str
+    directory: LogDirectory
+
+
+def write_marker(disk: Disk, path: str, replaces: Replaces) -> None:
+    """Say what the log in `path` replaces; waits for the device."""
+    disk.write_atomic(f"{path}/{_MARKER}", f"{replaces.directory_id} {replaces.log_start_offset}\n".encode())
+
+
+def read_marker(disk: Disk, path: str) -> Replaces | None:
+    """Return what the log in `path` replaces; None without a marker, or with one that was never finished."""
+    try:
+        directory_id, log_start_offset = disk.read(f"{path}/{_MARKER}").decode().split()
+        return Replaces(directory_id, int(log_start_offset))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def remove_marker(disk: Disk, path: str) -> None:
+    """Take the marker away; none there is fine."""
+    disk.remove(f"{path}/{_MARKER}")
+
+
+def choose_copy(disk: Disk, first: Copy, second: Copy, topic_id: UUID | None) -> Copy | None:
+    """Return which of two folders is the log; None if nothing tells.
+
+    `topic_id`: the topic's, if it is known; a left-over of a deleted topic of the same name has another one.
+    """
+    for mine, other in ((first, second), (second, first)):
+        is_left_over = topic_id is not None and other.topic_id not in (topic_id, NO_TOPIC_ID)
+        if is_left_over and mine.topic_id == topic_id:
+            return mine
+        replaces = read_marker(disk, mine.path)
+        if replaces is not None and replaces.directory_id == other.directory.directory_id:
+            return mine
+    return None
+
+
+def sort_futures(
+    disk: Disk,
+    futures: Sequence[FutureFolder],
+    logs: Collection[TopicPartition],
+    *,
+    all_online: bool,
+) -> tuple[list[tuple[FutureFolder, Replaces]], list[FutureFolder]]:
+    """Return the folders that are the log, and those whose copy has to be begun anew; others are left alone."""
+    finished: list[tuple[FutureFolder, Replaces]] = []
+    interrupted: list[FutureFolder] = []
+    for future in futures:
+        replaces = read_marker(disk, future.path)
+        if future.topic_partition in logs:
+            interrupted.append(future)
+        elif replaces is not None and all_online:
+            finished.append((future, replaces))
+        elif all_online:
+            logger.warning("%s is left alone: the log that it is an unfinished copy of is gone", future.path)
+    return finished, interrupted

@@ -1,0 +1,24 @@
+"""The configured authorizer, kept by the access control lists of the newest image."""
+
+from logtier.config.principals import parse_principals
+from logtier.metadata.image import MetadataCache, MetadataDelta
+from logtier.security.acl_authorizer import AclAuthorizer
+from logtier.security.authorizer import Authorizer
+
+
+def configured_authorizer(metadata: MetadataCache) -> Authorizer | None:
+    """The authorizer that `authorizer.class.name` asks for, following the image from now on; None for none."""
+    config = metadata.static_config
+    if not config.authorizer_class_name:
+        return None
+    authorizer = AclAuthorizer(
+        parse_principals(config.super_users), allow_if_no_acl=config.allow_everyone_if_no_acl_found
+    )
+
+    def follow(delta: MetadataDelta) -> None:
+        if delta.new.acls is not delta.old.acls:
+            authorizer.replace(delta.new.acls.values())
+
+    authorizer.replace(metadata.image.acls.values())
+    metadata.subscribe(follow)
+    return authorizer

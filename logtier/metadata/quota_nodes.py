@@ -1,0 +1,33 @@
+"""Quotas of clients in the metadata store: a node for each entity.
+
+| path | data |
+|---|---|
+| `/config/client_quotas/<digest>` | `{"version":1,"entity":{"user":"alice","client-id":null},"quotas":{"producer_byte_rate":1000.0}}` |
+"""  # noqa: E501 (a table)
+
+import hashlib
+
+import orjson
+
+from logtier.config.quotas import ClientQuota, QuotaEntity, entity_of
+from logtier.metadata import paths
+
+
+def quota_path(entity: QuotaEntity) -> str:
+    """Where an entity's quotas are kept; the name is a digest, since users are called what no path can hold."""
+    return f"{paths.CLIENT_QUOTAS}/{hashlib.sha256(orjson.dumps(entity)).hexdigest()[:40]}"
+
+
+def encode_quota(quota: ClientQuota) -> bytes:
+    """Data of an entity's node."""
+    return orjson.dumps({"version": 1, "entity": dict(quota.entity), "quotas": dict(quota.values)})
+
+
+def decode_quota(path: str, data: bytes) -> ClientQuota:
+    """The quotas of a node; CorruptNodeError."""
+    try:
+        fields = orjson.loads(data)
+        values = {str(key): float(value) for key, value in fields["quotas"].items()}
+        return ClientQuota(entity_of(fields["entity"]), values)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise paths.CorruptNodeError(path, data) from None

@@ -1,0 +1,80 @@
+"""SCRAM credentials in the metadata store: a node for each user; never a password.
+
+| path | data |
+|---|---|
+| `/config/scram/<user>` | `{"version":1,"credentials":{"SCRAM-SHA-256":{"salt":...,"storedKey":...,"serverKey":...,"iterations":4096}}}` |
+"""  # noqa: E501 (a table)
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+import orjson
+
+from logtier.metadata import paths
+from logtier.security.scram import MECHANISMS, ScramCredential
+
+USER_NODE_LENGTH_MAX: Final = 900
+"""Longest name of a user's node, so that its path stays within `store.MAX_PATH_LENGTH`."""
+
+
+def user_node(user: str) -> str:
+    """The name of a user's node: whatever a path cannot hold is escaped.
+
+    >>> user_node("CN=a/b.c"), user_of_node("CN%3Da%2Fb%2Ec")
+    ('CN%3Da%2Fb%2Ec', 'CN=a/b.c')
+    """
+    return quote(user, safe="").replace(".", "%2E")
+
+
+def user_of_node(name: str) -> str:
+    """The user whose node has this name."""
+    return unquote(name)
+
+
+def scram_path(user: str) -> str:
+    """Where a user's credentials are kept."""
+    return f"{paths.SCRAM_USERS}/{user_node(user)}"
+
+
+def encode_scram(credentials: Mapping[str, ScramCredential]) -> bytes:
+    """Data of a user's node: credentials by mechanism."""
+    return orjson.dumps(
+        {
+            "version": 1,
+            "credentials": {
+                mechanism: {
+                    "salt": _text(credential.salt),
+                    "storedKey": _text(credential.stored_key),
+                    "serverKey": _text(credential.server_key),
+                    "iterations": credential.iterations,
+                }
+                for mechanism, credential in credentials.items()
+            },
+        }
+    )
+
+
+def decode_scram(path: str, data: bytes) -> dict[str, ScramCredential]:
+    """The credentials of a node by mechanism; CorruptNodeError, which shows nothing of them."""
+    try:
+        credentials = orjson.loads(data)["credentials"]
+        return {
+            mechanism: ScramCredential(
+                _bytes(fields["salt"]), _bytes(fields["storedKey"]), _bytes(fields["serverKey"]), fields["iterations"]
+            )
+            for mechanism, fields in credentials.items()
+            if mechanism in MECHANISMS
+        }
+    except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
+        raise paths.CorruptNodeError(path, b"[hidden]") from None
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _bytes(text: Any) -> bytes:
+    return base64.b64decode(text, validate=True)

@@ -1,0 +1,139 @@
+"""Prometheus' endpoint of a broker: `GET /metrics` on a port of its own.
+
+The HTTP server is the client library's, on a thread; what it tells is collected on the event loop, in slices.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from threading import Thread
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.metrics_core import Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from logtier.group.registry import AnyGroup
+from logtier.handlers.context import Services
+from logtier.log.cleaner import CleanerCounters
+from logtier.metrics.families import broker_families, cleaner_families, request_families, topic_families
+from logtier.metrics.partition_families import GroupFamilies, PartitionFamilies, cluster_families
+from logtier.protocol.errors import KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.runtime.metrics import BrokerMetrics
+
+#: Partitions or groups that are told before the event loop may turn to its clients.
+SLICE = 250
+#: A scrape that takes longer is given up; Prometheus has, too.
+COLLECT_S_MAX = 30
+
+logger = logging.getLogger(__name__)
+
+
+class BrokerCollector(Collector):
+    """Asks the broker's event loop for everything, from the HTTP server's thread."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        services: Services,
+        metrics: BrokerMetrics,
+        cleaner: CleanerCounters,
+        connections: Mapping[str, int],
+    ) -> None:
+        self._loop = loop
+        self._services = services
+        self._metrics = metrics
+        self._cleaner = cleaner
+        self._connections = connections
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the registry need not collect when it learns of this collector."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, as they are now; none while the broker stops."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(self.gather(), self._loop)
+        except RuntimeError:
+            return
+        try:
+            yield from future.result(COLLECT_S_MAX)
+        except FutureTimeoutError:
+            future.cancel()
+            logger.warning("the metrics were not collected within %d s", COLLECT_S_MAX)
+
+    async def gather(self) -> list[Metric]:
+        """On the event loop: all families."""
+        services = self._services
+        families: list[Metric] = []
+        try:
+            groups = services.groups.groups()
+        except KafkaError:
+            groups = []  # they are being loaded
+        families += request_families(self._metrics)
+        families += topic_families(self._metrics)
+        families += broker_families(services, groups, self._connections)
+        families += cleaner_families(self._cleaner)
+        families += cluster_families(services.metadata.image)
+        families += await self._partitions()
+        families += await self._groups(groups)
+        return families
+
+    async def _partitions(self) -> Iterator[Metric]:
+        told = PartitionFamilies()
+        count = 0
+        for topic in list(self._services.metadata.image.topics.values()):
+            told.add_topic(topic)
+            for index, state in enumerate(topic.partitions):
+                partition = self._services.replica_manager.usable_partition(TopicPartition(topic.name, index))
+                told.add(topic.name, index, state, partition)
+                count += 1
+                if count % SLICE == 0:
+                    await asyncio.sleep(0)
+        return told.families()
+
+    async def _groups(self, groups: Iterable[AnyGroup]) -> Iterator[Metric]:
+        told = GroupFamilies()
+        count = 0
+        for group in groups:
+            try:
+                offsets = self._services.groups.committed(group.group_id)
+            except KafkaError:
+                continue  # gone meanwhile
+            told.add(group, offsets, self._ends(offsets))
+            count += 1 + len(offsets)
+            if count >= SLICE:
+                count = 0
+                await asyncio.sleep(0)
+        return told.families()
+
+    def _ends(self, keys: Iterable[TopicPartition]) -> Iterator[tuple[TopicPartition, int]]:
+        for key in keys:
+            partition = self._services.replica_manager.usable_partition(key)
+            if partition is not None:
+                yield key, partition.high_watermark
+
+
+class MetricsEndpoint:
+    """The HTTP server; `start` opens the port, `stop` ends it."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(collector)
+        ProcessCollector(registry=self._registry)
+        self._server: WSGIServer | None = None
+        self._thread: Thread | None = None
+
+    def start(self, host: str, port: int) -> int:
+        """Open the port (0: any free one) and return it; OSError if it cannot be had."""
+        self._server, self._thread = start_http_server(port, host, self._registry)
+        return int(self._server.server_port)
+
+    def stop(self) -> None:
+        """Close the port."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()

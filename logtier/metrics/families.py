@@ -1,0 +1,144 @@
+"""The counters of `logtier.runtime.metrics`, and the state of the broker, as families of Prometheus."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from logtier.group.registry import AnyGroup, group_state, group_type
+from logtier.handlers.context import Services
+from logtier.log.cleaner import CleanerCounters
+from logtier.protocol import messages
+from logtier.protocol.errors import ErrorCode
+from logtier.runtime.metrics import BrokerMetrics, Histogram
+
+PREFIX = "headwater_"
+
+
+def request_families(metrics: BrokerMetrics) -> Iterator[Metric]:
+    """Requests by API: times, sizes, error codes; and how late the event loop is."""
+    seconds = HistogramMetricFamily(
+        PREFIX + "request_seconds",
+        "From the last byte of a request to its answer; a fetch that waits for data is counted with its waiting.",
+        labels=["api"],
+    )
+    errors = CounterMetricFamily(
+        PREFIX + "request_errors",
+        "Error codes in answers, NONE for an answer without any; one answer can have one for each partition.",
+        labels=["api", "error"],
+    )
+    size = CounterMetricFamily(PREFIX + "request_bytes", "Bytes of requests.", labels=["api"])
+    for api_key, api in sorted(metrics.apis.items()):
+        name = kafka_name(api_key)
+        seconds.add_metric([name], buckets_of(api.seconds), api.seconds.sum)
+        size.add_metric([name], api.request_bytes)
+        for code, count in sorted(api.errors.items()):
+            errors.add_metric([name, error_name(code)], count)
+    yield from (seconds, errors, size)
+    lag = HistogramMetricFamily(PREFIX + "event_loop_lag_seconds", "How late the event loop comes to a timer.")
+    lag.add_metric([], buckets_of(metrics.loop_lag), metrics.loop_lag.sum)
+    yield lag
+
+
+def topic_families(metrics: BrokerMetrics) -> Iterator[Metric]:
+    """Traffic by topic."""
+    families = {
+        "messages_in": CounterMetricFamily(PREFIX + "topic_messages_in", "Records produced.", labels=["topic"]),
+        "bytes_in": CounterMetricFamily(PREFIX + "topic_bytes_in", "Bytes of batches produced.", labels=["topic"]),
+        "bytes_out": CounterMetricFamily(PREFIX + "topic_bytes_out", "Bytes of batches fetched.", labels=["topic"]),
+        "failed_produces": CounterMetricFamily(
+            PREFIX + "topic_failed_produces", "Refused writes to a partition.", labels=["topic"]
+        ),
+        "failed_fetches": CounterMetricFamily(
+            PREFIX + "topic_failed_fetches", "Refused reads of a partition.", labels=["topic"]
+        ),
+    }
+    for topic, traffic in sorted(metrics.topics.items()):
+        for name, family in families.items():
+            family.add_metric([topic], getattr(traffic, name))
+    yield from families.values()
+
+
+def broker_families(services: Services, groups: Iterable[AnyGroup], connections: Mapping[str, int]) -> Iterator[Metric]:
+    """What there is one of: groups by state, requests that wait, sessions, connections by listener."""
+    by_state = GaugeMetricFamily(PREFIX + "groups", "Groups coordinated here.", labels=["protocol", "state"])
+    for (protocol, state), count in sorted(
+        Counter((group_type(group), group_state(group)) for group in groups).items()
+    ):
+        by_state.add_metric([protocol, state], count)
+    yield by_state
+    open_connections = GaugeMetricFamily(PREFIX + "connections", "Connections of clients.", labels=["listener"])
+    for listener, count in sorted(connections.items()):
+        open_connections.add_metric([listener], count)
+    yield open_connections
+    yield GaugeMetricFamily(
+        PREFIX + "purgatory_size",
+        "Requests that wait for a partition to move on.",
+        value=services.replica_manager.delayed_operations,
+    )
+    yield GaugeMetricFamily(
+        PREFIX + "fetch_sessions", "Incremental fetch sessions.", value=len(services.fetch_sessions)
+    )
+    yield GaugeMetricFamily(
+        PREFIX + "offline_partitions",
+        "Partitions of this broker whose log cannot be used.",
+        value=services.replica_manager.unusable_partitions,
+    )
+
+
+def cleaner_families(counters: CleanerCounters) -> Iterator[Metric]:
+    """What compaction has done."""
+    for name, documentation, count in (
+        ("runs", "Cleanings of a log that ended well.", counters.runs),
+        ("failures", "Cleanings that failed.", counters.failures),
+        ("bytes_read", "Bytes that compaction has read, in both of its passes.", counters.bytes_read),
+        ("bytes_written", "Bytes that compaction has written.", counters.bytes_written),
+        ("records_read", "Records that compaction has read.", counters.records_read),
+        ("records_kept", "Records that compaction has kept.", counters.records_kept),
+    ):
+        yield CounterMetricFamily(f"{PREFIX}cleaner_{name}", documentation, value=count)
+    for name, documentation, value in (
+        ("last_run_seconds", "How long the last cleaning took.", counters.last_run_ms / 1000),
+        ("dirty_ratio_max", "Dirty share of the dirtiest log.", counters.dirty_ratio_max),
+        ("uncleanable_logs", "Logs that are cleaned no more; the broker's log says why.", len(counters.uncleanable)),
+    ):
+        yield GaugeMetricFamily(f"{PREFIX}cleaner_{name}", documentation, value=value)
+
+
+def buckets_of(histogram: Histogram) -> list[tuple[str, float]]:
+    """Cumulative counts by upper bound, as Prometheus wants them.
+
+    >>> histogram = Histogram((1.0, 2.0))
+    >>> for value in (0.5, 1.5, 7.0):
+    ...     histogram.observe(value)
+    >>> buckets_of(histogram)
+    [('1.0', 1), ('2.0', 2), ('+Inf', 3)]
+    """
+    total = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip([*map(str, histogram.bounds), "+Inf"], histogram.counts, strict=True):
+        total += count
+        buckets.append((bound, total))
+    return buckets
+
+
+def kafka_name(api_key: int) -> str:
+    """Kafka's name of an API.
+
+    >>> kafka_name(36), kafka_name(24)
+    ('SaslAuthenticate', 'AddPartitionsToTxn')
+    """
+    return "".join(word.capitalize() for word in messages.api_name(api_key).split("_"))
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error code.
+
+    >>> error_name(0), error_name(3), error_name(9999)
+    ('NONE', 'UNKNOWN_TOPIC_OR_PARTITION', '9999')
+    """
+    try:
+        return ErrorCode(code).name.upper()
+    except ValueError:
+        return str(code)

@@ -1,0 +1,108 @@
+"""How many connections there may be, in all, by listener and by host, and how fast they may come; pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+UNLIMITED: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRules:
+    """The limits of a broker.
+
+    Attributes:
+        connections_max: At one time, through all listeners (`max.connections`).
+        per_host_max: At one time, from one host (`max.connections.per.ip`).
+        by_host_max: Hosts with another limit (`max.connections.per.ip.overrides`).
+        per_second_max: New ones, through all listeners (`max.connection.creation.rate`).
+        by_listener_max: Listeners with a limit of their own (`listener.name.<name>.max.connections`).
+        by_listener_per_second_max: Listeners with a rate of their own.
+    """
+
+    connections_max: int = UNLIMITED
+    per_host_max: int = UNLIMITED
+    by_host_max: Mapping[str, int] = field(default_factory=dict)
+    per_second_max: int = UNLIMITED
+    by_listener_max: Mapping[str, int] = field(default_factory=dict)
+    by_listener_per_second_max: Mapping[str, int] = field(default_factory=dict)
+
+
+class _Rate:
+    """A bucket that fills at `per_second` and holds one second's worth."""
+
+    __slots__ = ("_left", "_now_ms", "_per_second")
+
+    def __init__(self, per_second: int) -> None:
+        self._per_second = per_second
+        self._left = float(per_second)
+        self._now_ms: int | None = None
+
+    def take(self, now_ms: int) -> int:
+        """Count one; how long to wait until the next one may come."""
+        passed_ms = 0 if self._now_ms is None else now_ms - self._now_ms
+        self._now_ms = now_ms
+        self._left = min(float(self._per_second), self._left + passed_ms * self._per_second / 1000) - 1
+        return 0 if self._left >= 1 else max(1, int((1 - self._left) * 1000 / self._per_second))
+
+
+def _welcome(host: str, now_ms: int) -> int:  # noqa: ARG001 (a host without quota)
+    return 0
+
+
+class ConnectionLimits:
+    """Counts the connections of a broker; every listener asks here.
+
+    Invariant: what was admitted is counted until it is released.
+    """
+
+    def __init__(self, rules: ConnectionRules) -> None:
+        self._rules = rules
+        #: Asked, with the time, of the host of each new connection: above 0 for one that comes too soon after others of
+        #: its host (a quota of the host's); it is closed after so many milliseconds.
+        self.host_wait_ms: Callable[[str, int], int] = _welcome
+        self._total = 0
+        self._by_host: dict[str, int] = {}
+        self._by_listener: dict[str, int] = {}
+        self._rate = _Rate(rules.per_second_max) if rules.per_second_max < UNLIMITED else None
+        self._rate_by_listener = {
+            listener: _Rate(rate) for listener, rate in rules.by_listener_per_second_max.items() if rate < UNLIMITED
+        }
+
+    @property
+    def by_listener(self) -> Mapping[str, int]:
+        """Connections that are open, by the listener they came through."""
+        return self._by_listener
+
+    def admit(self, listener: str, host: str) -> str | None:
+        """Count a new connection; None, or why it is refused, in which case it is not counted."""
+        rules = self._rules
+        if self._total >= rules.connections_max:
+            return f"{self._total} are open (max.connections)"
+        of_listener = self._by_listener.get(listener, 0)
+        if of_listener >= rules.by_listener_max.get(listener, UNLIMITED):
+            return f"{of_listener} are open through {listener} (listener.name.{listener.lower()}.max.connections)"
+        of_host = self._by_host.get(host, 0)
+        if host in rules.by_host_max:
+            if of_host >= rules.by_host_max[host]:
+                return f"the host has {of_host} open (max.connections.per.ip.overrides)"
+        elif of_host >= rules.per_host_max:
+            return f"the host has {of_host} open (max.connections.per.ip)"
+        self._total += 1
+        self._by_listener[listener] = of_listener + 1
+        self._by_host[host] = of_host + 1
+        return None
+
+    def release(self, listener: str, host: str) -> None:
+        """A connection that was admitted is gone."""
+        self._total -= 1
+        self._by_listener[listener] -= 1
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    def pause_ms(self, listener: str, now_ms: int) -> int:
+        """Count a connection that came, taken or not; how long the listener should take no more."""
+        pause_ms = 0 if self._rate is None else self._rate.take(now_ms)
+        of_listener = self._rate_by_listener.get(listener)
+        return pause_ms if of_listener is None else max(pause_ms, of_listener.take(now_ms))

@@ -1,0 +1,138 @@
+"""All listeners of a broker: opened together, with their limits and their security, and told to clients by name."""
+
+import socket
+from collections.abc import Callable, Mapping
+
+from logtier.config import BrokerConfig, Listener
+from logtier.config.security import parse_ip_overrides
+from logtier.network.connection_limits import UNLIMITED, ConnectionRules
+from logtier.network.server import Dispatch, Server, ServerLimits, shared_limits
+from logtier.runtime.clock import Clock
+from logtier.runtime.network import Network
+from logtier.security.listener import CredentialLookup, ListenerGuard
+
+
+class ListenError(OSError):
+    """A port that cannot be had, in one line for a person."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Listeners:
+    """The open ports of one broker. Each may be called once, in this order: `open`, `serve`, `stop`."""
+
+    def __init__(
+        self, config: BrokerConfig, network: Network, clock: Clock, dispatch: Dispatch, credential: CredentialLookup
+    ) -> None:
+        self._config = config
+        self._network = network
+        self._clock = clock
+        self._dispatch = dispatch
+        self._credential = credential
+        self._servers: list[Server] = []
+        self._guards: list[ListenerGuard] = []
+        self.advertised: tuple[Listener, ...] = ()
+
+    @property
+    def connections(self) -> Mapping[str, int]:
+        """How many are open, by listener."""
+        return self._limits.by_listener
+
+    @property
+    def inside(self) -> Listener:
+        """The listener of brokers among themselves and of this node's own processes (`inter.broker.listener.name`)."""
+        config = self._config
+        name = config.inter_broker_listener_name
+        for listener in self.advertised:
+            if name is not None and listener.name == name.upper():
+                return listener
+        if name is None and "security.inter.broker.protocol" in config.explicit:
+            for listener in self.advertised:
+                if listener.protocol == config.security_inter_broker_protocol:
+                    return listener
+        return self.advertised[0]
+
+    def open(self) -> None:
+        """Open every port; clients wait until `serve`.
+
+        Raises:
+            ListenError: a port cannot be had.
+            ConfigError: keys or certificates cannot be read.
+        """
+        config = self._config
+        limits = ServerLimits(
+            request_bytes_max=config.socket_request_max_bytes,
+            connections_max=config.max_connections,
+            connections_per_host_max=config.max_connections_per_ip,
+            idle_ms_max=config.connections_max_idle_ms,
+            queued_bytes_max=config.queued_max_request_bytes,
+            buffer_bytes=(config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes),
+            backlog=config.socket_listen_backlog_size,
+        )
+        shared = shared_limits(limits, self._rules())
+        self._limits = shared[1]
+        told = {listener.name: listener for listener in config.advertised_endpoints}
+        advertised = []
+        for endpoint in config.bind_endpoints:
+            guard = ListenerGuard(config.listener_config(endpoint), self._clock, self._credential)
+            server = Server(self._network, self._clock, self._dispatch, limits, guard.security, shared)
+            try:
+                _, port = server.bind(endpoint.host, endpoint.port)
+            except OSError as error:
+                raise ListenError(
+                    f"cannot listen on {endpoint}: {error.strerror or error}; "
+                    "stop what uses the port or choose another one (listeners; port 0 takes any free port)"
+                ) from error
+            self._servers.append(server)
+            self._guards.append(guard)
+            # What is configured, else the listener's own host (a certificate may be for its name), else this machine's.
+            own = endpoint._replace(host=socket.getfqdn() if endpoint.is_everywhere else endpoint.host, port=port)
+            advertised.append(told.get(endpoint.name, own))
+        self.advertised = tuple(advertised)
+
+    def limit_hosts(self, host_wait_ms: Callable[[str, int], int]) -> None:
+        """Ask of each new connection's host, with the time, how long it waits until it is closed (0: it is welcome)."""
+        self._limits.host_wait_ms = host_wait_ms
+
+    def serve(self) -> None:
+        """Take connections."""
+        for guard in self._guards:
+            guard.start()
+        for server in self._servers:
+            server.serve()
+
+    def stop(self) -> None:
+        """Close the ports and every connection; also those of an `open` that failed half-way."""
+        for guard in self._guards:
+            guard.stop()
+        for server in self._servers:
+            server.stop()
+
+    def _rules(self) -> ConnectionRules:
+        config = self._config
+        by_listener: dict[str, int] = {}
+        rates: dict[str, int] = {}
+        for endpoint in config.bind_endpoints:
+            own = config.listener_config(endpoint)
+            by_listener[endpoint.name] = own.own_value("max.connections") or UNLIMITED
+            rates[endpoint.name] = own.own_value("max.connection.creation.rate") or UNLIMITED
+        by_host: dict[str, int] = {}
+        for host, count in parse_ip_overrides(config.max_connections_per_ip_overrides).items():
+            by_host.update(dict.fromkeys(_addresses(host), count))
+        return ConnectionRules(
+            config.max_connections,
+            config.max_connections_per_ip,
+            by_host,
+            config.max_connection_creation_rate,
+            by_listener,
+            rates,
+        )
+
+
+def _addresses(host: str) -> list[str]:
+    """The addresses of a host's name; a name that is not known stays as it is."""
+    try:
+        return [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return [host]

@@ -1,0 +1,188 @@
+"""Do the counts and lengths in a request hold? Asked before kio reads it, because kio believes them.
+
+kio's reader makes room for as many elements as an array claims, and where there is no room for 2^32 of them the process
+ends at once; and it takes a null for every array. So the request is walked first, guided by kio's own schema, with
+nothing made of it: that finds a count that the rest of the frame cannot hold, and a null where the schema has none.
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType
+from typing import Any, Final, TypeAlias, cast, get_args
+
+from logtier.protocol.schema_types import FIXED_BYTES, inner_type
+from logtier.protocol.wire import read_unsigned_varint
+
+_SHORT: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
+
+#: From where a value begins to where it ends.
+_Walk: TypeAlias = Callable[[bytes, int], int]
+#: A part of an entity: so many bytes of whatever content, or what has to be looked at.
+_Step: TypeAlias = int | _Walk
+
+
+def check_counts(entity: Any, frame: bytes, position: int) -> None:
+    """Walk the request of class `entity` that begins at `position`.
+
+    Raises:
+        ValueError, IndexError, struct.error: if the frame does not hold what the request claims to have.
+    """
+    end = _walk(entity)(frame, position)
+    if end > len(frame):
+        raise ValueError(f"it claims {end - position} bytes, {len(frame) - position} are there")
+
+
+@cache
+def _walk(entity: Any) -> _Walk:
+    step = _entity(entity)
+    return _skip(step) if isinstance(step, int) else step
+
+
+def _skip(size: int) -> _Walk:
+    return lambda _, position: position + size
+
+
+@cache
+def _entity(entity: Any) -> _Step:
+    flexible = bool(entity.__flexible__)
+    steps: list[_Step] = []
+    tagged: dict[int, _Walk] = {}
+    for field in fields(entity):
+        tag = field.metadata.get("tag")
+        step = _field(field, flexible, is_tagged=tag is not None)
+        if tag is not None:
+            tagged[tag] = _skip(step) if isinstance(step, int) else step
+        elif isinstance(step, int) and steps and isinstance(steps[-1], int):
+            steps[-1] += step
+        else:
+            steps.append(step)
+    if flexible:
+        return _flexible_entity(steps, tagged)
+    if not steps:
+        return 0
+    return steps[0] if len(steps) == 1 else _legacy_entity(steps)
+
+
+def _field(field: Any, flexible: bool, *, is_tagged: bool) -> _Step:
+    kind, is_array = inner_type(field.type)
+    step: _Step
+    if is_dataclass(kind):
+        step = _entity(cast("Any", kind))
+        if not is_array and not is_tagged and NoneType in get_args(field.type):
+            step = _nullable(_skip(step) if isinstance(step, int) else step)
+    else:
+        step = _primitive(field.metadata["kafka_type"], flexible)
+    if is_array:
+        name = None if NoneType in get_args(field.type) else field.name
+        return _compact_array(step, name) if flexible else _legacy_array(step, name)
+    return step
+
+
+def _primitive(kafka_type: str, flexible: bool) -> _Step:
+    if kafka_type in FIXED_BYTES:
+        return FIXED_BYTES[kafka_type]
+    if flexible:
+        return _compact_bytes
+    return _legacy_string if kafka_type == "string" else _legacy_bytes
+
+
+def _legacy_entity(steps: Sequence[_Step]) -> _Walk:
+    def walk(frame: bytes, position: int) -> int:
+        for step in steps:
+            position = position + step if isinstance(step, int) else step(frame, position)
+        return position
+
+    return walk
+
+
+def _flexible_entity(steps: Sequence[_Step], tagged: Mapping[int, _Walk]) -> _Walk:
+    def walk(frame: bytes, position: int) -> int:
+        for step in steps:
+            position = position + step if isinstance(step, int) else step(frame, position)
+        return _tags(tagged, frame, position) if frame[position] else position + 1
+
+    return walk
+
+
+def _tags(tagged: Mapping[int, _Walk], frame: bytes, position: int) -> int:
+    count, position = read_unsigned_varint(frame, position)
+    for _ in range(count):
+        tag, position = read_unsigned_varint(frame, position)
+        size, position = read_unsigned_varint(frame, position)
+        end = position + size
+        if end > len(frame):
+            raise ValueError(f"a tagged field claims {size} bytes, {len(frame) - position} are left")
+        if tag in tagged and tagged[tag](frame, position) != end:
+            raise ValueError(f"a tagged field of {size} bytes has another length than it says")
+        position = end
+    return position
+
+
+def _compact_array(element: _Step, name_unless_nullable: str | None) -> _Walk:
+    def walk(frame: bytes, position: int) -> int:
+        count = frame[position]
+        if count < 0x80:
+            position += 1
+        else:
+            count, position = read_unsigned_varint(frame, position)
+        if count == 0 and name_unless_nullable:
+            raise ValueError(f"{name_unless_nullable} is null")
+        return _elements(element, count - 1, frame, position)
+
+    return walk
+
+
+def _legacy_array(element: _Step, name_unless_nullable: str | None) -> _Walk:
+    def walk(frame: bytes, position: int) -> int:
+        (count,) = _INT.unpack_from(frame, position)
+        if count < -1:
+            raise ValueError(f"an array claims {count} elements")
+        if count < 0 and name_unless_nullable:
+            raise ValueError(f"{name_unless_nullable} is null")
+        return _elements(element, count, frame, position + 4)
+
+    return walk
+
+
+def _elements(element: _Step, count: int, frame: bytes, position: int) -> int:
+    if count > len(frame) - position:  # every element takes a byte at least
+        raise ValueError(f"an array claims {count} elements in {len(frame) - position} bytes")
+    if isinstance(element, int):
+        return position + element * max(count, 0)
+    for _ in range(count):
+        position = element(frame, position)
+    return position
+
+
+def _nullable(entity: _Walk) -> _Walk:
+    """A structure with a byte before it that is negative for null (KIP-893)."""
+
+    def walk(frame: bytes, position: int) -> int:
+        return position + 1 if frame[position] >= 0x80 else entity(frame, position + 1)
+
+    return walk
+
+
+def _compact_bytes(frame: bytes, position: int) -> int:
+    size = frame[position]
+    if size < 0x80:
+        return position + (size or 1)
+    size, position = read_unsigned_varint(frame, position)
+    return position + max(0, size - 1)
+
+
+def _legacy_string(frame: bytes, position: int) -> int:
+    return _counted(_SHORT.unpack_from(frame, position)[0], position + 2)
+
+
+def _legacy_bytes(frame: bytes, position: int) -> int:
+    return _counted(_INT.unpack_from(frame, position)[0], position + 4)
+
+
+def _counted(size: int, position: int) -> int:
+    if size < -1:
+        raise ValueError(f"a field claims {size} bytes")
+    return position + max(0, size)

@@ -1,0 +1,1 @@
+"""Quotas of clients: how much each may use, and how long one that used more has to wait."""

@@ -1,0 +1,43 @@
+"""Tokens that come at a steady rate and are taken in bursts (KIP-599). Pure."""
+
+
+class TokenBucket:
+    """Fills by `rate` tokens a second up to what comes in `burst_s` seconds; it may be overdrawn. Full at first.
+
+    >>> bucket = TokenBucket(2, burst_s=10, now_ms=0)
+    >>> bucket.take(24, 0)
+    >>> bucket.wait_ms(0), bucket.wait_ms(1_000), bucket.wait_ms(2_000)
+    (2000, 1000, 0)
+    """
+
+    def __init__(self, rate: float, *, burst_s: float, now_ms: int) -> None:
+        self._rate = rate
+        self._burst_s = burst_s
+        self._tokens = rate * burst_s
+        self._refilled_ms = now_ms
+
+    def change_rate(self, rate: float, now_ms: int) -> None:
+        """Fill at another rate from now on."""
+        self._refill(now_ms)
+        self._rate = rate
+        self._tokens = min(self._tokens, rate * self._burst_s)
+
+    def take(self, tokens: float, now_ms: int) -> None:
+        """Take tokens, be there enough or not."""
+        self._refill(now_ms)
+        self._tokens -= tokens
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long it takes until the bucket is not overdrawn any more; 0 where it is not."""
+        self._refill(now_ms)
+        return max(0, round(-self._tokens / self._rate * 1000))
+
+    def is_full(self, now_ms: int) -> bool:
+        """Whether it is as a new one would be."""
+        self._refill(now_ms)
+        return self._tokens >= self._rate * self._burst_s
+
+    def _refill(self, now_ms: int) -> None:
+        elapsed_s = max(0, now_ms - self._refilled_ms) / 1000
+        self._tokens = min(self._tokens + self._rate * elapsed_s, self._rate * self._burst_s)
+        self._refilled_ms = now_ms

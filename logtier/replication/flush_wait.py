@@ -1,0 +1,18 @@
+"""Waiting for the device before an append is acknowledged (flush.messages)."""
+
+import asyncio
+
+from logtier.log.durability import FlushRound
+from logtier.protocol.errors import KafkaError
+
+
+async def wait_flushed(flush: FlushRound) -> KafkaError | None:
+    """Wait until the append is on the device; what is returned says why it cannot be told to be."""
+    future: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
+
+    def done(error: KafkaError | None) -> None:
+        if not future.done():  # the client may be gone
+            future.set_result(error)
+
+    flush.add_done_callback(done)
+    return await future

@@ -1,0 +1,257 @@
+"""Moving one replica to another disk while it is written to and read: copy, catch up, take its place."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from logtier.log.leader_epochs import FILE_NAME as LEADER_EPOCHS
+from logtier.log.log import Log
+from logtier.log.log_directory import LogDirectory
+from logtier.log.log_manager import LogManager
+from logtier.log.recovery import open_log
+from logtier.log.replica_folders import Replaces, write_marker
+from logtier.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment, segment_name
+from logtier.protocol.errors import KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.replication.flush_wait import wait_flushed
+from logtier.runtime.disk import Completion, Disk, File
+
+logger = logging.getLogger(__name__)
+
+# What one chore copies: others, such as checkpoints, get their turn in between.
+_COPY_BYTES: Final = 64 * 1024 * 1024
+# What is copied on the event loop at a time, once only the newest records are missing.
+_CATCH_UP_BYTES: Final = 256 * 1024
+# More than this in the segment that is written to: it is rolled, so that it can be copied beside the event loop.
+_TAIL_BYTES_MAX: Final = 16 * 1024 * 1024
+_ROLLS_MAX: Final = 10
+# Segments that are held open, with their indexes, while they wait to be copied.
+_SEGMENTS_OPEN: Final = 16
+# Syncs of the copy while the log goes on growing; the rest is then synced with the log standing still.
+_FLUSHES_MAX: Final = 10
+
+
+class MoveInterruptedError(Exception):
+    """The log changed below the copy (retention, compaction): it has to be begun anew."""
+
+
+class ReplicaMove:
+    """The copying of one log to another log folder, in a `-future` folder that takes the log's place at the end.
+
+    Closed segments are copied as files, beside the event loop; what is appended meanwhile is read and appended as by a
+    follower. Nothing of it is visible before the last step, which happens between two requests. See
+    `log.replica_folders` for what a crash leaves, and what becomes of it.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        log_manager: LogManager,
+        directory: LogDirectory,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.directory = directory
+        #: Whether an end leaves the folder, by which the next start knows that there was a move.
+        self.keep_folder = False
+        #: Bytes that are in the copy.
+        self.copied_bytes = 0
+        self._source = log_manager.logs[topic_partition]
+        self._log_manager = log_manager
+        self._disk: Disk = log_manager.disk
+        self._now_ms = now_ms
+        # The end of the last segment that is copied.
+        self._copied_end: int | None = None
+        self._future: Log | None = None
+        self._lag = 1 << 62
+        self._path = ""
+
+    @property
+    def offset_lag(self) -> int:
+        """Offsets that the copy is behind."""
+        if self._future is not None:
+            end = self._future.log_end_offset
+        else:
+            end = self._source.log_start_offset if self._copied_end is None else self._copied_end
+        return max(0, self._source.log_end_offset - end)
+
+    async def run(self) -> Log:
+        """Copy until there is nothing left to copy, and take the log's place; return the log that is now the replica's.
+
+        Raises OSError, KafkaError, MoveInterruptedError; nothing of the copy is left then.
+        """
+        self._path = self._log_manager.begin_future(self.topic_partition, self.directory)
+        # Old segments beside cleaned ones could show a record whose tombstone is gone.
+        self._source.is_being_copied = True
+        try:
+            await self._copy_segments()
+            self._future = future = self._open()
+            await self._catch_up(future)
+            return self._take_place(future)
+        except BaseException:
+            if self._future is not None:
+                self._future.abandon()
+            if not self.keep_folder:
+                path = self._path
+                self._disk.in_background(lambda: self._disk.rmtree(path))
+            raise
+        finally:
+            self._source.is_being_copied = False
+
+    # -- copying files
+
+    async def _copy_segments(self) -> None:
+        source = self._source
+        source.roll(self._now_ms())
+        rolls = 0
+        while True:
+            closed = self._closed_segments()
+            if not closed:
+                if rolls == _ROLLS_MAX or source.segments[-1].size <= _TAIL_BYTES_MAX:
+                    break
+                source.roll(self._now_ms())
+                rolls += 1
+                continue
+            part = closed[:_SEGMENTS_OPEN]
+            ends = [each.base_offset for each in (*closed[1:], source.segments[-1])]
+            try:
+                # Open from now on: retention may take them out of the log, but not out of our hands.
+                files = [(each, each.file, each.size, each.index_files()) for each in part]
+            except FileNotFoundError:
+                raise MoveInterruptedError from None
+            for (segment, file, size, indexes), end in zip(files, ends, strict=False):
+                await self._copy_segment(segment, file, size, indexes)
+                self._copied_end = end
+        if self._copied_end is not None:
+            await self._in_background(partial(self._copy_state, segment_name(self._copied_end)))
+
+    def _closed_segments(self) -> list[LogSegment]:
+        """The segments that can be copied as files, from the first that is not copied on."""
+        segments = self._source.segments
+        if self._copied_end is None:
+            return list(segments[:-1])
+        closed = [each for each in segments[:-1] if each.base_offset >= self._copied_end]
+        following = closed[0] if closed else segments[-1]
+        if following.base_offset != self._copied_end:
+            raise MoveInterruptedError
+        return closed
+
+    async def _copy_segment(self, segment: LogSegment, file: File, size: int, indexes: list[File]) -> None:
+        path = f"{self._path}/{segment_name(segment.base_offset)}{LOG_SUFFIX}"
+        position = 0
+        while True:
+            part = min(_COPY_BYTES, size - position)
+            await self._in_background(partial(self._disk.copy, file, path, position, part))
+            position += part
+            self.copied_bytes += part
+            if position == size:
+                break
+        for index in indexes:
+            name = index.path.rpartition("/")[2]
+            await self._in_background(partial(self._disk.copy, index, f"{self._path}/{name}", 0, index.size))
+
+    def _copy_state(self, end_name: str) -> None:
+        """What is not in segments; a snapshot that is missing is replayed from the batches.
+
+        And an empty segment for what comes now: the last one need not reach its end, if it was compacted.
+        """
+        self._disk.open(f"{self._path}/{end_name}{LOG_SUFFIX}", create=True)
+        for name in (LEADER_EPOCHS, f"{end_name}{SNAPSHOT_SUFFIX}"):
+            path = f"{self._source.directory}/{name}"
+            if self._disk.exists(path):
+                self._disk.write_atomic(f"{self._path}/{name}", self._disk.read(path))
+        self._disk.fsync_directory(self._path)
+        self._disk.fsync_directory(self.directory.path)
+
+    def _open(self) -> Log:
+        return open_log(
+            self._disk,
+            self._path,
+            self.topic_partition,
+            self._source.topic_id,
+            self._source.config,
+            was_stopped_cleanly=True,
+            recovery_point=0,
+            log_start_offset=self._source.log_start_offset,
+            now_ms=self._now_ms(),
+            health=self.directory.health,
+            post=self._log_manager.post,
+        )
+
+    # -- following
+
+    async def _catch_up(self, future: Log) -> None:
+        source = self._source
+        marker = Replaces(self._log_manager.directory_of(self.topic_partition).directory_id, source.log_start_offset)
+        for round_number in range(_FLUSHES_MAX):
+            while self._copy_turn(future):  # noqa: ASYNC110 (others get their turn; nothing is waited for)
+                await asyncio.sleep(0)
+            if round_number == 0:
+                await self._in_background(partial(write_marker, self._disk, self._path, marker))
+            error = await wait_flushed(future.durability.request())
+            if error is not None:
+                raise KafkaError(error.code, error.message)
+            if future.log_end_offset >= source.log_end_offset:
+                return
+
+    def _copy_turn(self, future: Log) -> bool:
+        """Copy for a while; tell whether something is left. However fast the log grows, it is less than last time."""
+        goal = self._lag * 9 // 10
+        copied = self.copied_bytes
+        while self._copy_batches(future):
+            if self.copied_bytes - copied >= _CATCH_UP_BYTES and self.offset_lag <= goal:
+                break
+        self._lag = self.offset_lag
+        return self._lag > 0
+
+    def _copy_batches(self, future: Log) -> bool:
+        """Append a part of what is missing; tell whether there was something."""
+        source = self._source
+        if source.health.failure is not None:
+            raise MoveInterruptedError
+        offset = max(future.log_end_offset, source.log_start_offset)
+        found = source.read(offset, _CATCH_UP_BYTES, upper_bound_offset=source.log_end_offset, min_one_batch=True)
+        if not found.size:
+            return False
+        future.append_as_follower(found.file.pread(found.size, found.position))
+        self.copied_bytes += found.size
+        return True
+
+    def _take_place(self, future: Log) -> Log:
+        """Between two requests: the rest, the producers, the names."""
+        source = self._source
+        while self._copy_batches(future):
+            pass
+        if future.log_end_offset != source.log_end_offset:
+            raise MoveInterruptedError
+        future.flush()
+        if future.log_start_offset < source.log_start_offset <= future.log_end_offset:
+            future.delete_records_before(source.log_start_offset)
+        # Those whose batches are gone are known to the old log alone.
+        future.producers = source.producers
+        future.prepare_close()
+        future.release()
+        return self._log_manager.replace(self.topic_partition, self._path, self.directory)
+
+    async def _in_background(self, task: Callable[[], None]) -> None:
+        await _completed(self._disk.in_background(task))
+
+
+def _completed(completion: Completion) -> Awaitable[None]:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def finish() -> None:
+        if future.done():
+            return
+        try:
+            completion.result()
+        except Exception as error:  # noqa: BLE001 (belongs to whoever waits)
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    completion.add_done_callback(lambda _: loop.call_soon_threadsafe(finish))
+    return future

@@ -1,0 +1,16 @@
+"""How late the event loop comes to what is due: what every client waits for, whoever causes it."""
+
+import asyncio
+
+from logtier.runtime.metrics import BrokerMetrics
+
+INTERVAL_S = 0.25
+
+
+async def measure_loop_lag(metrics: BrokerMetrics) -> None:
+    """Note, until cancelled, how late the event loop comes to a timer."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due_s = loop.time() + INTERVAL_S
+        await asyncio.sleep(INTERVAL_S)
+        metrics.loop_lag.observe(max(0.0, loop.time() - due_s))

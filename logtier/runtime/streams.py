@@ -1,0 +1,108 @@
+"""Byte streams as an interface: what a connection is to its handler, and where connections come from."""
+
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """Bytes of an open file, to be sent without being read.
+
+    Attributes:
+        owner: Keeps the file open until the slice is sent.
+    """
+
+    fileno: int
+    position: int
+    size: int
+    owner: object
+
+
+Part = bytes | bytearray | memoryview | FileSlice
+
+
+class Stream(Protocol):
+    """One connection, as its handler sees it."""
+
+    peer_host: str
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether parts given to `write` are not all sent yet."""
+
+    def write(self, parts: Sequence[Part]) -> None:
+        """Send the parts in order, now or as soon as the peer takes them."""
+
+    def pause_reading(self) -> None:
+        """Take no more bytes from the peer for now."""
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+
+    def close(self) -> None:
+        """End the connection at once; `connection_lost` follows."""
+
+
+class StreamHandler(Protocol):
+    """What a listener makes for each connection."""
+
+    def connection_made(self, stream: Stream) -> None:
+        """The connection is there."""
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+
+    def buffer_updated(self, size: int) -> None:
+        """`size` bytes were put into the buffer."""
+
+    def secured(self, certificate: bytes | None) -> None:
+        """The TLS handshake is over; the peer's certificate in DER, if it showed one. Never called without TLS."""
+
+    def writing_done(self) -> None:
+        """Everything given to `write` is sent, after a time when it was not."""
+
+    def connection_lost(self, error: OSError | None) -> None:
+        """The connection is gone; called once."""
+
+
+class Listener(Protocol):
+    """An open port."""
+
+    host: str
+    port: int
+
+    def accept(self) -> None:
+        """Begin to take connections; until then they wait in the backlog."""
+
+    def pause(self, pause_s: float) -> None:
+        """Let new connections wait in the backlog for a while."""
+
+    def close(self) -> None:
+        """Accept no more."""
+
+
+class Network(Protocol):
+    """Where listeners come from."""
+
+    def listen(
+        self,
+        host: str,
+        port: int,
+        make_handler: Callable[[], StreamHandler],
+        *,
+        backlog: int,
+        buffer_bytes: tuple[int, int],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> Listener:
+        """Open a port.
+
+        Args:
+            backlog: Connections that the kernel keeps until they are accepted.
+            buffer_bytes: The kernel's send and receive buffers of each connection, -1 for its own choice.
+            tls: What a new connection is encrypted by; None for plain text.
+
+        Raises:
+            OSError: if the port is in use or the address is not ours.
+        """

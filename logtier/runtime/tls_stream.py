@@ -1,0 +1,282 @@
+"""TLS on a non-blocking socket: the same stream as `network`'s, with bytes that are encrypted on their way.
+
+A record has to be read, encrypted and copied, so files do not leave by `sendfile`: slices are read in pieces, and a
+piece is never so large that other connections wait for it.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, cast
+
+from logtier.runtime.streams import FileSlice, Part, StreamHandler
+
+RECEIVED_BYTES: Final = 64 << 10
+"""Encrypted bytes that are taken from the socket at once, and decrypted before more are taken."""
+
+ENCRYPTED_BYTES: Final = 128 << 10
+"""Plain bytes that are encrypted at once; small parts are joined, so that each does not become a record of its own."""
+
+BYTES_PER_TURN: Final = 512 << 10
+"""Plain bytes that are sent before the loop may turn: encrypting them takes a fraction of a millisecond."""
+
+_WOULD_BLOCK = (BlockingIOError, InterruptedError)
+_HANDSHAKE_RECORD: Final = 0x16
+
+
+class TlsError(OSError):
+    """Why there is no TLS with a peer: a handshake that failed, or a peer that does not speak it."""
+
+
+class TlsStream:
+    """One connection. The handler hears of it at once, and of the end of the handshake by `secured`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connected: socket.socket,
+        peer_host: str,
+        handler: StreamHandler,
+        context: ssl.SSLContext,
+        received: bytearray,
+    ) -> None:
+        """Begin.
+
+        Args:
+            received: Where encrypted bytes are received; shared by streams, since it is empty between two turns.
+        """
+        self.peer_host = peer_host
+        self._loop = loop
+        self._socket = connected
+        self._fileno = connected.fileno()
+        self._handler = handler
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._received = received
+        self._pending: deque[Part] = deque()
+        self._encrypted = memoryview(b"")
+        self._begun = False
+        self._secured = False
+        self._reading = False
+        self._decrypting = False
+        self._writer_armed = False
+        self._closed = False
+        handler.connection_made(self)
+        self.resume_reading()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether parts given to `write` are not all sent yet."""
+        return bool(self._pending) or bool(self._encrypted)
+
+    def pause_reading(self) -> None:
+        """Take no more bytes from the peer for now."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fileno)
+
+    def resume_reading(self) -> None:
+        """Take bytes again, first those that are here already."""
+        if not self._reading and not self._closed:
+            self._reading = True
+            self._loop.add_reader(self._fileno, self._readable)
+            if self._secured and not self._decrypting and (self._incoming.pending or self._tls.pending()):
+                self._loop.call_soon(self._decrypt)
+
+    def write(self, parts: Sequence[Part]) -> None:
+        """Send the parts in order, now or as soon as the peer takes them."""
+        if self._closed:
+            return
+        idle = not self.is_writing
+        self._pending.extend(parts)
+        if idle:
+            self._send()
+
+    def close(self) -> None:
+        """End the connection at once."""
+        if not self._closed and self._secured and not self._encrypted:
+            # Tell the peer that this is the end, and nobody's who cut the line; it need not answer.
+            with contextlib.suppress(ssl.SSLError, OSError):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    self._tls.unwrap()
+                self._socket.send(self._outgoing.read())
+        self._lose(None)
+
+    def _readable(self) -> None:
+        try:
+            size = self._socket.recv_into(self._received)
+        except _WOULD_BLOCK:
+            return
+        except OSError as error:
+            self._lose(error)
+            return
+        if not size:
+            self._lose(None)
+            return
+        if not self._begun:
+            self._begun = True
+            if self._received[0] != _HANDSHAKE_RECORD:
+                self._lose(TlsError("the client does not speak TLS, which this listener asks for"))
+                return
+        self._incoming.write(memoryview(self._received)[:size])
+        if self._secured or self._shake_hands():
+            self._decrypt()
+
+    def _shake_hands(self) -> bool:
+        """Go on with the handshake; whether it is over."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return False
+        except ssl.SSLError as error:
+            self._flush()  # the alert says to the peer what is wrong
+            self._lose(TlsError(f"the TLS handshake failed: {_reason(error)}"))
+            return False
+        self._secured = True
+        self._flush()
+        if not self._closed:
+            self._handler.secured(self._tls.getpeercert(binary_form=True))
+        return not self._closed
+
+    def _decrypt(self) -> None:
+        """Hand over what is received, until the handler has enough."""
+        if self._decrypting:
+            return
+        self._decrypting = True
+        try:
+            while self._reading and not self._closed:
+                buffer = self._handler.get_buffer()
+                size = self._read_into(buffer)
+                if not size:
+                    break
+                self._handler.buffer_updated(size)
+        finally:
+            self._decrypting = False
+        if not self._closed and self._outgoing.pending:
+            self._send()
+
+    def _read_into(self, buffer: memoryview) -> int:
+        """Decrypt as much as is here or as the buffer takes; the end of the connection closes it."""
+        filled = 0
+        try:
+            while filled < len(buffer):
+                size = cast("int", self._tls.read(len(buffer) - filled, buffer[filled:]))
+                if not size:
+                    # The peer says that this was all. What came before is still to be answered, as far as it listens.
+                    if not filled:
+                        self._lose(None)
+                    break
+                filled += size
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self._lose(TlsError(f"what the client sent is no TLS: {_reason(error)}"))
+            return 0
+        return filled
+
+    def _writable(self) -> None:
+        self._send()
+        if not self.is_writing and not self._closed:
+            self._handler.writing_done()
+
+    def _send(self) -> None:
+        """Encrypt and send what the peer takes now; what is left waits until the socket is writable."""
+        budget = BYTES_PER_TURN
+        try:
+            while self._send_encrypted() and self._pending and budget > 0:
+                plain = self._gather()
+                budget -= len(plain)
+                view = memoryview(plain)
+                while view:
+                    view = view[self._tls.write(view) :]
+        except ssl.SSLError as error:
+            self._lose(TlsError(f"what is sent cannot be encrypted: {_reason(error)}"))
+            return
+        except OSError as error:
+            self._lose(error)
+            return
+        self._arm_writer(self.is_writing)
+
+    def _send_encrypted(self) -> bool:
+        """Whether the socket has taken everything that is encrypted."""
+        if not self._encrypted and self._outgoing.pending:
+            self._encrypted = memoryview(self._outgoing.read())
+        while self._encrypted:
+            try:
+                self._encrypted = self._encrypted[self._socket.send(self._encrypted) :]
+            except _WOULD_BLOCK:
+                return False
+            if not self._encrypted and self._outgoing.pending:
+                self._encrypted = memoryview(self._outgoing.read())
+        return True
+
+    def _gather(self) -> bytes:
+        """The next plain bytes, of one part or of several."""
+        pending = self._pending
+        gathered: list[bytes | bytearray | memoryview] = []
+        room = ENCRYPTED_BYTES
+        while pending and room > 0:
+            first = pending[0]
+            if isinstance(first, FileSlice):
+                piece = os.pread(first.fileno, min(first.size, room), first.position)
+                if not piece:
+                    raise OSError("the file is shorter than the slice that was to be sent")
+                taken, size = len(piece), first.size
+                gathered.append(piece)
+                if taken < size:
+                    pending[0] = FileSlice(first.fileno, first.position + taken, size - taken, first.owner)
+            else:
+                taken, size = min(len(first), room), len(first)
+                gathered.append(memoryview(first)[:taken])
+                if taken < size:
+                    pending[0] = memoryview(first)[taken:]
+            if taken == size:
+                pending.popleft()
+            room -= taken
+        return b"".join(gathered)
+
+    def _flush(self) -> None:
+        """Send what the handshake says."""
+        try:
+            sent = self._send_encrypted()
+        except OSError as error:
+            self._lose(error)
+            return
+        self._arm_writer(not sent)
+
+    def _arm_writer(self, wanted: bool) -> None:
+        if wanted != self._writer_armed and not self._closed:
+            self._writer_armed = wanted
+            if wanted:
+                self._loop.add_writer(self._fileno, self._writable)
+            else:
+                self._loop.remove_writer(self._fileno)
+
+    def _lose(self, error: OSError | None) -> None:
+        if self._closed:
+            return
+        self.pause_reading()
+        self._arm_writer(False)
+        self._closed = True
+        self._pending.clear()
+        self._encrypted = memoryview(b"")
+        with contextlib.suppress(OSError):
+            self._socket.close()
+        self._handler.connection_lost(error)
+
+
+def _reason(error: ssl.SSLError) -> str:
+    """What OpenSSL says, without the place in its source.
+
+    >>> _reason(ssl.SSLError(1, "[SSL: NO_SHARED_CIPHER] no shared cipher (_ssl.c:1007)"))
+    'no shared cipher'
+    """
+    verified = getattr(error, "verify_message", "")
+    text = str(error.strerror or error).partition(" (_ssl")[0]
+    return verified or text.rpartition("] ")[2]

@@ -1,0 +1,161 @@
+"""How the connections of one listener are secured, made from its configs: TLS, mechanisms, names of certificates."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from logtier.config import ConfigError
+from logtier.config.listener_config import ListenerConfig
+from logtier.config.principal_mapping import map_name, parse_mapping_rules
+from logtier.runtime.clock import Clock
+from logtier.security.distinguished_name import subject_of
+from logtier.security.jwks import JwksKeys, RefreshPolicy
+from logtier.security.oauthbearer import OAuthBearerServer, TokenRules, TokenValidator
+from logtier.security.sasl import PlainServer, SaslServer
+from logtier.security.sasl_session import ANONYMOUS, SaslListener
+from logtier.security.scram import ScramCredential, ScramServer
+from logtier.security.tls import ListenerTls
+
+logger = logging.getLogger(__name__)
+
+CERTIFICATES_CHECK_S: Final = 10
+"""How often it is looked whether the files of keys and certificates have changed."""
+
+#: The credential of a user for a mechanism, or None.
+CredentialLookup = Callable[[str, str], ScramCredential | None]
+
+
+class UnnamedCertificateError(Exception):
+    """No rule of `ssl.principal.mapping.rules` makes a principal of a certificate's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSecurity:
+    """What a connection has to know of its listener.
+
+    Attributes:
+        name: The listener's name; clients are told the addresses of the listener that they came through.
+        protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+        tls: The context of a new connection; None for plain text.
+        sasl: What clients authenticate by; None where they need not.
+        name_of: The principal of a client by its certificate, which it may not have shown; UnnamedCertificateError.
+        handshake_ms: How long TLS and SASL may take together.
+    """
+
+    name: str = "PLAINTEXT"
+    protocol: str = "PLAINTEXT"
+    tls: Callable[[], ssl.SSLContext] | None = None
+    sasl: SaslListener | None = None
+    name_of: Callable[[bytes | None], str] = lambda _: ANONYMOUS
+    handshake_ms: int = 30_000
+
+
+PLAINTEXT_LISTENER: Final = ListenerSecurity()
+"""A listener that asks nothing."""
+
+
+class ListenerGuard:
+    """The security of one listener, and what it needs while the broker runs: fresh keys and certificates."""
+
+    def __init__(self, config: ListenerConfig, clock: Clock, credential: CredentialLookup) -> None:
+        """Make it from configs that passed their rules.
+
+        Raises:
+            ConfigError: keys or certificates cannot be read.
+        """
+        endpoint = config.listener
+        self._name = endpoint.name
+        self._tls = ListenerTls(config) if endpoint.uses_tls else None
+        self._keys: JwksKeys | None = None
+        self._watching: asyncio.Task[None] | None = None
+        rules = parse_mapping_rules(config.value("ssl.principal.mapping.rules"))
+
+        def name_of(certificate: bytes | None) -> str:
+            if certificate is None:
+                return ANONYMOUS
+            try:
+                subject = subject_of(certificate)
+            except ValueError as error:
+                raise UnnamedCertificateError(f"the client's certificate cannot be read: {error}") from None
+            name = map_name(subject, rules)
+            if name is None:
+                raise UnnamedCertificateError(f"no rule of ssl.principal.mapping.rules is about {subject[:200]!r}")
+            return f"User:{name}"
+
+        self.security = ListenerSecurity(
+            endpoint.name,
+            endpoint.protocol,
+            None if self._tls is None else self._tls.context,
+            self._sasl(config, clock, credential) if endpoint.uses_sasl else None,
+            name_of,
+            config.value("connection.handshake.timeout.ms"),
+        )
+
+    def start(self) -> None:
+        """Fetch the keys of tokens, and look after certificates from now on."""
+        if self._keys is not None:
+            self._keys.start()
+        if self._tls is not None:
+            self._watching = asyncio.get_running_loop().create_task(self._watch(self._tls))
+
+    def stop(self) -> None:
+        """Look after nothing more."""
+        if self._keys is not None:
+            self._keys.stop()
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _watch(self, tls: ListenerTls) -> None:
+        while True:
+            await asyncio.sleep(CERTIFICATES_CHECK_S)
+            try:
+                if await asyncio.to_thread(tls.reload_if_changed):
+                    logger.info("listener %s: keys and certificates were read again", self._name)
+            except ConfigError as error:
+                logger.error("%s; the ones before it stay", error)
+
+    def _sasl(self, config: ListenerConfig, clock: Clock, credential: CredentialLookup) -> SaslListener:
+        makers = {mechanism: self._mechanism(mechanism, config, clock, credential) for mechanism in config.mechanisms}
+        return SaslListener(
+            makers,
+            {mechanism: config.value("connections.max.reauth.ms", mechanism) for mechanism in makers},
+            config.value("connection.failed.authentication.delay.ms"),
+            config.value("sasl.server.max.receive.size"),
+        )
+
+    def _mechanism(
+        self, mechanism: str, config: ListenerConfig, clock: Clock, credential: CredentialLookup
+    ) -> Callable[[], SaslServer]:
+        if mechanism == "PLAIN":
+            users = config.plain_users
+            return lambda: PlainServer(users)
+        if mechanism == "OAUTHBEARER":
+            validator = self._validator(config, clock)
+            return lambda: OAuthBearerServer(validator)
+        return lambda: ScramServer(mechanism, lambda user: credential(mechanism, user))
+
+    def _validator(self, config: ListenerConfig, clock: Clock) -> TokenValidator:
+        def value(name: str) -> object:
+            return config.value(f"sasl.oauthbearer.{name}", "OAUTHBEARER")
+
+        policy = RefreshPolicy(
+            int(str(value("jwks.endpoint.refresh.ms"))),
+            int(str(value("jwks.endpoint.retry.backoff.ms"))),
+            int(str(value("jwks.endpoint.retry.backoff.max.ms"))),
+        )
+        self._keys = JwksKeys(str(value("jwks.endpoint.url")), clock, policy)
+        issuer = value("expected.issuer")
+        audience = value("expected.audience")
+        return TokenValidator(
+            self._keys,
+            TokenRules(
+                audience if isinstance(audience, tuple) else (),
+                None if issuer is None else str(issuer),
+                int(str(value("clock.skew.seconds"))),
+                str(value("scope.claim.name")),
+                str(value("sub.claim.name")),
+            ),
+        )

@@ -1,0 +1,163 @@
+"""SCRAM (RFC 5802, RFC 7677) as a server: credentials that do not tell the password, and the exchange; pure.
+
+A credential is made from a password, or from a salted password as AlterUserScramCredentials sends it (KIP-554), and
+holds neither.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from logtier.security.sasl import AUTHORIZATION_ID_MESSAGE, AuthenticationError, InvalidTokenError, SaslStep
+
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 16_384
+"""Limits of a credential, as Kafka has them: fewer are too easily guessed, and every client has to do them."""
+
+USER_NAME_LENGTH_MAX: Final = 256
+"""Longest name of a user that a credential is kept for."""
+
+SALT_BYTES_MAX: Final = 1024
+
+_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS: Final = tuple(_HASHES)
+
+_NONCE_BYTES: Final = 24
+_GS2_HEADER: Final = re.compile(r"([ny]|p=[A-Za-z0-9.-]+),(?:a=((?:[^,=\0]|=2C|=3D)*))?,")
+_CLIENT_FIRST: Final = re.compile(r"n=((?:[^,=\0]|=2C|=3D)+),r=([!-+\--~]+)((?:,[A-Za-z]=[^,\0]+)*)")
+_CLIENT_FINAL: Final = re.compile(r"(c=([A-Za-z0-9+/=]+),r=([!-+\--~]+)(?:,[A-Za-z]=[^,\0]+)*),p=([A-Za-z0-9+/=]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What a server keeps of a password for one mechanism; who steals it cannot log in with it."""
+
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+    @staticmethod
+    def from_password(
+        mechanism: str, password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS_MIN
+    ) -> "ScramCredential":
+        """The credential of a password."""
+        salt = secrets.token_bytes(24) if salt is None else salt
+        salted = hashlib.pbkdf2_hmac(_HASHES[mechanism], password.encode(), salt, iterations)
+        return ScramCredential.from_salted_password(mechanism, salted, salt, iterations)
+
+    @staticmethod
+    def from_salted_password(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> "ScramCredential":
+        """The credential of a password that its owner has already salted and hashed."""
+        name = _HASHES[mechanism]
+        client_key = hmac.digest(salted, b"Client Key", name)
+        stored_key = hashlib.new(name, client_key).digest()
+        return ScramCredential(salt, stored_key, hmac.digest(salted, b"Server Key", name), iterations)
+
+
+#: The credential of a user, or None.
+CredentialLookup = Callable[[str], ScramCredential | None]
+
+#: Makes up the salt of users that there are not: always the same for a name, as with those that there are.
+_UNKNOWN_USERS_KEY: Final = secrets.token_bytes(32)
+
+
+class ScramServer:
+    """One exchange: the client's first message, the server's first, the client's final, the server's final.
+
+    Whether the user exists is told by nothing before the end, and then not either: a user that there is not gets a salt
+    and fails as with a wrong password.
+    """
+
+    __slots__ = ("_auth_message", "_credential", "_gs2_header", "_hash", "_known", "_lookup", "_nonce", "_user")
+
+    def __init__(self, mechanism: str, lookup: CredentialLookup) -> None:
+        self._hash = _HASHES[mechanism]
+        self._lookup = lookup
+        self._nonce = ""
+        self._user = ""
+        self._gs2_header = b""
+        self._auth_message = b""
+        self._credential: ScramCredential | None = None
+        self._known = False
+
+    async def evaluate(self, token: bytes) -> SaslStep:
+        """Take the client's next message."""
+        return self._first(token) if self._credential is None else self._final(token, self._credential)
+
+    def _first(self, token: bytes) -> SaslStep:
+        text = _text(token)
+        header = _GS2_HEADER.match(text)
+        if header is None:
+            raise InvalidTokenError("the first message has no GS2 header")
+        if header[1].startswith("p"):
+            raise InvalidTokenError("channel binding is not supported")
+        first = _CLIENT_FIRST.fullmatch(text, header.end())
+        if first is None:
+            raise InvalidTokenError("the first message is not of the form n=user,r=nonce")
+        self._user = _unescape(first[1])
+        if header[2] and _unescape(header[2]) != self._user:
+            raise AuthenticationError(AUTHORIZATION_ID_MESSAGE)
+        credential = self._lookup(self._user)
+        self._known = credential is not None
+        self._credential = credential or self._made_up()
+        self._gs2_header = text[: header.end()].encode()
+        self._nonce = first[2] + secrets.token_urlsafe(_NONCE_BYTES)
+        salt = base64.b64encode(self._credential.salt).decode()
+        answer = f"r={self._nonce},s={salt},i={self._credential.iterations}"
+        self._auth_message = f"{text[header.end() :]},{answer},".encode()
+        return SaslStep(answer.encode())
+
+    def _final(self, token: bytes, credential: ScramCredential) -> SaslStep:
+        final = _CLIENT_FINAL.fullmatch(_text(token))
+        if final is None:
+            raise InvalidTokenError("the final message is not of the form c=...,r=nonce,p=proof")
+        if _base64(final[2]) != self._gs2_header:
+            raise InvalidTokenError("the final message repeats another GS2 header")
+        if not hmac.compare_digest(final[3].encode(), self._nonce.encode()):
+            raise InvalidTokenError("the final message has another nonce")
+        auth_message = self._auth_message + final[1].encode()
+        signature = hmac.digest(credential.stored_key, auth_message, self._hash)
+        proof = _base64(final[4])
+        if len(proof) != len(signature):
+            raise InvalidTokenError("the proof has another length than the hash")
+        client_key = bytes(a ^ b for a, b in zip(signature, proof, strict=True))
+        matches = hmac.compare_digest(hashlib.new(self._hash, client_key).digest(), credential.stored_key)
+        if not (matches and self._known):
+            raise InvalidTokenError("the user or the password is wrong")
+        verifier = base64.b64encode(hmac.digest(credential.server_key, auth_message, self._hash))
+        return SaslStep(b"v=" + verifier, user=self._user)
+
+    def _made_up(self) -> ScramCredential:
+        salt = hmac.digest(_UNKNOWN_USERS_KEY, self._user.encode(), "sha256")[:24]
+        size = hashlib.new(self._hash).digest_size
+        return ScramCredential(salt, secrets.token_bytes(size), b"", ITERATIONS_MIN)
+
+
+def _text(token: bytes) -> str:
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        raise InvalidTokenError("the message is not UTF-8") from None
+
+
+def _unescape(name: str) -> str:
+    """A name without SCRAM's escapes.
+
+    >>> _unescape("a=2Cb=3Dc")
+    'a,b=c'
+    """
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise InvalidTokenError("a part of the message is not base64") from None

@@ -1,0 +1,74 @@
+"""Partitions that records add to a transaction: those that come together become one write, not one each."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.transaction.metadata import ProducerIdAndEpoch
+from logtier.transaction.transaction import Transaction
+
+#: Adds partitions to a transaction, durably.
+Write = Callable[[Transaction, ProducerIdAndEpoch, AbstractSet[TopicPartition]], Coroutine[Any, Any, None]]
+
+
+class _Addition:
+    __slots__ = ("partitions", "task")
+
+    def __init__(self) -> None:
+        self.partitions: set[TopicPartition] = set()
+        self.task: asyncio.Task[None] | None = None
+
+
+class Additions:
+    """What waits to be added, by transaction and producer.
+
+    A produce request adds each of its partitions. One write at a time is under way for a producer; whatever comes
+    meanwhile is collected for the next.
+    """
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._collecting: dict[tuple[str, ProducerIdAndEpoch], _Addition] = {}
+        self._writing: dict[tuple[str, ProducerIdAndEpoch], asyncio.Task[None]] = {}
+
+    def add(
+        self, transaction: Transaction, producer: ProducerIdAndEpoch, topic_partition: TopicPartition
+    ) -> Awaitable[None]:
+        """Add a partition with the next write; KafkaError from the awaitable is the write's."""
+        key = (transaction.transactional_id, producer)
+        addition = self._collecting.get(key)
+        if addition is None:
+            addition = self._collecting[key] = _Addition()
+            before = self._writing.get(key)
+            addition.task = asyncio.get_running_loop().create_task(self._run(key, transaction, addition, before))
+            addition.task.add_done_callback(_retrieve)
+        addition.partitions.add(topic_partition)
+        assert addition.task is not None
+        # One of the requests may be cancelled: the others' addition goes on.
+        return asyncio.shield(addition.task)
+
+    async def _run(
+        self,
+        key: tuple[str, ProducerIdAndEpoch],
+        transaction: Transaction,
+        addition: _Addition,
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        del self._collecting[key]
+        assert addition.task is not None
+        self._writing[key] = addition.task
+        try:
+            await self._write(transaction, key[1], addition.partitions)
+        finally:
+            if self._writing.get(key) is addition.task:
+                del self._writing[key]
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """An error is told to those who wait, if any still do."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,522 @@
+"""The transaction coordinator: the shell around the pure transactions. It holds the writes, the timers, the markers."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, Protocol
+
+from logtier.config import BrokerConfig
+from logtier.metadata.image import BrokerRegistration, MetadataDelta
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.runtime.clock import Clock
+from logtier.transaction.additions import Additions
+from logtier.transaction.markers import MarkerListener, MarkerWriter
+from logtier.transaction.metadata import (
+    NO_PRODUCER_ID,
+    TRANSACTION_VERSION_WITH_EPOCH_BUMPS,
+    ProducerIdAndEpoch,
+    TransactionMetadata,
+    TransactionState,
+)
+from logtier.transaction.state_log import TOMBSTONES_PER_BATCH, MetadataSource, Replicas, StateLog
+from logtier.transaction.topic import TRANSACTION_TOPIC, TopicCreator, create_transaction_topic, transaction_topic
+from logtier.transaction.transaction import ProducerIdNeededError, Transaction
+
+logger = logging.getLogger(__name__)
+
+#: Longest transactional id: the log's strings have int16 lengths.
+NAME_BYTES_MAX: Final = 32_767
+#: How long a write of `__transaction_state` waits for its replicas.
+WRITE_TIMEOUT_MS: Final = 30_000
+#: Pauses before a marker or an outcome that a log has refused is written again.
+RETRY_BACKOFF_MS: Final = 100
+RETRY_BACKOFF_MS_MAX: Final = 5_000
+
+
+class Metadata(MetadataSource, Protocol):
+    """The metadata cache, as far as the coordinator needs it."""
+
+    def subscribe(self, callback: Callable[[MetadataDelta], None], /) -> None:
+        """Call back with every change."""
+
+
+class TransactionCoordinator:
+    """All transactional ids whose partition of `__transaction_state` this broker leads.
+
+    Called from the event loop only. Invariants: an outcome is in the log before its first marker, and the markers are
+    in their logs before it counts as complete; every outcome in the log is completed, by whoever coordinates it; a
+    transition that began ends even if the request that asked for it is gone.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        replica_manager: Replicas,
+        controller: TopicCreator,
+        metadata: Metadata,
+        next_producer_id: Callable[[], Awaitable[int]],
+        marker_listener: MarkerListener,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._controller = controller
+        self._metadata = metadata
+        self._next_producer_id = next_producer_id
+        self._log = StateLog(replica_manager, metadata, WRITE_TIMEOUT_MS)
+        self._markers = MarkerWriter(replica_manager, metadata, marker_listener)
+        self._additions = Additions(self._add_collected)
+        self._writes: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loading: asyncio.Task[None] | None = None
+        self._is_stopped = False
+
+    async def start(self) -> None:
+        """Begin to load what this broker leads; requests meanwhile get coordinator_load_in_progress."""
+        self._metadata.subscribe(self._metadata_changed)
+        self._begin_loading()
+        config = self._config
+        self._spawn(
+            self._periodically(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
+        )
+        self._spawn(
+            self._periodically(config.transaction_remove_expired_transaction_cleanup_interval_ms, self.remove_expired)
+        )
+
+    async def stop(self) -> None:
+        """Let writes finish; transactions live on in the log, and the next start completes what is decided."""
+        self._is_stopped = True
+        while self._writes:
+            await asyncio.wait(list(self._writes))
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---- where a transactional id is ----
+
+    async def find(self, transactional_id: str) -> BrokerRegistration:
+        """The broker that coordinates an id; creates `__transaction_state` when it is needed first.
+
+        Raises:
+            KafkaError: coordinator_not_available.
+        """
+        await self._ensure_topic()
+        partition = self._log.partition_of(transactional_id)
+        image = self._metadata.image
+        topic = image.topic(TRANSACTION_TOPIC)
+        broker = None if topic is None else image.brokers.get(topic.partitions[partition].leader)
+        if broker is None:
+            raise KafkaError(
+                ErrorCode.coordinator_not_available, f"no broker leads {TRANSACTION_TOPIC}-{partition} at present"
+            )
+        return broker
+
+    async def _ensure_topic(self) -> None:
+        if self._metadata.image.topic(TRANSACTION_TOPIC) is None:
+            await create_transaction_topic(self._controller, transaction_topic(self._config))
+            self._begin_loading()
+        # An empty log is loaded at once: a first client need not come back for it.
+        if self._loading is not None:
+            await asyncio.sleep(0)
+
+    # ---- requests ----
+
+    async def init_producer(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
+    ) -> ProducerIdAndEpoch:
+        """Begin as the one producer of a transactional id; whoever was before is fenced, its transaction aborted.
+
+        Args:
+            expected: What a producer that begins again after an error believes to be (KIP-360).
+
+        Raises:
+            KafkaError: invalid_request, invalid_transaction_timeout, concurrent_transactions (come again: a transaction
+                is being ended), producer_fenced, or the log's.
+        """
+        self._check_available(transactional_id)
+        if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
+            raise KafkaError(
+                ErrorCode.invalid_transaction_timeout,
+                f"a transaction timeout of {timeout_ms} ms is not between 1 and transaction.max.timeout.ms "
+                f"({self._config.transaction_max_timeout_ms})",
+            )
+        self._log.active_partition_of(transactional_id)
+        new_producer_id: int | None = None
+        while True:
+            transaction = self._existing(transactional_id)
+            if transaction is None:
+                if new_producer_id is None:
+                    new_producer_id = await self._next_producer_id()
+                    continue  # somebody else may have begun meanwhile
+                transaction = self._create(transactional_id, new_producer_id)
+                new_producer_id = None
+            try:
+                begun = transaction.init_producer(
+                    expected, timeout_ms, self._clock.now_ms(), new_producer_id=new_producer_id
+                )
+            except ProducerIdNeededError:
+                new_producer_id = await self._next_producer_id()
+                continue
+            break
+        if begun is None:
+            await self._fence(transaction)
+            raise KafkaError(
+                ErrorCode.concurrent_transactions,
+                f"transactional id {transactional_id[:249]!r}: the transaction of the producer before is being aborted",
+            )
+        try:
+            await self._write(transaction, begun)
+        except KafkaError:
+            if transaction.is_new and not transaction.has_pending_transition:
+                self._log.transactions.pop(transactional_id, None)  # nobody was told of it
+            raise
+        logger.info(
+            "transactional id %r: producer %d begins with epoch %d",
+            transactional_id[:249],
+            begun.producer_id,
+            begun.producer_epoch,
+        )
+        return begun.producer
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: AbstractSet[TopicPartition],
+        *,
+        client_version: int,
+    ) -> None:
+        """Add partitions to the producer's transaction, which is begun by that; returns when they are in the log.
+
+        Raises:
+            KafkaError: invalid_request, invalid_producer_id_mapping, producer_fenced, concurrent_transactions, or the
+                log's.
+        """
+        transaction = self._known(transactional_id, producer)
+        added = transaction.add_partitions(producer, partitions, self._clock.now_ms(), client_version=client_version)
+        if added is not None:
+            await self._write(transaction, added)
+
+    def verify_partitions(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition]
+    ) -> set[TopicPartition]:
+        """Which partitions are not part of the producer's transaction (KIP-890).
+
+        Raises:
+            KafkaError: invalid_request, invalid_producer_id_mapping, producer_fenced, concurrent_transactions.
+        """
+        return self._known(transactional_id, producer).verify(producer, partitions)
+
+    def verify_partition(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        topic_partition: TopicPartition,
+        *,
+        add: bool,
+    ) -> Awaitable[None] | None:
+        """Before records are appended: return, or end, if the producer's transaction is open and has the partition.
+
+        Args:
+            add: The partition is added to the transaction first, which is begun by that if need be (transaction.version
+                2). Additions that come together are written together.
+
+        Raises:
+            KafkaError: transaction_abortable (the partition was not added), and as `add_partitions`. From the awaitable
+                too. A producer that is fenced gets producer_fenced, which a Produce has to tell otherwise.
+        """
+        producer = ProducerIdAndEpoch(producer_id, producer_epoch)
+        transaction = self._known(transactional_id, producer)
+        if not add:
+            if transaction.verify(producer, {topic_partition}):
+                raise KafkaError(
+                    ErrorCode.transaction_abortable, f"{topic_partition} was not added to the producer's transaction"
+                )
+            return None
+        if transaction.includes(producer, topic_partition):
+            return None
+        return self._additions.add(transaction, producer, topic_partition)
+
+    async def _add_collected(
+        self, transaction: Transaction, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition]
+    ) -> None:
+        await self.add_partitions(
+            transaction.transactional_id, producer, partitions, client_version=TRANSACTION_VERSION_WITH_EPOCH_BUMPS
+        )
+
+    async def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, client_version: int
+    ) -> ProducerIdAndEpoch:
+        """Commit or abort the producer's transaction; returns when the outcome is in the log, the markers follow.
+
+        Returns:
+            Who the producer is from now on (transaction.version 2: the next epoch, or a new id).
+
+        Raises:
+            KafkaError: invalid_request, invalid_producer_id_mapping, producer_fenced, concurrent_transactions,
+                invalid_txn_state, or the log's.
+        """
+        new_producer_id: int | None = None
+        while True:
+            transaction = self._known(transactional_id, producer)
+            try:
+                outcome = transaction.end(
+                    producer,
+                    self._clock.now_ms(),
+                    commit=commit,
+                    client_version=client_version,
+                    new_producer_id=new_producer_id,
+                )
+            except ProducerIdNeededError:
+                new_producer_id = await self._next_producer_id()
+                continue
+            break
+        if outcome is None:
+            return transaction.metadata.producer
+        await self._write(transaction, outcome)
+        if outcome.next_producer_id != NO_PRODUCER_ID:
+            return ProducerIdAndEpoch(outcome.next_producer_id, 0)
+        return outcome.producer
+
+    # ---- administration ----
+
+    def describe(self, transactional_id: str) -> TransactionMetadata:
+        """What is known of an id.
+
+        Raises:
+            KafkaError: invalid_request, transactional_id_not_found, not_coordinator, coordinator_load_in_progress,
+                coordinator_not_available.
+        """
+        self._check_available(transactional_id)
+        self._log.active_partition_of(transactional_id)
+        transaction = self._existing(transactional_id)
+        if transaction is None or transaction.is_expiring:
+            raise KafkaError(
+                ErrorCode.transactional_id_not_found, f"transactional id {transactional_id[:249]!r} is not known"
+            )
+        return transaction.metadata
+
+    def transactions(self) -> Iterator[tuple[str, TransactionMetadata]]:
+        """All transactional ids that are coordinated here, to look at.
+
+        Raises:
+            KafkaError: coordinator_load_in_progress, coordinator_not_available.
+        """
+        if self._is_stopped:
+            raise KafkaError(ErrorCode.coordinator_not_available, "the broker is being stopped")
+        if self._log.is_loading:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, "the transactions are being loaded")
+        return (
+            (name, transaction.metadata)
+            for name, transaction in list(self._log.transactions.items())
+            if not transaction.is_expiring
+        )
+
+    # ---- transitions ----
+
+    async def _write(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
+        """Make a prepared transition durable and adopt it; it ends even if the request is cancelled."""
+        task = asyncio.get_running_loop().create_task(self._write_transition(transaction, metadata))
+        self._writes.add(task)
+        task.add_done_callback(self._written)
+        await asyncio.shield(task)
+
+    async def _write_transition(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
+        name = transaction.transactional_id
+        try:
+            await self._log.write(name, metadata, self._clock.now_ms())
+            if self._log.transactions.get(name) is not transaction:
+                raise KafkaError(ErrorCode.not_coordinator, f"{TRANSACTION_TOPIC} was deleted")
+        except BaseException:
+            transaction.cancel()
+            raise
+        transaction.complete()
+        if metadata.state.is_prepared:
+            self._begin_completion(transaction)
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writes.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to whoever asked, if he is still there
+
+    async def _fence(self, transaction: Transaction) -> None:
+        await self._write(transaction, transaction.fence(self._clock.now_ms()))
+
+    def _begin_completion(self, transaction: Transaction) -> None:
+        # Prepared at once, so that nothing can come in between.
+        prepared = transaction.metadata
+        finished = transaction.finish(self._clock.now_ms())
+        self._spawn(self._complete(transaction, prepared, finished))
+
+    async def _complete(
+        self, transaction: Transaction, prepared: TransactionMetadata, finished: TransactionMetadata
+    ) -> None:
+        """Write the markers of an outcome, and then that it is complete; until both is done, as long as it takes."""
+        name = transaction.transactional_id
+        missing: AbstractSet[TopicPartition] = prepared.partitions
+        backoff_ms = RETRY_BACKOFF_MS
+        while self._log.transactions.get(name) is transaction:
+            try:
+                epoch = self._log.coordinator_epoch(self._log.partition_of(name))
+                refused = await self._markers.write(name, prepared, epoch, missing)
+                missing = refused.keys()
+                if not refused:
+                    await self._log.write(name, finished, self._clock.now_ms())
+                    transaction.complete()
+                    return
+                reason = next(iter(refused.values()))
+            except KafkaError as error:
+                reason = error
+            logger.warning(
+                "transactional id %r: its outcome is not complete yet and is tried again in %d ms: %s",
+                name[:249],
+                backoff_ms,
+                reason,
+            )
+            await asyncio.sleep(backoff_ms / 1000)
+            backoff_ms = min(2 * backoff_ms, RETRY_BACKOFF_MS_MAX)
+
+    # ---- time ----
+
+    async def abort_timed_out(self) -> None:
+        """Abort the transactions that are open for longer than their producers asked for."""
+        now_ms = self._clock.now_ms()
+        for transaction in list(self._log.transactions.values()):
+            metadata = transaction.metadata
+            if transaction.has_pending_transition or not metadata.is_timed_out(now_ms):
+                continue
+            try:
+                await self._fence(transaction)
+            except KafkaError as error:
+                logger.warning(
+                    "transactional id %r: its transaction has timed out and is not aborted yet: %s",
+                    transaction.transactional_id[:249],
+                    error,
+                )
+            else:
+                logger.info(
+                    "transactional id %r: the transaction of producer %d (epoch %d) is aborted: it was open for %d ms, "
+                    "transaction.timeout.ms is %d",
+                    transaction.transactional_id[:249],
+                    metadata.producer_id,
+                    metadata.producer_epoch,
+                    now_ms - metadata.start_ms,
+                    metadata.timeout_ms,
+                )
+
+    async def remove_expired(self) -> None:
+        """Forget the ids that have not been used for `transactional.id.expiration.ms`."""
+        now_ms = self._clock.now_ms()
+        expired: dict[int, list[Transaction]] = {}
+        for name, transaction in list(self._log.transactions.items()):
+            if not transaction.has_pending_transition and transaction.metadata.is_expired(
+                now_ms, self._config.transactional_id_expiration_ms
+            ):
+                expired.setdefault(self._log.partition_of(name), []).append(transaction)
+        for partition, transactions in expired.items():
+            for start in range(0, len(transactions), TOMBSTONES_PER_BATCH):
+                await self._remove(partition, transactions[start : start + TOMBSTONES_PER_BATCH], now_ms)
+
+    async def _remove(self, partition: int, transactions: list[Transaction], now_ms: int) -> None:
+        # Those that have come to life while other partitions were written stay.
+        transactions = [
+            each for each in transactions if not each.has_pending_transition and each.metadata.state.is_idle
+        ]
+        for transaction in transactions:
+            transaction.expire()
+        names = [transaction.transactional_id for transaction in transactions]
+        try:
+            if names:
+                await self._log.write_tombstones(partition, names, now_ms)
+        except BaseException as error:
+            for transaction in transactions:
+                transaction.cancel()
+            if not isinstance(error, KafkaError):
+                raise
+            logger.warning("%d transactional ids have expired and are not removed yet: %s", len(names), error)
+        else:
+            for name in names:
+                self._log.transactions.pop(name, None)
+            logger.info("%s-%d: expired transactional ids removed: %d", TRANSACTION_TOPIC, partition, len(names))
+
+    async def _periodically(self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            try:
+                await work()
+            except Exception:
+                logger.exception("the transaction coordinator's housekeeping failed")
+
+    # ---- loading and metadata ----
+
+    def _begin_loading(self) -> None:
+        if self._loading is None:
+            self._loading = self._spawn(self._load())
+
+    async def _load(self) -> None:
+        try:
+            while partitions := self._log.new_partitions():
+                for partition in partitions:
+                    loaded = await self._log.load(partition)
+                    undone = [transaction for transaction in loaded if transaction.metadata.state.is_prepared]
+                    for transaction in undone:
+                        self._begin_completion(transaction)
+                    if loaded:
+                        logger.info(
+                            "%s-%d: transactional ids loaded: %d, of which %d are being completed",
+                            TRANSACTION_TOPIC,
+                            partition,
+                            len(loaded),
+                            len(undone),
+                        )
+        finally:
+            self._loading = None
+
+    def _metadata_changed(self, delta: MetadataDelta) -> None:
+        if any(topic.name == TRANSACTION_TOPIC for topic in delta.deleted):
+            logger.warning("%s was deleted: all transactional ids are gone", TRANSACTION_TOPIC)
+            self._log.forget_all()
+        if any(topic.name == TRANSACTION_TOPIC for topic in (*delta.created, *delta.changed)):
+            # After all subscribers: the replica manager may still have to make the logs.
+            asyncio.get_running_loop().call_soon(self._begin_loading)
+
+    # ---- small parts ----
+
+    def _check_available(self, transactional_id: str) -> None:
+        if not transactional_id or len(transactional_id.encode()) > NAME_BYTES_MAX:
+            raise KafkaError(ErrorCode.invalid_request, f"a transactional id has between 1 and {NAME_BYTES_MAX} bytes")
+        if self._is_stopped:
+            raise KafkaError(ErrorCode.coordinator_not_available, "the broker is being stopped")
+
+    def _existing(self, transactional_id: str) -> Transaction | None:
+        self._log.active_partition_of(transactional_id)
+        return self._log.transactions.get(transactional_id)
+
+    def _known(self, transactional_id: str, producer: ProducerIdAndEpoch) -> Transaction:
+        self._check_available(transactional_id)
+        transaction = self._existing(transactional_id)
+        if transaction is None:
+            raise KafkaError(
+                ErrorCode.invalid_producer_id_mapping,
+                f"transactional id {transactional_id[:249]!r} is not known (producer {producer.producer_id})",
+            )
+        return transaction
+
+    def _create(self, transactional_id: str, producer_id: int) -> Transaction:
+        metadata = TransactionMetadata(producer_id, state=TransactionState.EMPTY, last_update_ms=self._clock.now_ms())
+        transaction = self._log.transactions[transactional_id] = Transaction(transactional_id, metadata)
+        return transaction
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a task of the transaction coordinator failed", exc_info=task.exception())

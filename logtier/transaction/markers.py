@@ -1,0 +1,94 @@
+"""The markers that end a transaction in each partition that it has written to."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from logtier.log.durability import FlushRound
+from logtier.metadata.image import MetadataImage
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.replication.flush_wait import wait_flushed
+from logtier.transaction.metadata import TransactionMetadata, TransactionState
+from logtier.transaction.state_log import MetadataSource, Replicas
+
+logger = logging.getLogger(__name__)
+
+#: The partition knows of a later transaction of the producer, or of a later coordinator: this one has ended there.
+_OVERTAKEN: Final = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced})
+
+#: Is told of each marker: partition, producer id, the marker's offset, whether the transaction is committed.
+MarkerListener = Callable[[TopicPartition, int, int, bool], None]
+
+
+class MarkerWriter:
+    """Writes markers to the partitions that this broker leads. `listener` is told after each."""
+
+    def __init__(self, replicas: Replicas, metadata: MetadataSource, listener: MarkerListener) -> None:
+        self._replicas = replicas
+        self._metadata = metadata
+        self._listener = listener
+
+    async def write(
+        self,
+        transactional_id: str,
+        outcome: TransactionMetadata,
+        coordinator_epoch: int,
+        partitions: Iterable[TopicPartition],
+    ) -> dict[TopicPartition, KafkaError]:
+        """Write the markers of a transaction's outcome; they are as durable as their topics ask for.
+
+        Returns:
+            The partitions that refuse theirs at present, with the reason: to be tried again.
+        """
+        assert outcome.state.is_prepared
+        refused: dict[TopicPartition, KafkaError] = {}
+        flushes: dict[TopicPartition, FlushRound] = {}
+        for topic_partition in sorted(partitions):
+            if not _exists(self._metadata.image, topic_partition):
+                logger.info(
+                    "transactional id %r: %s was deleted and needs no marker", transactional_id[:249], topic_partition
+                )
+                continue
+            try:
+                flush = self._append(topic_partition, outcome, coordinator_epoch)
+            except KafkaError as error:
+                if error.code in _OVERTAKEN:
+                    logger.warning(
+                        "transactional id %r: the marker for %s is not needed any more: %s",
+                        transactional_id[:249],
+                        topic_partition,
+                        error,
+                    )
+                else:
+                    refused[topic_partition] = error
+            except OSError as error:
+                refused[topic_partition] = KafkaError(ErrorCode.kafka_storage_error, str(error))
+            else:
+                if flush is not None:
+                    flushes[topic_partition] = flush
+        for topic_partition, flush in flushes.items():
+            failure = await wait_flushed(flush)
+            if failure is not None:
+                refused[topic_partition] = failure
+        return refused
+
+    def _append(
+        self, topic_partition: TopicPartition, outcome: TransactionMetadata, coordinator_epoch: int
+    ) -> FlushRound | None:
+        committed = outcome.state is TransactionState.PREPARE_COMMIT
+        info = self._replicas.append_end_txn_marker(
+            topic_partition,
+            producer_id=outcome.producer_id,
+            producer_epoch=outcome.producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            commit=committed,
+            transaction_version=outcome.client_version,
+        )
+        self._listener(topic_partition, outcome.producer_id, info.first_offset, committed)
+        return info.flush
+
+
+def _exists(image: MetadataImage, topic_partition: TopicPartition) -> bool:
+    topic = image.topic(topic_partition.topic)
+    return topic is not None and 0 <= topic_partition.partition < len(topic.partitions)

@@ -1,0 +1,121 @@
+"""`headwater ship`: files that grow become messages."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from api.connection import BrokerUnreachableError, client_properties, require_reachable
+from api.topic_model import validate_topic_name
+from headwater.cli.errors import EXIT_FAILED, CliError
+from headwater.cli.options import client_options, client_security, servers, settings
+from headwater.cli.output import note
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+LINE_BYTES_MAX = 1_000_000
+LINGER_MS = 20
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("-t", "--topic", required=True, metavar="TOPIC", help="Where the lines go.")
+@click.option(
+    "--positions", metavar="FILE", help="Where to keep how far files were sent.  [default: headwater-ship-TOPIC.json]"
+)
+@click.option("--from-end", is_flag=True, help="Begin at the end of files that are there and not known yet.")
+@click.option("--to-end", is_flag=True, help="Stop at the end of the files instead of following them.")
+@click.option(
+    "-z",
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Codec of the record batches.",
+)
+@click.option(
+    "--line-bytes-max",
+    type=click.IntRange(1, 64 << 20),
+    default=LINE_BYTES_MAX,
+    show_default=True,
+    help="Longer lines are sent in pieces.",
+)
+@client_options
+def ship(
+    files: tuple[str, ...],
+    topic: str,
+    positions: str | None,
+    from_end: bool,
+    to_end: bool,
+    compression: str,
+    line_bytes_max: int,
+    bootstrap_servers: str | None,
+) -> None:
+    """Follow FILEs and write each line that is appended to TOPIC as one message.
+
+    FILE may be a pattern, in quotes: files that appear later are followed too. Rotated files are read to their end,
+    files that are cut begin anew. How far each was sent is kept on disk, so that a restart goes on there: every line
+    arrives at least once, and those of one file in their order (its path is the key; headers tell file and host).
+
+    \b
+    Examples:
+      headwater ship /var/log/nginx/access.log -t access_log
+      headwater ship '/var/log/app/*.log' -t app_log --positions /var/lib/headwater/app.json
+    """
+    from confluent_kafka import Producer
+
+    from headwater.shipped_positions import PositionsError, locked
+    from headwater.shipper import Shipper, ShipperError
+
+    validate_topic_name(topic)
+    brokers = servers(bootstrap_servers)
+    try:
+        require_reachable(brokers)
+    except BrokerUnreachableError as error:
+        raise CliError(
+            "ship",
+            f"no broker answers at {error}",
+            "start one with `headwater up`, or name another with --bootstrap-servers",
+            exit_code=EXIT_FAILED,
+        ) from None
+    logging.basicConfig(level=settings().log_level, format="headwater: %(message)s", stream=sys.stderr)
+    producer = Producer(
+        client_properties(brokers, settings().request_timeout_ms, client_security())
+        | {
+            "acks": "all",
+            "enable.idempotence": True,
+            "compression.type": compression,
+            "linger.ms": LINGER_MS,
+            # Brokers may be away for as long as they like: the files wait.
+            "message.timeout.ms": 0,
+            "message.max.bytes": max(1_000_000, line_bytes_max) + 100_000,
+            "partitioner": "murmur2_random",
+        }
+    )
+    path = positions if positions is not None else f"headwater-ship-{topic}.json"
+    try:
+        with locked(path):
+            shipper = Shipper(
+                producer,
+                topic,
+                files,
+                path,
+                from_end=from_end,
+                line_bytes_max=line_bytes_max,
+                is_to_end=to_end,
+            )
+
+            def end(_number: int, _frame: FrameType | None) -> None:
+                shipper.stop()
+
+            signal.signal(signal.SIGINT, end)
+            signal.signal(signal.SIGTERM, end)
+            shipper.run()
+    except (PositionsError, ShipperError) as error:
+        raise CliError("ship", str(error), exit_code=EXIT_FAILED) from None
+    note(f"Shipped {shipper.shipped} lines to {topic}.")

@@ -1,0 +1,254 @@
+"""`logging.Handler` that writes to a topic: the counterpart of log4j's Kafka appender.
+
+```python
+logging.config.dictConfig(
+    {
+        "version": 1,
+        "handlers": {
+            "topic": {
+                "class": "headwater.log_handler.TopicHandler",
+                "bootstrap_servers": "127.0.0.1:9092",
+                "topic": "logs",
+            }
+        },
+        "root": {"level": "INFO", "handlers": ["topic"]},
+    }
+)
+```
+
+Logging must never hold up the program or break it: a record is put into a bounded queue, from which a thread of the
+handler's produces; what does not fit is dropped and counted. Records of the handler's own machinery are left out, or
+it would feed itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+OWN_LOGGER: Final = "headwater.log_handler"
+"""Its records, and those of the client library that are logged under it, go to other handlers only."""
+
+QUEUE_RECORDS_MAX: Final = 10_000
+FLUSH_MS: Final = 10_000
+_POLL_S: Final = 0.1
+_BATCH: Final = 500
+_REPORT_S: Final = 10.0
+
+#: Held while a client is made, and by whoever forks: a fork in between would leave the child with locks of the client
+#: library that nobody gives back.
+_making_client = threading.Lock()
+_handlers: weakref.WeakSet[TopicHandler] = weakref.WeakSet()
+
+
+class JsonLineFormatter(logging.Formatter):
+    """A record as one JSON object: time (UTC, ISO 8601), level, logger, message, host, process, thread, exception."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._host = socket.gethostname()
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Make the object's text."""
+        fields: dict[str, Any] = {
+            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "host": self._host,
+            "process": record.process,
+            "thread": record.threadName,
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            fields["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+class TopicHandler(logging.Handler):
+    """Writes log records to a topic, from a thread of its own.
+
+    Invariants: `emit` neither blocks nor raises; at most `queue_records_max` records wait; `dropped` counts all that
+    were not written, for a full queue or because the brokers did not take them. After a fork the child begins anew with
+    an empty queue: what was queued belongs to the parent.
+
+    Args:
+        bootstrap_servers: Brokers, as host:port[,host:port].
+        topic: Where the records go.
+        key: A key for each, as a format string over the record's attributes (`%(name)s`); without it there is none.
+        queue_records_max: How many records may wait.
+        flush_ms: How long `flush` and `close` wait for what is queued.
+        client: More properties of the client, such as `security.protocol`; librdkafka's names.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        key: str | None = None,
+        level: int | str = logging.NOTSET,
+        queue_records_max: int = QUEUE_RECORDS_MAX,
+        flush_ms: int = FLUSH_MS,
+        client: Mapping[str, str | int | float | bool] | None = None,
+    ) -> None:
+        super().__init__(level)
+        if queue_records_max < 1:
+            raise ValueError(f"queue_records_max is {queue_records_max}; at least one record must fit")
+        self.topic = topic
+        self._key = None if key is None else logging.PercentStyle(key)
+        self._queue_records_max = queue_records_max
+        self._flush_s = flush_ms / 1000
+        self._properties: dict[str, Any] = {
+            "linger.ms": 50,
+            "enable.idempotence": True,
+            "message.timeout.ms": 120_000,
+            "queue.buffering.max.messages": max(queue_records_max, 1000),
+            **(client or {}),
+            "bootstrap.servers": bootstrap_servers,
+        }
+        self.formatter = JsonLineFormatter()
+        self._begin()
+        _handlers.add(self)
+
+    def _begin(self) -> None:
+        """The state of one process."""
+        self.dropped = 0
+        self.written = 0
+        self._queue: deque[tuple[bytes | None, bytes]] = deque()
+        self._wake = threading.Event()
+        self._idle = threading.Condition()
+        self._closing = False
+        #: When a closing thread stops waiting, by the monotonic clock.
+        self._give_up_s = 0.0
+        self._in_flight = 0
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record, or drop it if the queue is full."""
+        if record.name.startswith(OWN_LOGGER) or threading.current_thread() is self._thread:
+            return
+        if len(self._queue) >= self._queue_records_max or self._closing:
+            self.dropped += 1
+            return
+        try:
+            key = None if self._key is None else self._key.format(record).encode("utf-8", "replace")
+            value = self.format(record).encode("utf-8", "replace")
+        except Exception:  # noqa: BLE001 (as every handler: a record that cannot be formatted is no reason to fail)
+            self.handleError(record)
+            return
+        self._queue.append((key, value))
+        # `handle` holds the handler's lock: the thread is started once.
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="headwater-log-handler", daemon=True)
+            self._thread.start()
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def flush(self) -> None:
+        """Wait until what is queued is acknowledged, for `flush_ms` at most."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        deadline = time.monotonic() + self._flush_s
+        self._wake.set()
+        with self._idle:
+            while (self._queue or self._in_flight) and (left := deadline - time.monotonic()) > 0:
+                self._idle.wait(min(left, _POLL_S))
+
+    def close(self) -> None:
+        """Flush, then end the thread; later records are dropped."""
+        self.flush()
+        self._give_up_s = time.monotonic() + self._flush_s
+        self._closing = True
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(self._flush_s + 1)
+        _handlers.discard(self)
+        super().close()
+
+    def _run(self) -> None:
+        """The thread: take from the queue, produce, learn of deliveries."""
+        logger = logging.getLogger(OWN_LOGGER)
+        try:
+            with _making_client:
+                from confluent_kafka import Producer
+
+                producer = Producer(self._properties, logger=logger)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the program goes on without these records)
+            logger.error("the log handler of topic %s cannot start: %s", self.topic, error)
+            self._closing = True
+            self.dropped += len(self._queue)
+            self._queue.clear()
+            return
+        reported, reported_s = 0, 0.0
+        while True:
+            self._wake.wait(_POLL_S)
+            self._wake.clear()
+            self._produce_queued(producer)
+            producer.poll(0)
+            with self._idle:
+                self._idle.notify_all()
+            if self.dropped > reported and time.monotonic() - reported_s >= _REPORT_S:
+                logger.warning("%d log records were not written to topic %s", self.dropped - reported, self.topic)
+                reported, reported_s = self.dropped, time.monotonic()
+            if self._closing and (not self._queue or time.monotonic() >= self._give_up_s):
+                producer.flush(max(0.0, self._give_up_s - time.monotonic()))
+                # Of these no delivery will tell any more.
+                self.dropped += self._in_flight + len(self._queue)
+                return
+
+    def _produce_queued(self, producer: Producer) -> None:
+        while self._queue:
+            for _ in range(min(_BATCH, len(self._queue))):
+                key, value = self._queue[0]
+                try:
+                    producer.produce(self.topic, value, key, on_delivery=self._delivered)
+                except BufferError:
+                    # The brokers are away: the queue fills, and what does not fit is dropped where it is emitted.
+                    producer.poll(_POLL_S)
+                    return
+                except Exception as error:  # noqa: BLE001 (too large, for one: this record is lost, the others are not)
+                    self._queue.popleft()
+                    self.dropped += 1
+                    logging.getLogger(OWN_LOGGER).debug("a log record cannot be written: %s", error)
+                else:
+                    self._in_flight += 1
+                    self._queue.popleft()
+            producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        self._in_flight -= 1
+        if error is None:
+            self.written += 1
+        else:
+            self.dropped += 1
+
+
+def _begin_anew_in_child() -> None:
+    """A thread does not survive a fork, and a client's sockets must not be shared."""
+    _making_client.release()
+    for handler in list(_handlers):
+        with contextlib.suppress(AttributeError):
+            handler.createLock()
+        handler._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_making_client.acquire,
+        after_in_parent=_making_client.release,
+        after_in_child=_begin_anew_in_child,
+    )

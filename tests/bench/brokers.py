@@ -1,0 +1,66 @@
+"""The two brokers under test, side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench import apache_kafka, drivers, headwater_processes
+from tests.bench.processes import Child
+
+KAFKA = "Apache Kafka"
+HEADWATER = "Headwater"
+STARTERS = {KAFKA: apache_kafka.start, HEADWATER: headwater_processes.start_broker}
+# Several times what one round writes; see `warm_memory`.
+WARM_GIBIBYTES = 3
+
+
+@dataclass(frozen=True)
+class Broker:
+    """One of the two."""
+
+    name: str
+    child: Child
+    port: int
+    folder: Path
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def pin(self, core: int) -> None:
+        """Let all its threads run on one core only."""
+        for task in Path(f"/proc/{self.child.pid}/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(task.name), {core})
+
+
+@contextlib.contextmanager
+def one(name: str, folder: Path) -> Iterator[Broker]:
+    """One broker on an empty folder, ended at the end."""
+    place = folder / name.lower().replace(" ", "-")
+    child, port = STARTERS[name](place)
+    try:
+        yield Broker(name, child, port, place)
+    finally:
+        child.stop()
+
+
+@contextlib.contextmanager
+def both(folder: Path) -> Iterator[list[Broker]]:
+    """Both brokers at the same time."""
+    with one(KAFKA, folder) as kafka, one(HEADWATER, folder) as headwater:
+        yield [kafka, headwater]
+
+
+def in_turn(brokers: list[Broker], round_number: int) -> list[Broker]:
+    """Neither is always the one whose round begins while the kernel writes back what the other one wrote."""
+    return brokers if round_number % 2 else brokers[::-1]
+
+
+def warm_memory() -> None:
+    """Make free memory as fast as used memory, for what is measured next."""
+    drivers.run([*drivers.PYTHON, "tests.bench.warm_memory", str(WARM_GIBIBYTES)])

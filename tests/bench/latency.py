@@ -1,0 +1,116 @@
+"""From sending to receiving at a thousand messages a second; quiet, and while another consumer reads cold data."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench import brokers, drivers
+from tests.bench.brokers import HEADWATER, KAFKA, Broker
+from tests.bench.load import Load
+from tests.bench.report import Figures, Table, comparison
+
+RATE = 1000
+WARM_UP_S = 3
+COLD_LOAD = Load(messages=10_000_000)
+COLD_TOPIC = "cold"
+
+
+def measure(folder: Path, seconds: float, rounds: int) -> tuple[list[Table], Figures]:
+    """Quiet latency with acks=1 and all, in turn."""
+    figures: Figures = {}
+    with brokers.both(folder) as pair:
+        for broker in pair:
+            one_run(broker, "warm-up", "1", seconds)
+        for round_number in range(rounds):
+            for acks in ("1", "all"):
+                for broker in brokers.in_turn(pair, round_number):
+                    note(
+                        figures, broker, f"acks={acks}", one_run(broker, f"quiet-{round_number}-{acks}", acks, seconds)
+                    )
+    title = f"{RATE:,} messages/s of 200 bytes, 6 partitions, {seconds:.0f} s, {rounds} rounds in turn"
+    return [comparison(title, figures, KAFKA, HEADWATER)], figures
+
+
+def measure_beside_cold_reads(folder: Path, seconds: float, rounds: int) -> tuple[list[Table], Figures]:
+    """The same while another consumer reads data that is in the page cache, and data that has to come from the disk."""
+    figures: Figures = {}
+    with brokers.both(folder) as pair:
+        for broker in pair:
+            drivers.client("create", broker.bootstrap, COLD_TOPIC, COLD_LOAD)
+            drivers.client("produce", broker.bootstrap, COLD_TOPIC, COLD_LOAD)
+        os.sync()
+        for round_number in range(rounds):
+            for state in ("quiet", "beside hot reads", "beside cold reads"):
+                for broker in brokers.in_turn(pair, round_number):
+                    topic = f"{state.replace(' ', '-')}-{round_number}"
+                    with contextlib.ExitStack() as stack:
+                        if state != "quiet":
+                            stack.enter_context(reading(broker, from_disk=state == "beside cold reads"))
+                        row = one_run(broker, topic, "1", seconds)
+                    note(figures, broker, state, row)
+    title = f"{RATE:,} messages/s, acks=1, beside a reader of {COLD_LOAD.messages:,} older messages, {rounds} rounds"
+    return [comparison(title, figures, KAFKA, HEADWATER)], figures
+
+
+@contextlib.contextmanager
+def reading(broker: Broker, *, from_disk: bool) -> Iterator[None]:
+    """Another consumer reads the older topic again and again."""
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.is_set():
+            if from_disk:
+                evict(broker.folder)
+            command = drivers.client_command("consume", broker.bootstrap, COLD_TOPIC, COLD_LOAD)
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as reader:
+                while reader.poll() is None and not stop.wait(0.05):
+                    pass
+                if reader.poll() is None:
+                    reader.terminate()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def evict(folder: Path) -> None:
+    """Throw the older topic's files out of the page cache."""
+    for path in folder.glob(f"**/{COLD_TOPIC}-*/*.log"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def one_run(broker: Broker, topic: str, acks: str, seconds: float) -> dict[str, dict[str, float]]:
+    """Percentiles by kind, of a fresh topic."""
+    load = Load()
+    drivers.client("create", broker.bootstrap, topic, load)
+    try:
+        arguments = [broker.bootstrap, topic, acks, str(RATE), str(WARM_UP_S), str(seconds)]
+        out = drivers.run([*drivers.PYTHON, "tests.bench.latency_client", *arguments])
+        row: dict[str, dict[str, float]] = json.loads(out.splitlines()[-1])
+    finally:
+        drivers.client("delete", broker.bootstrap, topic, load)
+    found = row["end to end"]
+    print(f"  {broker.name}, {topic}: p50 {found['p50']:.2f} ms, p99 {found['p99']:.2f} ms", flush=True)
+    return row
+
+
+def note(figures: Figures, broker: Broker, prefix: str, row: dict[str, dict[str, float]]) -> None:
+    """Keep p50, p99 and p99.9 of one run."""
+    for kind, found in row.items():
+        for name in ("p50", "p99", "p999"):
+            figure = f"{prefix}: {kind}, {name}, ms"
+            figures.setdefault(figure, {}).setdefault(broker.name, []).append(found[name])

@@ -1,0 +1,115 @@
+"""Messages at a steady rate, each timed.
+
+`python -m tests.bench.latency_client BOOTSTRAP TOPIC ACKS RATE WARM_UP_S SECONDS`
+Each value begins with the moment it was handed to the producer; the consumer, in the same process, reads the clock when
+it gets the message. Prints one line of JSON: percentiles in ms from sending to receiving and from sending to the
+acknowledgement, of what was sent after the warm-up.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+WAIT_S = 60
+VALUE_BYTES = 200
+STAMP = struct.Struct(">q")
+
+
+def percentiles(values_ns: list[int]) -> dict[str, float]:
+    """p50, p99, p999 and the largest, in ms.
+
+    >>> percentiles([1_000_000, 2_000_000, 3_000_000])
+    {'p50': 2.0, 'p99': 3.0, 'p999': 3.0, 'max': 3.0}
+    """
+    ordered = sorted(values_ns)
+    last = len(ordered) - 1
+    return {
+        name: ordered[min(last, int(share * len(ordered)))] / 1e6
+        for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0))
+    }
+
+
+def measure(
+    bootstrap: str, topic: str, acks: str, rate: float, warm_up_s: float, seconds: float
+) -> dict[str, dict[str, float]]:
+    """Sends for so long, receives it all, and sorts the delays."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"{topic}-latency",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 500,
+        }
+    )
+    partitions = consumer.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+    positions = []
+    for index in partitions:
+        partition = TopicPartition(topic, index)
+        partition.offset = consumer.get_watermark_offsets(partition, WAIT_S)[1]
+        positions.append(partition)
+    consumer.assign(positions)
+
+    begin_ns = time.perf_counter_ns()
+    counted_from_ns = begin_ns + int(warm_up_s * 1e9)
+    received: list[int] = []
+    acknowledged: list[int] = []
+    total = int(rate * (warm_up_s + seconds))
+    failures: list[str] = []
+
+    def receive() -> None:
+        count = 0
+        while count < total and not failures:
+            message = consumer.poll(WAIT_S)
+            now_ns = time.perf_counter_ns()
+            if message is None or message.error():
+                failures.append(str(message.error()) if message else f"no message for {WAIT_S} s after {count}")
+                return
+            value: Any = message.value()
+            (sent_ns,) = STAMP.unpack_from(value)
+            count += 1
+            if sent_ns >= counted_from_ns:
+                received.append(now_ns - sent_ns)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": acks, "linger.ms": 0})
+    producer.list_topics(topic, timeout=WAIT_S)
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    filler = bytes(VALUE_BYTES - STAMP.size)
+
+    def on_delivery(sent_ns: int) -> Any:
+        def note(error: object, _: Message) -> None:
+            if error is not None:
+                failures.append(str(error))
+            elif sent_ns >= counted_from_ns:
+                acknowledged.append(time.perf_counter_ns() - sent_ns)
+
+        return note
+
+    for number in range(total):
+        due_ns = begin_ns + int(number / rate * 1e9)
+        while (wait_ns := due_ns - time.perf_counter_ns()) > 0:
+            producer.poll(wait_ns / 1e9)
+        now_ns = time.perf_counter_ns()
+        producer.produce(
+            topic, STAMP.pack(now_ns) + filler, partition=number % len(positions), on_delivery=on_delivery(now_ns)
+        )
+        if failures:
+            break
+    producer.flush(WAIT_S)
+    receiver.join(WAIT_S + 10)
+    consumer.close()
+    if failures or not received:
+        raise SystemExit(f"{topic}: {failures[:1]}, {len(received)} of {total} messages received")
+    return {"end to end": percentiles(received), "acknowledged": percentiles(acknowledged)}
+
+
+if __name__ == "__main__":
+    bootstrap, topic, acks = sys.argv[1:4]
+    print(json.dumps(measure(bootstrap, topic, acks, *map(float, sys.argv[4:7]))))

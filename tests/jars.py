@@ -1,0 +1,60 @@
+"""Jars from Maven Central by the Ivy inside the pyspark wheel: fetched once, into the user's cache folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyspark
+
+FETCH_S = 900
+SPARK_JARS = Path(pyspark.__file__).parent / "jars"
+
+
+class FetchError(RuntimeError):
+    """A jar could not be fetched; the text holds the end of what Ivy said."""
+
+
+def java() -> str:
+    """The java command: JAVA_HOME's, else the one on PATH."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"
+
+
+def fetched(name: str, artifacts: Sequence[tuple[str, str, str]]) -> Path:
+    """The folder `name` with the jars of (organisation, artifact, version) and of all that they need."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater"
+    folder = cache / name
+    if folder.exists():
+        return folder
+    [ivy] = SPARK_JARS.glob("ivy-*.jar")
+    print(f"fetching {', '.join(artifact for _, artifact, _ in artifacts)} into {folder}", file=sys.stderr)
+    work = cache / f"{name}.{os.getpid()}"
+    work.mkdir(parents=True)
+    try:
+        for organisation, artifact, version in artifacts:
+            # Without the classifier, the sources would take the place of the jar.
+            pattern = f"{work}/[artifact]-[revision](-[classifier]).[ext]"
+            command = [java(), "-jar", str(ivy), "-dependency", organisation, artifact, version]
+            done = subprocess.run(
+                [*command, "-retrieve", pattern], capture_output=True, text=True, timeout=FETCH_S, check=False
+            )
+            if done.returncode or not (work / f"{artifact}-{version}.jar").exists():
+                raise FetchError(
+                    f"Ivy could not fetch {artifact} {version}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+                )
+        for extra in (*work.glob("*-sources.jar"), *work.glob("*-javadoc.jar")):
+            extra.unlink()
+        try:
+            work.rename(folder)
+        except OSError:
+            # Somebody else was faster.
+            if not folder.exists():
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder

@@ -1,0 +1,101 @@
+"""Large batches for topics with a codec of their own are compressed before they are appended."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from logtier.handlers.compression_ahead import Refusals, compress_ahead
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode
+from logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import HEADER_BYTES, Record, build_batch, check_batch
+from logtier.records.compression import GZIP, NONE
+from tests.unit.log.test_recompression import rewrapped
+from tests.unit.reading.conftest import FLIGHTS, NOW_MS
+
+if TYPE_CHECKING:
+    from tests.unit.reading.conftest import World
+
+ARCHIVE = uuid.UUID(int=8)
+LARGE = build_batch([Record(None, bytes(100_000), NOW_MS)])
+SMALL = build_batch([Record(None, b"x", NOW_MS)])
+
+
+@pytest.fixture
+def archive(world: World) -> World:
+    world.create("archive", ARCHIVE, 2, {"compression.type": "gzip"})
+    return world
+
+
+def produce(*topics: tuple[str, uuid.UUID | None, list[bytes | None]]) -> ProduceRequest:
+    return ProduceRequest(
+        None,
+        -1,
+        1000,
+        [
+            TopicProduceData(
+                name,
+                topic_id,
+                [PartitionProduceData(i, None if each is None else memoryview(each)) for i, each in enumerate(records)],
+            )
+            for name, topic_id, records in topics
+        ],
+    )
+
+
+def ahead(world: World, request: ProduceRequest) -> Refusals | None:
+    context = RequestContext(world.services, 0, 9, 1, "tester", "127.0.0.1", "User:ANONYMOUS")
+
+    async def run() -> Any:
+        work = compress_ahead(request, context)
+        return None if work is None else await work
+
+    refused: Refusals | None = asyncio.run(run())
+    return refused
+
+
+def codecs(request: ProduceRequest) -> list[list[int]]:
+    return [
+        [check_batch(bytes(data.records)).codec for data in topic.partition_data if data.records]
+        for topic in request.topic_data
+    ]
+
+
+@pytest.mark.parametrize("topic", [("archive", None), ("", ARCHIVE)])
+def test_large_batches_get_their_topics_codec_and_the_log_leaves_them_alone(
+    archive: World, topic: tuple[str, uuid.UUID | None]
+) -> None:
+    request = produce((*topic, [LARGE, SMALL, None]), ("flights", None, [LARGE]))
+    assert ahead(archive, request) == {}
+    assert codecs(request) == [[GZIP, NONE], [NONE]]
+    records = request.topic_data[0].partition_data[0].records
+    assert records is not None
+    archive.replicas.append(TopicPartition("archive", 0), records)
+    [stored] = archive.replicas.log(TopicPartition("archive", 0)).batches()
+    assert bytes(stored[HEADER_BYTES:]) == bytes(records[HEADER_BYTES:])
+
+
+def test_there_is_nothing_to_do_for_small_batches_other_topics_and_unknown_ones(archive: World) -> None:
+    assert ahead(archive, produce(("archive", None, [SMALL]))) is None
+    assert ahead(archive, produce(("flights", None, [LARGE]), ("", FLIGHTS, [LARGE]))) is None
+    assert ahead(archive, produce(("weather", None, [LARGE]), ("", uuid.UUID(int=99), [LARGE]))) is None
+    assert ahead(archive, produce(("archive", None, [SMALL, SMALL, LARGE]))) is None, "no such partition"
+
+
+def test_a_topic_is_followed_through_its_configs_and_its_end(archive: World) -> None:
+    assert archive.replicas.recompressing_topics == {"archive"}
+    archive.delete("archive")
+    assert archive.replicas.recompressing_topics == set()
+
+
+def test_a_payload_that_is_not_what_it_says_is_refused_by_its_partition(archive: World) -> None:
+    request = produce(("archive", None, [rewrapped(4, bytes(range(256)) * 100), LARGE]))
+    refused = ahead(archive, request)
+    assert refused is not None
+    assert {str(key): error.code for key, error in refused.items()} == {"archive-0": ErrorCode.corrupt_message}
+    assert codecs(request)[0][1] == GZIP

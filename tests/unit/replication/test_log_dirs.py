@@ -1,0 +1,319 @@
+"""Several log folders: one that fails, one that is missing at the start, one that comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from logtier.config import BrokerConfig, TopicConfig
+from logtier.log.log_directory import LogDirError
+from logtier.log.log_manager import LogManager
+from logtier.metadata import paths
+from logtier.metadata.image import MetadataImage, metadata_delta
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import Record, build_batch
+from logtier.replication.delayed_fetch import FetchPartition
+from logtier.replication.replica_manager import ReplicaManager
+from logtier.runtime.clock import SystemClock
+from logtier.runtime.disk import Disk, RealDisk
+from tests.unit.replication.test_disk_errors import FaultyDisk
+
+FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
+BROKEN = OSError(errno.EIO, "Input/output error")
+BATCH = build_batch([Record(None, b"v" * 100, 1_000)])
+
+
+class Node:
+    """The log folders and replicas of one broker; `kill` leaves the files as they are."""
+
+    def __init__(self, folders: list[str], image: MetadataImage, disk: Disk) -> None:
+        self.fatal: list[str] = []
+        self.image = image
+        self.logs = LogManager(
+            BrokerConfig.from_properties({"log.dirs": folders, "node.id": 1}),
+            disk,
+            SystemClock(),
+            random.Random(1),
+            topic_ids={topic.name: topic.topic_id for topic in image.topics.values()},
+            on_fatal=self.fatal.append,
+        )
+        self.logs.start()
+        self.replicas = ReplicaManager(
+            1,
+            lambda _: TopicConfig(),
+            self.logs,
+            SystemClock(),
+            lambda delay, call: asyncio.get_running_loop().call_later(delay, call),
+        )
+        self.replicas.start(image)
+
+    def change(self, topic: str, data: bytes | None) -> None:
+        image = self.image.apply([(paths.topic_path(topic), data)])
+        delta = metadata_delta(self.image, image)
+        self.image = image
+        self.replicas.apply(delta)
+
+    def create(self, topic: str = "flights", topic_id: uuid.UUID = FIRST, partitions: int = 4) -> None:
+        self.change(topic, paths.encode_topic(topic_id, [(1,)] * partitions))
+
+    def append(self, partition: int, topic: str = "flights") -> int | ErrorCode:
+        try:
+            return self.replicas.append(TopicPartition(topic, partition), BATCH, now_ms=1_000).first_offset
+        except KafkaError as error:
+            return error.code
+
+    def fetch(self, partition: int, topic: str = "flights") -> ErrorCode:
+        wanted = [FetchPartition(TopicPartition(topic, partition), None, 0, 1_000)]
+        found = self.replicas.fetch(wanted, bytes_max=1_000, bytes_min=0, wait_ms_max=0)
+        assert isinstance(found, list)
+        return found[0].error_code
+
+    def in_folder(self, path: str) -> list[int]:
+        return [key.partition for key, log in self.logs.logs.items() if os.path.dirname(log.directory) == path]
+
+    def kill(self) -> None:
+        for directory in self.logs.directories:
+            directory.release()
+
+
+Start = Callable[..., Node]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[str]:
+    return [str(tmp_path / name) for name in ("one", "two", "three")]
+
+
+@pytest.fixture
+def start(folders: list[str]) -> Iterator[Start]:
+    nodes: list[Node] = []
+
+    def make(previous: Node | None = None, *, disk: Disk | None = None, only: list[str] | None = None) -> Node:
+        if previous is not None:
+            previous.kill()
+        image = MetadataImage() if previous is None else previous.image
+        node = Node(only or folders, image, disk or RealDisk())
+        nodes.append(node)
+        return node
+
+    yield make
+    for node in nodes:
+        node.kill()
+
+
+STORAGE_ERROR = ErrorCode.kafka_storage_error
+
+
+@pytest.mark.parametrize("operation", ["append", "pread"])
+def test_a_failed_folder_goes_offline_and_the_rest_serves_on(
+    start: Start, folders: list[str], operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FaultyDisk()
+    node = start(disk=disk)
+    node.create(partitions=6)
+    for partition in range(6):
+        node.append(partition)
+        node.append(partition)
+    failed = node.in_folder(folders[1])
+    assert len(failed) == 2
+    disk.failing, disk.where = {operation: BROKEN}, folders[1]
+    if operation == "append":
+        assert node.append(failed[0]) is STORAGE_ERROR
+    else:
+        wanted = [FetchPartition(TopicPartition("flights", failed[0]), None, 1, 1_000)]
+        node.logs.logs[TopicPartition("flights", failed[0])].segments[-1].release()
+        node.replicas.fetch(wanted, bytes_max=1_000, bytes_min=0, wait_ms_max=0)
+    disk.failing = {}
+    offline = [record for record in caplog.records if "is offline" in record.message]
+    assert len(offline) == 1
+    for partition in range(6):
+        expected = partition in failed
+        assert (node.append(partition) is STORAGE_ERROR) == expected
+        assert (node.fetch(partition) is STORAGE_ERROR) == expected
+        assert node.replicas.is_offline(TopicPartition("flights", partition)) == expected
+    assert node.fatal == []
+
+
+def test_new_partitions_are_made_in_the_folders_that_are_left(start: Start, folders: list[str]) -> None:
+    disk = FaultyDisk()
+    node = start(disk=disk)
+    node.create(partitions=3)
+    node.logs.directories[1].health.fail("unplugged")
+    node.create("trains", SECOND, partitions=4)
+    assert [node.append(partition, "trains") for partition in range(4)] == [0] * 4
+    assert node.in_folder(folders[1]) == []
+
+
+def test_fetches_that_wait_are_answered_when_their_folder_fails(start: Start) -> None:
+    async def scenario() -> None:
+        node = start()
+        node.create(partitions=3)
+        [partition] = node.in_folder(node.logs.directories[2].path)
+        wanted = [FetchPartition(TopicPartition("flights", partition), None, 0, 1_000)]
+        waiting = node.replicas.fetch(wanted, bytes_max=1_000, bytes_min=1, wait_ms_max=60_000)
+        assert not isinstance(waiting, list)
+        node.logs.directories[2].health.fail("unplugged")
+        assert (await waiting)[0].error_code is STORAGE_ERROR
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("operation", ["append", "write_atomic", "create"])
+def test_a_full_disk_is_no_failed_folder(start: Start, folders: list[str], operation: str) -> None:
+    disk = FaultyDisk()
+    node = start(disk=disk)
+    node.create(partitions=3)
+    disk.failing, disk.where = {operation: OSError(errno.ENOSPC, "No space left on device")}, folders[1]
+    [partition] = node.in_folder(folders[1])
+    node.append(partition)
+    assert all(directory.is_online for directory in node.logs.directories)
+    disk.failing = {}
+    assert not isinstance(node.append(partition), ErrorCode)
+
+
+def test_the_broker_cannot_go_on_without_the_folder_of_the_metadata(start: Start, folders: list[str]) -> None:
+    node = start()
+    node.logs.directories[0].health.fail("unplugged")
+    assert len(node.fatal) == 1
+    assert folders[0] in node.fatal[0]
+    assert "metadata" in node.fatal[0]
+
+
+def test_a_folder_that_comes_back_has_its_records(start: Start, folders: list[str]) -> None:
+    node = start()
+    node.create(partitions=6)
+    for partition in range(6):
+        node.append(partition)
+    there = node.in_folder(folders[1])
+    node.logs.directories[1].health.fail("unplugged")
+    node.append(there[0])
+    again = start(node)
+    assert sorted(again.in_folder(folders[1])) == sorted(there)
+    assert [again.append(partition) for partition in range(6)] == [1] * 6
+
+
+def test_a_folder_that_is_missing_at_the_start_is_not_begun_anew(
+    start: Start, folders: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that is not mounted leaves an empty folder: its partitions must not begin at offset 0 beside it."""
+    node = start()
+    node.create(partitions=6)
+    for partition in range(6):
+        node.append(partition)
+    away = node.in_folder(folders[2])
+    node.kill()
+    shutil.move(folders[2], folders[2] + ".away")
+    os.mkdir(folders[2])
+    broken = start(node)
+    assert "is its disk mounted?" in caplog.text
+    assert os.listdir(folders[2]) == []
+    for partition in range(6):
+        assert (broken.append(partition) is STORAGE_ERROR) == (partition in away)
+    # A topic made meanwhile is no business of the folder that is away.
+    broken.create("trains", SECOND, partitions=3)
+    assert [broken.append(partition, "trains") for partition in range(3)] == [0] * 3
+    broken.kill()
+    os.rmdir(folders[2])
+    shutil.move(folders[2] + ".away", folders[2])
+    mended = start(broken)
+    assert [mended.append(partition) for partition in away] == [1] * len(away)
+
+
+def test_a_replaced_folder_is_used_once_its_line_is_taken_out(start: Start, folders: list[str]) -> None:
+    node = start()
+    node.create(partitions=3)
+    node.kill()
+    shutil.rmtree(folders[1])
+    broken = start(node)
+    assert not broken.logs.directories[1].is_online
+    known = Path(folders[0], "known-log-directories")
+    known.write_text("".join(line for line in known.read_text().splitlines(True) if folders[1] not in line))
+    begun = start(broken)
+    assert begun.logs.directories[1].is_online
+    assert [begun.append(partition) for partition in range(3)] == [0] * 3
+
+
+def test_a_topic_made_anew_while_its_folder_was_away_wins_over_what_comes_back(
+    start: Start, folders: list[str]
+) -> None:
+    node = start()
+    node.create(partitions=3)
+    for partition in range(3):
+        node.append(partition)
+    node.logs.directories[2].health.fail("unplugged")
+    node.change("flights", None)
+    node.create(topic_id=SECOND, partitions=3)
+    assert [node.append(partition) for partition in range(3)] == [0] * 3
+    mended = start(node)
+    assert mended.logs.directories[2].is_online
+    assert {log.topic_id for log in mended.logs.logs.values()} == {SECOND}
+    assert [mended.append(partition) for partition in range(3)] == [1] * 3
+
+
+def test_a_topic_that_lost_its_id_keeps_its_records(start: Start, folders: list[str]) -> None:
+    """partition.metadata is not synced: a power loss may leave it empty, which must not delete the log."""
+    node = start(only=folders[:1])
+    node.create(partitions=1)
+    node.append(0)
+    node.kill()
+    Path(folders[0], "flights-0", "partition.metadata").write_bytes(b"")
+    again = start(node, only=folders[:1])
+    assert again.append(0) == 1
+    assert "topic_id" in Path(folders[0], "flights-0", "partition.metadata").read_text()
+
+
+def test_a_log_that_cannot_be_opened_takes_its_folder_offline_at_the_start(start: Start, folders: list[str]) -> None:
+    node = start()
+    node.create(partitions=6)
+    for partition in range(6):
+        node.append(partition)
+    away = node.in_folder(folders[1])
+    disk = FaultyDisk()
+    disk.failing, disk.where = {"open": BROKEN}, folders[1]
+    broken = start(node, disk=disk)
+    disk.failing = {}
+    for partition in range(6):
+        assert (broken.append(partition) is STORAGE_ERROR) == (partition in away)
+
+
+def test_a_folder_of_the_only_disk_that_cannot_be_opened_ends_the_start(start: Start, folders: list[str]) -> None:
+    node = start(only=folders[:1])
+    node.create(partitions=1)
+    node.append(0)
+    disk = FaultyDisk()
+    disk.failing = {"open": BROKEN}
+    with pytest.raises(LogDirError, match="Input/output error"):
+        start(node, disk=disk, only=folders[:1])
+
+
+def test_two_logs_of_one_partition_with_the_topics_id_are_refused(start: Start, folders: list[str]) -> None:
+    node = start()
+    node.create(partitions=3)
+    [partition] = node.in_folder(folders[0])
+    shutil.copytree(f"{folders[0]}/flights-{partition}", f"{folders[1]}/flights-{partition}")
+    with pytest.raises(LogDirError, match=f"flights-{partition} is also in"):
+        start(node)
+
+
+def test_a_full_disk_at_the_start_is_no_reason_not_to_start(start: Start, folders: list[str]) -> None:
+    node = start(only=folders[:1])
+    node.create(partitions=2)
+    node.kill()
+    shutil.rmtree(f"{folders[0]}/flights-1")
+    disk = FaultyDisk()
+    disk.failing, disk.where = {"create": OSError(errno.ENOSPC, "No space left on device")}, "flights-1"
+    full = start(node, disk=disk, only=folders[:1])
+    assert full.append(0) == 0
+    assert full.append(1) is STORAGE_ERROR
+    disk.failing = {}
+    full.replicas.make_missing_logs()
+    assert full.append(1) == 0

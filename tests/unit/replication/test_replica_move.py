@@ -1,0 +1,411 @@
+"""Replicas that move between log folders: while they are written to, and through a crash at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from logtier.config import BrokerConfig, TopicConfig
+from logtier.log.append_info import AppendInfo
+from logtier.log.log_manager import LogManager
+from logtier.metadata import paths
+from logtier.metadata.image import MetadataImage, metadata_delta
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import Record, build_batch, decode_records, iterate_batches
+from logtier.replication.log_dirs import ReplicaOnDisk
+from logtier.replication.replica_manager import ReplicaManager
+from logtier.runtime.clock import SystemClock
+from logtier.runtime.disk import Buffer, Completion, File, RealDisk
+
+P0 = TopicPartition("flights", 0)
+TOPIC_ID = uuid.UUID(int=1)
+
+
+class CrashError(Exception):
+    """The process is gone: nothing is written any more."""
+
+
+class CrashingDisk(RealDisk):
+    """Changes names and files `changes_left` times, and never again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes_left = 1 << 40
+        self.is_dead = False
+
+    def change(self) -> None:
+        self.changes_left -= 1
+        if self.changes_left < 0:
+            self.is_dead = True
+            raise CrashError
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        if create:
+            self.change()
+        return super().open(path, create=create)
+
+    def write_atomic(self, path: str, data: Buffer, *, sync: bool = True) -> None:
+        self.change()
+        super().write_atomic(path, data, sync=sync)
+
+    def rename(self, path: str, new_path: str) -> None:
+        self.change()
+        super().rename(path, new_path)
+
+    def remove(self, path: str) -> None:
+        self.change()
+        super().remove(path)
+
+    def rmtree(self, path: str) -> None:
+        self.change()
+        super().rmtree(path)
+
+    def makedirs(self, path: str) -> None:
+        self.change()
+        super().makedirs(path)
+
+    def copy(self, source: File, path: str, position: int, size: int) -> None:
+        self.change()
+        super().copy(source, path, position, size)
+
+    def in_background(self, task: Callable[[], None]) -> Completion:
+        return super().in_background(task)
+
+
+class Node:
+    """One broker's replicas in two folders, inside of a running event loop."""
+
+    def __init__(self, tmp_path: Path, image: MetadataImage | None = None, config: TopicConfig | None = None) -> None:
+        self.folders = [str(tmp_path / name) for name in ("one", "two")]
+        self.disk = CrashingDisk()
+        self.config = config or TopicConfig(segment_bytes=2_000, index_interval_bytes=200)
+        self.image = image or MetadataImage()
+        loop = asyncio.get_running_loop()
+        self.logs = LogManager(
+            BrokerConfig.from_properties({"log.dirs": self.folders, "node.id": 1}),
+            self.disk,
+            SystemClock(),
+            random.Random(1),
+            topic_configs={"flights": self.config},
+            topic_ids={"flights": TOPIC_ID} if image else {},
+            post=lambda call: cast("None", loop.call_soon_threadsafe(call)),
+        )
+        self.logs.start()
+        self.replicas = ReplicaManager(
+            1,
+            lambda _: self.config,
+            self.logs,
+            SystemClock(),
+            loop.call_later,
+        )
+        self.replicas.start(self.image)
+
+    def create(self) -> None:
+        image = self.image.apply([(paths.topic_path("flights"), paths.encode_topic(TOPIC_ID, [(1,)]))])
+        delta = metadata_delta(self.image, image)
+        self.image = image
+        self.replicas.apply(delta)
+
+    def delete(self) -> None:
+        image = self.image.apply([(paths.topic_path("flights"), None)])
+        delta = metadata_delta(self.image, image)
+        self.image = image
+        self.replicas.apply(delta)
+
+    def append(self, value: int, **fields: int) -> int:
+        batch = build_batch([Record(None, b"%d" % value, 1_000 + value)], **fields)
+        return self.replicas.append(P0, batch, now_ms=1_000).first_offset
+
+    def values(self) -> list[int]:
+        log = self.replicas.log(P0)
+        found: list[int] = []
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            part = log.read(offset, 1 << 20, upper_bound_offset=log.log_end_offset, min_one_batch=True)
+            for header, batch in iterate_batches(part.file.pread(part.size, part.position)):
+                found += [int(record.value or b"") for record in decode_records(batch)]
+                offset = header.last_offset + 1
+        return found
+
+    @property
+    def folder(self) -> str:
+        return os.path.dirname(self.replicas.log(P0).directory)
+
+    @property
+    def other_folder(self) -> str:
+        return next(each for each in self.folders if each != self.folder)
+
+    def future(self) -> ReplicaOnDisk | None:
+        """The copy that is under way; None as well when a move has failed."""
+        found = [each for where in self.replicas.log_dirs.describe(None) for each in where.replicas if each.is_future]
+        return found[0] if found else None
+
+    async def moved(self) -> None:
+        """Wait until no move is under way."""
+        while self.future():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    def kill(self) -> None:
+        for directory in self.logs.directories:
+            directory.release()
+
+
+def mark(target: str, source: str) -> None:
+    """Say that the log in one folder replaces that in the other one, once the move itself no longer does."""
+    marker = Path(target, "flights-0", "replaces")
+    while marker.exists():
+        time.sleep(0.001)
+    properties = Path(source, "meta.properties").read_text().splitlines()
+    directory_id = next(line.partition("=")[2] for line in properties if line.startswith("directory.id"))
+    marker.write_text(f"{directory_id} 0\n")
+
+
+def code_of(node: Node, topic_partition: TopicPartition, path: str) -> ErrorCode:
+    try:
+        node.replicas.log_dirs.alter(topic_partition, path)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.none
+
+
+def test_a_replica_moves_with_all_of_its_records(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        node.create()
+        for value in range(200):
+            node.append(value)
+        target = node.other_folder
+        assert code_of(node, P0, target) is ErrorCode.none
+        assert code_of(node, P0, target) is ErrorCode.none
+        await node.moved()
+        assert node.folder == target
+        assert node.values() == list(range(200))
+        assert node.append(200) == 200
+        found = node.replicas.log_dirs.describe({P0})
+        assert [len(each.replicas) for each in found] == [int(path == target) for path in node.folders]
+        node.kill()
+        again = Node(tmp_path, node.image)
+        assert again.folder == target
+        assert again.values() == list(range(201))
+        again.kill()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_written_during_a_move_is_moved_as_well(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        node.create()
+        value = 0
+        while value < 100:
+            node.append(value)
+            value += 1
+        target = node.other_folder
+        node.replicas.log_dirs.alter(P0, target)
+        lagged = False
+        while future := node.future():
+            if value < 1_000:
+                for _ in range(20):
+                    assert node.append(value) == value
+                    value += 1
+            lagged = lagged or future.offset_lag > 0
+            await asyncio.sleep(0)
+        assert node.folder == target
+        assert node.values() == list(range(value))
+        assert lagged
+        node.kill()
+
+    asyncio.run(scenario())
+
+
+def test_a_producers_sequence_goes_on_after_a_move_though_its_batches_are_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        node.create()
+        for sequence in range(30):
+            node.append(sequence, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        log = node.replicas.log(P0)
+        log.roll(1_000)
+        log.delete_records_before(30)
+        log.delete_old_segments(1_000)
+        node.replicas.log_dirs.alter(P0, node.other_folder)
+        await node.moved()
+        assert node.values() == []
+        assert node.append(30, producer_id=7, producer_epoch=0, base_sequence=30) == 30
+        assert node.append(30, producer_id=7, producer_epoch=0, base_sequence=30) == 30
+        node.kill()
+        again = Node(tmp_path, node.image)
+        assert again.replicas.log(P0).log_start_offset == 30
+        assert again.values() == [30]
+        again.kill()
+
+    asyncio.run(scenario())
+
+
+def test_those_who_wait_for_the_device_are_answered_after_a_move(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path, config=TopicConfig(flush_messages=1))
+        node.create()
+        for value in range(50):
+            node.append(value)
+        target = node.other_folder
+        node.replicas.log_dirs.alter(P0, target)
+        answers: list[asyncio.Future[AppendInfo]] = []
+        value = 50
+        while node.future():
+            if len(answers) > 2_000:
+                await asyncio.sleep(0.001)
+                continue
+            batch = build_batch([Record(None, b"%d" % value, 1_000)])
+            answers.append(asyncio.ensure_future(node.replicas.append_and_wait(P0, batch, 1_000)))
+            value += 1
+            await asyncio.sleep(0)
+        await asyncio.gather(*answers)
+        assert node.folder == target
+        assert node.values() == list(range(value))
+        node.kill()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("changes", range(40))
+def test_a_crash_at_any_moment_of_a_move_loses_nothing(tmp_path: Path, changes: int) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        node.create()
+        for value in range(60):
+            node.append(value)
+        source, target = node.folder, node.other_folder
+        node.disk.changes_left = changes
+        try:
+            node.replicas.log_dirs.alter(P0, target)
+            for _ in range(20_000):
+                if node.folder == target or node.disk.is_dead:
+                    break
+                await asyncio.sleep(0)
+        except CrashError:
+            pass
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        node.disk.changes_left = -1
+        node.kill()
+        again = Node(tmp_path, node.image)
+        assert again.values() == list(range(60))
+        # An interrupted move goes on, a finished one stays finished.
+        if again.folder == source and again.logs.interrupted_moves:
+            again.replicas.log_dirs.resume()
+            await again.moved()
+            assert again.folder == target
+        assert again.append(60) == 60
+        for _ in range(200):
+            if sum(len(os.listdir(folder)) for folder in again.folders) and not [
+                name for folder in again.folders for name in os.listdir(folder) if name.endswith("-future")
+            ]:
+                break
+            await asyncio.sleep(0.001)
+        again.kill()
+        last = Node(tmp_path, node.image)
+        assert last.values() == list(range(61))
+        assert not [name for folder in last.folders for name in os.listdir(folder) if name.endswith("-future")]
+        last.kill()
+
+    asyncio.run(scenario())
+
+
+def test_both_names_after_a_power_loss_are_told_apart_by_the_marker(tmp_path: Path) -> None:
+    """The new name reached the device and the renaming of the old log did not."""
+
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        node.create()
+        for value in range(40):
+            node.append(value)
+        source, target = node.folder, node.other_folder
+        node.replicas.log_dirs.alter(P0, target)
+        await node.moved()
+        [deleted] = [name for name in os.listdir(source) if name.endswith("-delete")]
+        node.append(40)
+        node.kill()
+        os.rename(f"{source}/{deleted}", f"{source}/flights-0")
+        mark(target, source)
+        again = Node(tmp_path, node.image)
+        assert again.folder == target
+        assert again.values() == list(range(41))
+        again.kill()
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_deleted_during_its_move_leaves_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        node.create()
+        for value in range(100):
+            node.append(value)
+        node.replicas.log_dirs.alter(P0, node.other_folder)
+        await asyncio.sleep(0)
+        node.delete()
+        await node.moved()
+        node.create()
+        assert node.append(0) == 0
+        node.kill()
+
+    asyncio.run(scenario())
+
+
+def test_retention_during_a_move_is_followed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        node.create()
+        for value in range(200):
+            node.append(value)
+        target = node.other_folder
+        node.replicas.log_dirs.alter(P0, target)
+        await asyncio.sleep(0)
+        log = node.replicas.log(P0)
+        log.delete_records_before(150)
+        log.delete_old_segments(1_000)
+        await node.moved()
+        assert node.folder == target
+        assert node.replicas.log(P0).log_start_offset == 150
+        assert node.values()[-50:] == list(range(150, 200))
+        node.kill()
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_moved_is_refused_as_kafka_does(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        node.create()
+        there, other = node.folder, node.other_folder
+        assert code_of(node, P0, there) is ErrorCode.none
+        assert code_of(node, P0, str(tmp_path / "none")) is ErrorCode.log_dir_not_found
+        assert code_of(node, TopicPartition("flights", 9), other) is ErrorCode.unknown_topic_or_partition
+        assert code_of(node, TopicPartition("t" * 240, 0), other) is ErrorCode.invalid_topic_exception
+        node.logs.directories[node.folders.index(other)].health.fail("unplugged")
+        assert code_of(node, P0, other) is ErrorCode.kafka_storage_error
+        node.kill()
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_comes_later_is_made_where_it_was_asked_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        assert code_of(node, P0, node.folders[1]) is ErrorCode.unknown_topic_or_partition
+        node.create()
+        assert node.folder == node.folders[1]
+        node.kill()
+
+    asyncio.run(scenario())

@@ -1,0 +1,120 @@
+"""SCRAM: the exchange of the RFC, and everything in it that may be wrong."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable
+
+import pytest
+
+from logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslStep
+from logtier.security.scram import ScramCredential, ScramServer
+
+PASSWORD = "pencil"
+MECHANISM = "SCRAM-SHA-256"
+
+
+def evaluate(server: ScramServer, token: bytes) -> SaslStep:
+    return asyncio.run(server.evaluate(token))
+
+
+def lookup(user: str) -> ScramCredential | None:
+    return CREDENTIAL if user in ("user", "a,b=c") else None
+
+
+CREDENTIAL = ScramCredential.from_password(MECHANISM, PASSWORD)
+
+
+def client_final(
+    first: str, answer: bytes, password: str = PASSWORD, *, nonce: str | None = None, binding: str = "biws"
+) -> bytes:
+    fields = dict(part.split("=", 1) for part in answer.decode().split(","))
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    without_proof = f"c={binding},r={fields['r'] if nonce is None else nonce}"
+    message = f"{first},{answer.decode()},{without_proof}".encode()
+    signature = hmac.digest(hashlib.sha256(key).digest(), message, "sha256")
+    proof = base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
+    return f"{without_proof},p={proof}".encode()
+
+
+def test_the_exchange_of_rfc_7677_is_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logtier.security.scram.secrets.token_urlsafe", lambda _: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    server = ScramServer(MECHANISM, lambda _: ScramCredential.from_password(MECHANISM, "pencil", salt=salt))
+    first = evaluate(server, b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    assert first.token == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    assert first.user is None
+    final = evaluate(
+        server,
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+    )
+    assert final.token == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert final.user == "user"
+
+
+def test_a_name_with_escapes_is_read_and_an_equal_authorization_id_taken() -> None:
+    server = ScramServer(MECHANISM, lookup)
+    first = "n=a=2Cb=3Dc,r=abc"
+    answer = evaluate(server, f"n,a=a=2Cb=3Dc,{first}".encode())
+    binding = base64.b64encode(b"n,a=a=2Cb=3Dc,").decode()
+    assert evaluate(server, client_final(first, answer.token, binding=binding)).user == "a,b=c"
+
+
+def test_another_authorization_id_is_refused() -> None:
+    with pytest.raises(AuthenticationError, match="different from username"):
+        evaluate(ScramServer(MECHANISM, lookup), b"n,a=admin,n=user,r=abc")
+
+
+Forge = Callable[[str, bytes], bytes]
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        pytest.param(lambda first, answer: client_final(first, answer, "guess"), id="wrong password"),
+        pytest.param(lambda first, answer: client_final(first, answer, nonce="abc"), id="the client's nonce alone"),
+        pytest.param(
+            lambda first, answer: client_final(first, answer, nonce="x" + answer.decode()[2:].partition(",")[0]),
+            id="a nonce that only ends like ours",
+        ),
+        pytest.param(lambda first, answer: client_final(first, answer, binding="eSws"), id="another GS2 header"),
+        pytest.param(lambda first, answer: client_final(first, answer)[:-8] + b"AA==", id="a short proof"),
+        pytest.param(lambda _first, _answer: b"", id="nothing"),
+        pytest.param(lambda _first, _answer: b"\xff\xfe", id="not UTF-8"),
+        pytest.param(lambda first, answer: client_final(first, answer).partition(b",p=")[0], id="no proof"),
+    ],
+)
+def test_a_wrong_final_message_is_refused(forge: Forge) -> None:
+    server = ScramServer(MECHANISM, lookup)
+    first = "n=user,r=abc"
+    answer = evaluate(server, f"n,,{first}".encode())
+    with pytest.raises(InvalidTokenError):
+        evaluate(server, forge(first, answer.token))
+
+
+@pytest.mark.parametrize(
+    "token", [b"", b"n=user,r=abc", b"n,,n=user", b"n,,r=abc", b"p=tls-unique,,n=user,r=abc", b"n,,n=user,r=a\x00"]
+)
+def test_a_wrong_first_message_is_refused(token: bytes) -> None:
+    with pytest.raises(InvalidTokenError):
+        evaluate(ScramServer(MECHANISM, lookup), token)
+
+
+def test_an_unknown_user_is_answered_like_a_known_one_and_fails_at_the_end() -> None:
+    salts = set()
+    for _ in range(2):
+        server = ScramServer(MECHANISM, lookup)
+        answer = evaluate(server, b"n,,n=nobody,r=abc")
+        salts.add(answer.token.partition(b",s=")[2])
+        with pytest.raises(InvalidTokenError, match="the user or the password is wrong"):
+            evaluate(server, client_final("n=nobody,r=abc", answer.token))
+    assert len(salts) == 1, "a salt that changes tells that there is no such user"
+
+
+def test_a_credential_tells_nothing_in_its_text() -> None:
+    text = repr(CREDENTIAL)
+    for secret in (CREDENTIAL.salt, CREDENTIAL.stored_key, CREDENTIAL.server_key):
+        assert repr(secret) not in text
+    assert PASSWORD not in text
