@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import struct
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -85,13 +86,14 @@ def negotiate(api_key: int, broker_versions: Mapping[int, tuple[int, int]]) -> i
 
 
 @lru_cache(maxsize=64)
-def _codec(api_key: int, version: int) -> tuple[Any, Any, Any, bool]:
+def _codec(api_key: int, version: int) -> tuple[Any, Any, Any, Any, bool]:
     from kio.index import load_request_schema, load_response_schema
     from kio.serial import entity_reader, entity_writer
 
     request_type: Any = load_request_schema(api_key, version)
     response_type: Any = load_response_schema(api_key, version)
-    return request_type, entity_writer(request_type), entity_reader(response_type), bool(request_type.__flexible__)
+    write, read = entity_writer(request_type), entity_reader(response_type)
+    return request_type, write, response_type, read, bool(request_type.__flexible__)
 
 
 def nested(owner: type[Any], field: str) -> Any:
@@ -124,14 +126,25 @@ def kio_request(api_key: int, version: int, values: Mapping[str, Any]) -> Reques
     """A request from plain values; its response decodes to kio's entity."""
     from kio.serial.errors import SerialError
 
-    request_type, write, read, flexible = _codec(api_key, version)
+    from logtier.protocol.errors import ProtocolViolationError
+    from logtier.protocol.request_counts import check_counts
+    from logtier.protocol.unknown_tags import without_unknown_tags
+
+    request_type, write, response_type, read, flexible = _codec(api_key, version)
     out = io.BytesIO()
     write(out, _build(request_type, values))
 
     def decode(body: memoryview) -> Any:
+        frame = bytes(body)  # kio reads read-only bytes only
         try:
-            entity, _size = read(bytes(body), 0)  # kio reads read-only bytes only
-        except SerialError as error:
+            check_counts(response_type, frame, 0)
+            try:
+                entity, _size = read(frame, 0)
+            except KeyError:  # a tagged field of a broker that is newer than kio's schema
+                if not flexible:
+                    raise
+                entity, _size = read(without_unknown_tags(response_type, frame), 0)
+        except (SerialError, ProtocolViolationError, IndexError, KeyError, struct.error) as error:
             raise ValueError(str(error)) from error
         return entity
 

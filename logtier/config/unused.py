@@ -97,7 +97,6 @@ UNUSED: Final[Mapping[str, str]] = {
         "its present name is log.dirs": "log.dir",
         "its present name is node.id": "broker.id",
         "segments are not preallocated": "log.preallocate",
-        "the log start offset is checkpointed with the others": "log.flush.start.offset.checkpoint.interval.ms",
         "committed offsets are not compressed": "offsets.topic.compression.codec",
         "transactions of two phases (KIP-939) are missing": "transaction.two.phase.commit.enable",
     }.items()

@@ -70,17 +70,22 @@ async def _prepare_all(work: list[tuple[Any, TopicPartition, bytes, TopicConfig]
     refused: dict[TopicPartition, KafkaError] = {}
     loop = asyncio.get_running_loop()
     for data, topic_partition, records, config in work:
-        try:
-            data.records = await loop.run_in_executor(_threads, _prepared, records, config)
-        except KafkaError as error:
-            refused[topic_partition] = error
+        prepared = await loop.run_in_executor(_threads, _prepared, records, config)
+        if isinstance(prepared, KafkaError):
+            refused[topic_partition] = prepared
+        else:
+            data.records = prepared
     return refused
 
 
-def _prepared(records: Buffer, config: TopicConfig) -> Buffer:
-    """What is to be appended; raises KafkaError for records that are not what they say."""
-    if config.compression_type != PRODUCER:
-        records = memoryview(recompressed(records, config))
-    if "compact" in config.cleanup_policy:
-        records = record_frames.check_keyed_batches(records, config.max_message_bytes)
+def _prepared(records: Buffer, config: TopicConfig) -> Buffer | KafkaError:
+    """What is to be appended, or why records are not what they say."""
+    try:
+        if config.compression_type != PRODUCER:
+            records = memoryview(recompressed(records, config))
+        if "compact" in config.cleanup_policy:
+            records = record_frames.check_keyed_batches(records, config.max_message_bytes)
+    except KafkaError as error:
+        # Another one: the traceback of this one holds whatever the batch decompressed to.
+        return KafkaError(error.code, error.message)
     return records

@@ -48,6 +48,9 @@ _SPAN: Final = struct.Struct(">qi11xi")
 
 # Ends of reads that are remembered: consumers at the end of the log come back for exactly the next batch.
 _READ_ENDS_MAX: Final = 64
+# What a look-up by timestamp decodes, on the event loop: the time of a batch that is made to take long is bounded.
+_LOOKED_AT_BYTES_MAX: Final = 16 << 20
+_LOOKED_AT_RECORDS_MAX: Final = 100_000
 
 
 def segment_name(base_offset: int) -> str:

@@ -1,5 +1,6 @@
 """The counters of `logtier.runtime.metrics`, and the state of the broker, as families of Prometheus."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -10,7 +11,7 @@ from logtier.group.registry import AnyGroup, group_state, group_type
 from logtier.handlers.context import Services
 from logtier.log.cleaner import CleanerCounters
 from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode
+from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.runtime.metrics import BrokerMetrics, Histogram
 
 PREFIX = "headwater_"
@@ -68,6 +69,12 @@ def broker_families(services: Services, groups: Iterable[AnyGroup], connections:
     ):
         by_state.add_metric([protocol, state], count)
     yield by_state
+    transactions = GaugeMetricFamily(PREFIX + "transactions", "Transactional ids coordinated here.", labels=["state"])
+    with contextlib.suppress(KafkaError):  # they are being loaded
+        states = Counter(metadata.state.title for _, metadata in services.transactions.transactions())
+        for name, count in sorted(states.items()):
+            transactions.add_metric([name], count)
+    yield transactions
     open_connections = GaugeMetricFamily(PREFIX + "connections", "Connections of clients.", labels=["listener"])
     for listener, count in sorted(connections.items()):
         open_connections.add_metric([listener], count)

@@ -1,7 +1,7 @@
-"""Do the counts and lengths in a request hold? Asked before kio reads it, because kio believes them.
+"""Do the counts and lengths in a message hold? Asked before kio reads it, because kio believes them.
 
 kio's reader makes room for as many elements as an array claims, and where there is no room for 2^32 of them the process
-ends at once; and it takes a null for every array. So the request is walked first, guided by kio's own schema, with
+ends at once; and it takes a null for every array. So the message is walked first, guided by kio's own schema, with
 nothing made of it: that finds a count that the rest of the frame cannot hold, and a null where the schema has none.
 """
 
@@ -25,10 +25,10 @@ _Step: TypeAlias = int | _Walk
 
 
 def check_counts(entity: Any, frame: bytes, position: int) -> None:
-    """Walk the request of class `entity` that begins at `position`.
+    """Walk the message of class `entity` that begins at `position`.
 
     Raises:
-        ValueError, IndexError, struct.error: if the frame does not hold what the request claims to have.
+        ValueError, IndexError, struct.error: if the frame does not hold what the message claims to have.
     """
     end = _walk(entity)(frame, position)
     if end > len(frame):

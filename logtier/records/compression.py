@@ -152,6 +152,8 @@ def _decompress_growing(codec: int, into: Callable[[Buffer, Any], int], data: Bu
         try:
             size = into(data, output)
         except cramjam.DecompressionError as error:
+            # Given back before a larger one is taken, or an error keeps it with its traceback.
+            del output
             # cramjam tells a full output only by this text (the standard library's of Rust, WriteZero).
             if "failed to write whole buffer" not in str(error):
                 raise CorruptRecordsError(f"{CODEC_NAMES[codec]} data is damaged: {error}") from None

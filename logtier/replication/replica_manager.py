@@ -59,6 +59,7 @@ class ReplicaManager:
         self._purgatory = Purgatory(call_later)
         #: Topics that have a codec of their own (`compression.type`).
         self.recompressing_topics: set[str] = set()
+        #: Topics whose records must have keys (`cleanup.policy`).
         self.compacted_topics: set[str] = set()
         log_manager.on_offline = self._take_offline
         #: The log folders, and moves between them.

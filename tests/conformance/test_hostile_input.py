@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import crc32c
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 if TYPE_CHECKING:
     from tests.conformance.conftest import ConfluentClient, Connect
@@ -158,13 +158,6 @@ def test_nobody_writes_what_groups_have_committed_by_hand(connect: Connect) -> N
     connection = connect()
     connection.send_request(PRODUCE, 3, produce_v3("__consumer_offsets", batch()))
     assert produced(connection.receive(), "__consumer_offsets")[0] == INVALID_TOPIC
-
-
-def test_a_transactional_producer_is_refused_with_the_reason_before_its_time_is_over(bootstrap_servers: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": "t", "log_level": 0})
-    with pytest.raises(KafkaException, match="transactions are not supported by this release") as raised:
-        producer.init_transactions(30)
-    assert raised.value.args[0].fatal()
 
 
 def test_api_versions_of_an_unknown_version_is_answered_in_version_0(connect: Connect) -> None:

@@ -54,6 +54,8 @@ def test_traffic_offsets_and_lag_are_told_under_the_names_that_dashboards_know(b
     while count < 600:
         count += len(consumer.consume(600 - count, 10))
     consumer.commit(asynchronous=False)
+    transactional = Producer({"bootstrap.servers": broker.address, "transactional.id": "counted"})
+    transactional.init_transactions(30)
     samples = read(broker)
     consumer.close()
 
@@ -70,6 +72,7 @@ def test_traffic_offsets_and_lag_are_told_under_the_names_that_dashboards_know(b
     assert samples["headwater_log_size_bytes", "0", "traffic"] > 0
     assert samples["headwater_log_segments", "0", "traffic"] == 1
     assert samples["headwater_groups", "classic", "Stable"] == 1
+    assert samples["headwater_transactions", "Empty"] == 1
     assert samples["headwater_connections", "PLAINTEXT"] >= 1
     assert samples["headwater_request_seconds_count", "Produce"] >= 1
     assert samples["headwater_request_errors_total", "Produce", "NONE"] >= 1

@@ -40,7 +40,8 @@ class LogMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.log.release()
-        shutil.rmtree(self.root)
+        # Deleted segments go away in a thread of their own, maybe at this moment.
+        shutil.rmtree(self.root, ignore_errors=True)
 
     def open(self, *, clean: bool, recovery_point: int = 0) -> Log:
         return open_log(

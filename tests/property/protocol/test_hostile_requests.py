@@ -10,8 +10,9 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema
+from kio.index import load_request_schema, load_response_schema
 
+from logtier.client.messages import ApiKey, kio_request
 from logtier.handlers.registry import HANDLERS
 from logtier.protocol import messages
 from logtier.protocol.errors import ProtocolViolationError
@@ -54,3 +55,21 @@ def test_a_request_that_is_cut_at_a_field_is_refused(api_key: int) -> None:
             frame = header + body
             with pytest.raises(ProtocolViolationError):
                 messages.read_request(messages.read_request_header(frame), memoryview(frame))
+
+
+@pytest.mark.parametrize("version", [1, 9, 12])
+def test_a_hostile_response_is_read_or_refused_by_our_client(version: int) -> None:
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    values = {
+        "topics": (),
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
+    request = kio_request(ApiKey.METADATA, version, values)
+    parts = tokens(filled(load_response_schema(ApiKey.METADATA, version)))
+    request.decode(memoryview(b"".join(part.data for part in parts)))
+    for body in chain(cuts(parts), lies(parts)):
+        with contextlib.suppress(ValueError):
+            request.decode(memoryview(body))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < MEMORY_KIB_MAX

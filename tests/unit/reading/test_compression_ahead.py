@@ -10,6 +10,7 @@ import pytest
 
 from logtier.handlers.compression_ahead import Refusals, compress_ahead
 from logtier.handlers.context import RequestContext
+from logtier.log.record_frames import CheckedRecords, check_keyed_batches
 from logtier.protocol.errors import ErrorCode
 from logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
 from logtier.protocol.topic_partition import TopicPartition
@@ -99,3 +100,34 @@ def test_a_payload_that_is_not_what_it_says_is_refused_by_its_partition(archive:
     assert refused is not None
     assert {str(key): error.code for key, error in refused.items()} == {"archive-0": ErrorCode.corrupt_message}
     assert codecs(request)[0][1] == GZIP
+
+
+def test_records_of_a_compacted_topic_are_checked_ahead_where_that_may_take_long(world: World) -> None:
+    world.create("table", uuid.UUID(int=9), 2, {"cleanup.policy": "compact"})
+    keyed = build_batch([Record(b"k", bytes(1000), NOW_MS)], codec=GZIP)
+    request = produce(("table", None, [keyed, build_batch([Record(None, b"x", NOW_MS)], codec=GZIP)]))
+    refused = ahead(world, request)
+    assert refused is not None
+    assert {str(key): error.code for key, error in refused.items()} == {"table-1": ErrorCode.invalid_record}
+    records: Any = request.topic_data[0].partition_data[0].records
+    assert isinstance(records, CheckedRecords)
+    world.replicas.append(TopicPartition("table", 0), records)
+    [stored] = world.replicas.log(TopicPartition("table", 0)).batches()
+    assert bytes(stored[HEADER_BYTES:]) == keyed[HEADER_BYTES:]
+
+
+def test_small_plain_records_of_a_compacted_topic_are_left_to_the_append(world: World) -> None:
+    world.create("table", uuid.UUID(int=9), 1, {"cleanup.policy": "compact"})
+    assert ahead(world, produce(("table", None, [SMALL]))) is None
+    assert ahead(world, produce(("table", None, [LARGE]))) is not None
+    assert "table" in world.replicas.compacted_topics
+    world.delete("table")
+    assert "table" not in world.replicas.compacted_topics
+
+
+@pytest.mark.parametrize("damage", ["checksum", "cut", "too large"])
+def test_what_is_refused_anyway_is_left_to_the_append(damage: str) -> None:
+    whole = build_batch([Record(None, b"x", NOW_MS)])
+    records = {"checksum": whole[:-1] + b"?", "cut": whole[:-1], "too large": whole}[damage]
+    limit = len(whole) - 1 if damage == "too large" else 1 << 20
+    assert check_keyed_batches(records, limit) is records
