@@ -23,7 +23,6 @@ it would feed itself.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -47,9 +46,9 @@ _POLL_S: Final = 0.1
 _BATCH: Final = 500
 _REPORT_S: Final = 10.0
 
-#: Held while a client is made, and by whoever forks: a fork in between would leave the child with locks of the client
-#: library that nobody gives back.
-_making_client = threading.Lock()
+_PAUSE_FLUSH_S: Final = 1.0
+"""How long a fork waits for what the client has under way; the rest is queued again."""
+
 _handlers: weakref.WeakSet[TopicHandler] = weakref.WeakSet()
 
 
@@ -82,8 +81,9 @@ class TopicHandler(logging.Handler):
     """Writes log records to a topic, from a thread of its own.
 
     Invariants: `emit` neither blocks nor raises; at most `queue_records_max` records wait; `dropped` counts all that
-    were not written, for a full queue or because the brokers did not take them. After a fork the child begins anew with
-    an empty queue: what was queued belongs to the parent.
+    were not written, for a full queue or because the brokers did not take them. For a fork the client is
+    ended and begun again: its threads would not survive it and could leave locks behind. The child begins with an empty
+    queue: what was queued belongs to the parent.
 
     Args:
         bootstrap_servers: Brokers, as host:port[,host:port].
@@ -135,12 +135,13 @@ class TopicHandler(logging.Handler):
         #: When a closing thread stops waiting, by the monotonic clock.
         self._give_up_s = 0.0
         self._in_flight = 0
+        self._pausing = False
+        #: What the client gave back when it was ended for a fork.
+        self._returned: list[tuple[bytes | None, bytes]] = []
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record, or drop it if the queue is full."""
-        if record.name.startswith(OWN_LOGGER) or threading.current_thread() is self._thread:
-            return
         if len(self._queue) >= self._queue_records_max or self._closing:
             self.dropped += 1
             return
@@ -153,10 +154,15 @@ class TopicHandler(logging.Handler):
         self._queue.append((key, value))
         # `handle` holds the handler's lock: the thread is started once.
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="headwater-log-handler", daemon=True)
-            self._thread.start()
+            self._start()
         if not self._wake.is_set():
             self._wake.set()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Leave out what the handler's own machinery says, before any lock is taken."""
+        if record.name.startswith(OWN_LOGGER) or threading.current_thread() is self._thread:
+            return False
+        return super().handle(record)
 
     def flush(self) -> None:
         """Wait until what is queued is acknowledged, for `flush_ms` at most."""
@@ -179,14 +185,17 @@ class TopicHandler(logging.Handler):
         _handlers.discard(self)
         super().close()
 
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="headwater-log-handler", daemon=True)
+        self._thread.start()
+
     def _run(self) -> None:
         """The thread: take from the queue, produce, learn of deliveries."""
         logger = logging.getLogger(OWN_LOGGER)
         try:
-            with _making_client:
-                from confluent_kafka import Producer
+            from confluent_kafka import Producer
 
-                producer = Producer(self._properties, logger=logger)
+            producer = Producer(self._properties, logger=logger)
         except Exception as error:  # noqa: BLE001 (whatever it is, the program goes on without these records)
             logger.error("the log handler of topic %s cannot start: %s", self.topic, error)
             self._closing = True
@@ -201,6 +210,14 @@ class TopicHandler(logging.Handler):
             producer.poll(0)
             with self._idle:
                 self._idle.notify_all()
+            if self._pausing:
+                # Whatever is not acknowledged comes back into the queue (`_delivered`), in its order.
+                if producer.flush(_PAUSE_FLUSH_S):
+                    producer.purge()
+                    producer.flush(_PAUSE_FLUSH_S)
+                self._queue.extendleft(reversed(self._returned))
+                self._returned.clear()
+                return
             if self.dropped > reported and time.monotonic() - reported_s >= _REPORT_S:
                 logger.warning("%d log records were not written to topic %s", self.dropped - reported, self.topic)
                 reported, reported_s = self.dropped, time.monotonic()
@@ -211,7 +228,7 @@ class TopicHandler(logging.Handler):
                 return
 
     def _produce_queued(self, producer: Producer) -> None:
-        while self._queue:
+        while self._queue and not self._pausing:
             for _ in range(min(_BATCH, len(self._queue))):
                 key, value = self._queue[0]
                 try:
@@ -229,26 +246,57 @@ class TopicHandler(logging.Handler):
                     self._queue.popleft()
             producer.poll(0)
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         self._in_flight -= 1
         if error is None:
             self.written += 1
+        elif self._pausing:
+            self._returned.append((_as_bytes(message.key()), _as_bytes(message.value()) or b""))
         else:
             self.dropped += 1
 
+    def _pause(self) -> None:
+        """Before a fork: end the client with all its threads. Nobody emits until `_resume`: the lock is held."""
+        self.acquire()
+        if self._thread is not None:
+            self._pausing = True
+            self._wake.set()
+            self._thread.join()
+            self._thread = None
 
-def _begin_anew_in_child() -> None:
-    """A thread does not survive a fork, and a client's sockets must not be shared."""
-    _making_client.release()
-    for handler in list(_handlers):
-        with contextlib.suppress(AttributeError):
-            handler.createLock()
+    def _resume(self) -> None:
+        """After a fork, in the parent."""
+        self._pausing = False
+        if self._queue:
+            self._start()
+        self.release()
+
+
+def _as_bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _before_fork() -> None:
+    """A client's threads may hold locks of the C library at any moment: forked then, the child would wait for ever."""
+    global _forking
+    _forking = sorted(_handlers, key=id)
+    for handler in _forking:
+        handler._pause()
+
+
+def _after_fork_in_parent() -> None:
+    for handler in _forking:
+        handler._resume()
+
+
+def _after_fork_in_child() -> None:
+    """What was queued is the parent's; its lock is held by a thread that is not here."""
+    for handler in _forking:
+        handler.createLock()
         handler._begin()
 
 
+_forking: list[TopicHandler] = []
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_making_client.acquire,
-        after_in_parent=_making_client.release,
-        after_in_child=_begin_anew_in_child,
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

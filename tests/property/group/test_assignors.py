@@ -6,12 +6,15 @@ import random
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logtier.group.assignor import Assignor, Subscriber
 from logtier.group.range_assignor import RangeAssignor
 from logtier.group.uniform_assignor import UniformAssignor
+
+#: Of each property; drawing a group takes longer than assigning to it.
+EXAMPLES = 40
 
 Members = dict[str, Subscriber]
 Counts = dict[UUID, int]
@@ -60,6 +63,7 @@ def again(members: Members, result: Result) -> Members:
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda assignor: assignor.name)
+@settings(max_examples=EXAMPLES)
 @given(group=groups())
 def test_every_partition_goes_to_exactly_one_member_that_wants_it(
     assignor: Assignor, group: tuple[Members, Counts]
@@ -73,6 +77,7 @@ def test_every_partition_goes_to_exactly_one_member_that_wants_it(
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda assignor: assignor.name)
+@settings(max_examples=EXAMPLES)
 @given(group=groups(), seed=st.integers(0, 100))
 def test_the_order_in_which_members_are_named_does_not_matter(
     assignor: Assignor, group: tuple[Members, Counts], seed: int
@@ -83,6 +88,7 @@ def test_the_order_in_which_members_are_named_does_not_matter(
     assert assignor.assign(dict(shuffled), counts) == assignor.assign(members, counts)
 
 
+@settings(max_examples=EXAMPLES)
 @given(group=groups(alike=True))
 def test_members_that_want_the_same_topics_differ_by_one_partition_at_most(group: tuple[Members, Counts]) -> None:
     members, counts = group
@@ -90,6 +96,7 @@ def test_members_that_want_the_same_topics_differ_by_one_partition_at_most(group
     assert max(shares) - min(shares) <= 1
 
 
+@settings(max_examples=EXAMPLES)
 @given(group=groups(alike=True))
 def test_a_member_loses_a_partition_only_above_its_share(group: tuple[Members, Counts]) -> None:
     members, counts = group
@@ -115,6 +122,7 @@ def test_a_member_loses_a_partition_only_above_its_share(group: tuple[Members, C
             assert len(mine & valid) == len(mine)
 
 
+@settings(max_examples=EXAMPLES)
 @given(group=groups())
 def test_no_single_move_brings_two_members_closer(group: tuple[Members, Counts]) -> None:
     members, counts = group
@@ -126,6 +134,7 @@ def test_no_single_move_brings_two_members_closer(group: tuple[Members, Counts])
                 assert share[owner] - share[name] <= 1
 
 
+@settings(max_examples=EXAMPLES)
 @given(group=groups())
 def test_a_balanced_group_stays_as_it_is(group: tuple[Members, Counts]) -> None:
     members, counts = group
@@ -133,6 +142,7 @@ def test_a_balanced_group_stays_as_it_is(group: tuple[Members, Counts]) -> None:
     assert UniformAssignor().assign(again(members, result), counts) == result
 
 
+@settings(max_examples=EXAMPLES)
 @given(group=groups(alike=True), leaver=st.sampled_from("abcdefgh"))
 def test_when_a_member_goes_the_others_keep_what_they_have(group: tuple[Members, Counts], leaver: str) -> None:
     members, counts = group
