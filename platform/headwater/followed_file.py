@@ -112,7 +112,9 @@ class FollowedFile:
             self._rest += chunk
             yield from self._whole_lines()
         if is_complete and self._rest:
-            yield self._hand_out(len(self._rest), 0)
+            line = Line(self._rest, self.position + len(self._rest))
+            self.position, self._rest = line.end, b""
+            yield line
 
     def close(self) -> None:
         """Let go of the file."""
@@ -137,12 +139,6 @@ class FollowedFile:
                 yield line
         finally:
             self._rest = rest[begin:]
-
-    def _hand_out(self, size: int, end_bytes: int) -> Line:
-        line = Line(self._rest[:size], self.position + size + end_bytes)
-        self._rest = self._rest[size + end_bytes :]
-        self.position = line.end
-        return line
 
     def _fingerprint(self, size: int) -> int:
         return zlib.crc32(os.pread(self._stream.fileno(), size, 0))
