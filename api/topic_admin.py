@@ -119,7 +119,7 @@ class TopicAdmin:
     def __init__(
         self, bootstrap_servers: str, request_timeout_ms: int = 10_000, security: Mapping[str, str] | None = None
     ) -> None:
-        """Prepare a client; `security` are librdkafka's properties of how to connect (see `client_config`)."""
+        """Prepare a client; `security` says how to connect (see `logtier.config.client_properties`)."""
         self.bootstrap_servers = bootstrap_servers
         self._request_timeout_s = request_timeout_ms / 1000
         self._outage = Outage()

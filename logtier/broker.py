@@ -26,6 +26,7 @@ from logtier.metadata.paths import CorruptNodeError
 from logtier.metadata.store import MetadataStoreError
 from logtier.network.listeners import ListenError, Listeners
 from logtier.replication.fetch_session import FetchSessionCache
+from logtier.replication.log_dirs import LogDirs
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import Clock, SystemClock
 from logtier.runtime.disk import Disk, RealDisk
@@ -153,12 +154,16 @@ class Broker:
         )
         log_manager.start()
         self._parts.callback(log_manager.close)
+        read_ahead = ReadAhead()
+        self._parts.callback(read_ahead.close)
         replica_manager = ReplicaManager(
-            config.node_id, metadata.topic_config, log_manager, clock, asyncio.get_running_loop().call_later
+            config.node_id, metadata.topic_config, log_manager, clock, loop.call_later, read_ahead
         )
         replica_manager.start(image)
+        _limit_moves(replica_manager.log_dirs, metadata)
         replica_manager.log_dirs.resume()
         self._parts.push_async_callback(replica_manager.log_dirs.stop)
+        metadata.prepare_with(replica_manager.prepare)
         metadata.subscribe(replica_manager.apply)
         cleaner = LogCleaner(
             lambda: metadata.config,
@@ -180,8 +185,6 @@ class Broker:
             controller.producer_ids.next,
             groups.transactional.marker_written,
         )
-        read_ahead = ReadAhead()
-        self._parts.callback(read_ahead.close)
         services = Services(
             config,
             clock,
@@ -199,6 +202,7 @@ class Broker:
         )
         listeners = self._listen(Dispatcher(services, HANDLERS), metadata)
         listeners.limit_hosts(services.quotas.record_connection)
+        listeners.report_unreadable(replica_manager.cannot_read)
         await controller.register_broker(
             config.node_id, self._inside.host, self._inside.port, config.broker_rack, self.advertised
         )
@@ -261,12 +265,22 @@ class Broker:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                replica_manager.make_missing_logs()
+                await replica_manager.make_missing_logs()
                 log_manager.maintain(self._clock.now_ms())
             except OSError as error:
                 logger.error("log maintenance failed: %s", error)
             except Exception:
                 logger.exception("log maintenance failed")
+
+
+def _limit_moves(log_dirs: LogDirs, metadata: MetadataCache) -> None:
+    """Have replicas copied no faster than the config says, now and after each change of it."""
+
+    def limit(_: object = None) -> None:
+        log_dirs.limit_moves(metadata.config.replica_alter_log_dirs_io_max_bytes_per_second)
+
+    limit()
+    metadata.subscribe(limit)
 
 
 def _forgetter(metrics: BrokerMetrics) -> Callable[[MetadataDelta], None]:

@@ -48,4 +48,7 @@ if ! grep -qxF "$lock" "$stamp" 2>/dev/null || moved; then
 fi
 rm -f "$stamp"
 pip install -q --no-deps --no-build-isolation -e .
+# As pip does it for every package it copies. Python itself would do it at the first start, unless it is told to write no
+# bytecode (PYTHONDONTWRITEBYTECODE): then every start of `headwater` compiles every module anew.
+"$venv/bin/python" -m compileall -qq platform logtier pipelines api || :
 printf '%s\n%s\n' "$lock" "$project" >"$stamp"

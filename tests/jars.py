@@ -25,8 +25,8 @@ def java() -> str:
     return str(Path(home, "bin", "java")) if home else "java"
 
 
-def fetched(name: str, artifacts: Sequence[tuple[str, str, str]]) -> Path:
-    """The folder `name` with the jars of (organisation, artifact, version) and of all that they need."""
+def fetched(name: str, artifacts: Sequence[tuple[str, str, str]], *, transitive: bool = True) -> Path:
+    """The folder `name` with the jars of (organisation, artifact, version) and, if `transitive`, all that they need."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headwater"
     folder = cache / name
     if folder.exists():
@@ -40,6 +40,7 @@ def fetched(name: str, artifacts: Sequence[tuple[str, str, str]]) -> Path:
             # Without the classifier, the sources would take the place of the jar.
             pattern = f"{work}/[artifact]-[revision](-[classifier]).[ext]"
             command = [java(), "-jar", str(ivy), "-dependency", organisation, artifact, version]
+            command += [] if transitive else ["-notransitive"]
             done = subprocess.run(
                 [*command, "-retrieve", pattern], capture_output=True, text=True, timeout=FETCH_S, check=False
             )

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import time
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from logtier.client.authentication import authenticate
 from logtier.client.connection import ClientConnection, Request, Response
 from logtier.client.errors import (
+    AuthenticationError,
     BrokerConnectionError,
     ProtocolViolationError,
     RequestTimeoutError,
     broker_error,
 )
 from logtier.client.messages import ApiKey, kio_request, negotiate
+from logtier.client.security import PLAINTEXT, ClientSecurity
+from logtier.client.tls import client_context
+from logtier.security.key_files import tls_reason
 
 __all__ = ["BlockingConnection"]
+
+# Early enough in a session's life that its renewal comes before its end.
+REAUTHENTICATE_AT: Final = 0.85
 
 _T = TypeVar("_T")
 
@@ -36,14 +45,29 @@ class BlockingConnection:
         connect_timeout_ms: int,
         request_timeout_ms: int,
         receive_buffer_bytes: int,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
+        """Connects, encrypts and authenticates.
+
+        Raises:
+            BrokerConnectionError: nobody answers there, or not in time.
+            AuthenticationError: broker and client do not trust each other.
+            ConfigError: a file that `security` names cannot be used.
+        """
         self.address = f"{host}:{port}"
         self.closed = False
         self._request_timeout_s = request_timeout_ms / 1000
+        self._security = security
+        self._reauthenticate_s: float | None = None
         self._core = ClientConnection(client_id)
+        context = client_context(security) if security.uses_tls else None
         self._socket = self._connect(host, port, connect_timeout_ms, receive_buffer_bytes)
         try:
-            self._versions = self._api_versions()
+            if context is not None:
+                self._socket = self._encrypt(context, host, connect_timeout_ms)
+            self._versions = self._first_answer()
+            if security.uses_sasl:
+                self._authenticate()
         except BaseException:
             self.close()
             raise
@@ -63,6 +87,40 @@ class BlockingConnection:
             connected.close()
             raise BrokerConnectionError(f"the connection to {self.address} cannot be set up: {error}") from error
         return connected
+
+    def _encrypt(self, context: ssl.SSLContext, host: str, timeout_ms: int) -> ssl.SSLSocket:
+        try:
+            return context.wrap_socket(self._socket, server_hostname=host)
+        except TimeoutError as error:
+            raise BrokerConnectionError(f"no TLS handshake with {self.address} within {timeout_ms} ms") from error
+        except ssl.SSLCertVerificationError as error:
+            raise AuthenticationError(f"{self.address} is not to be trusted: {tls_reason(error)}") from error
+        except ssl.SSLEOFError as error:
+            raise BrokerConnectionError(f"{self.address} ended the TLS handshake; does it speak TLS?") from error
+        except ssl.SSLError as error:
+            raise AuthenticationError(f"the TLS handshake with {self.address} failed: {tls_reason(error)}") from error
+        except OSError as error:
+            raise BrokerConnectionError(
+                f"the connection to {self.address} broke in the TLS handshake: {error.strerror or error}"
+            ) from error
+
+    def _first_answer(self) -> dict[int, tuple[int, int]]:
+        """The versions of the broker's APIs; with TLS 1.3 a broker refuses a client's certificate only now."""
+        try:
+            return self._api_versions()
+        except BrokerConnectionError as error:
+            refusal = error.__cause__
+            if isinstance(refusal, ssl.SSLError) and not isinstance(refusal, ssl.SSLEOFError):
+                raise AuthenticationError(f"{self.address} refuses us: {tls_reason(refusal)}") from refusal
+            raise
+
+    def _authenticate(self) -> None:
+        """Authenticates, now or again; notes when the session has to be renewed (KIP-368)."""
+        self._reauthenticate_s = None
+        begun_s = time.monotonic()
+        lifetime_ms = authenticate(self.call, self.version, self._security, self.address)
+        if lifetime_ms > 0:
+            self._reauthenticate_s = begun_s + lifetime_ms / 1000 * REAUTHENTICATE_AT
 
     def _api_versions(self) -> dict[int, tuple[int, int]]:
         # Every broker answers version 0; a higher one that it does not know would cost a second question (KIP-511).
@@ -85,7 +143,14 @@ class BlockingConnection:
         return self._socket.fileno()
 
     def send(self, request: Request[_T]) -> int:
-        """Writes a request; its response comes by `receive`, in order."""
+        """Writes a request; its response comes by `receive`, in order.
+
+        A session that ends soon is renewed first, unless responses are still to come: then the broker ends the
+        connection in time, and the next one is another session.
+        """
+        renew_s = self._reauthenticate_s
+        if renew_s is not None and not self._core.in_flight and time.monotonic() >= renew_s:
+            self._renew()
         correlation_id, frame = self._core.send(request)
         try:
             self._socket.settimeout(self._request_timeout_s)
@@ -95,8 +160,15 @@ class BlockingConnection:
             raise RequestTimeoutError(f"{self.address} took no data for {self._request_timeout_s:g} s") from error
         except OSError as error:
             self.close()
-            raise BrokerConnectionError(f"the connection to {self.address} broke: {error.strerror or error}") from error
+            raise BrokerConnectionError(f"the connection to {self.address} broke: {_reason(error)}") from error
         return correlation_id
+
+    def _renew(self) -> None:
+        try:
+            self._authenticate()
+        except BaseException:
+            self.close()
+            raise
 
     def receive(self) -> Response[object]:
         """The response to the oldest request in flight; waits for it `request.timeout.ms` at most."""
@@ -119,7 +191,7 @@ class BlockingConnection:
             raise RequestTimeoutError(f"{self.address} did not answer within {self._request_timeout_s:g} s") from error
         except OSError as error:
             self.close()
-            raise BrokerConnectionError(f"the connection to {self.address} broke: {error.strerror or error}") from error
+            raise BrokerConnectionError(f"the connection to {self.address} broke: {_reason(error)}") from error
         except (BrokerConnectionError, ProtocolViolationError):
             self.close()
             raise
@@ -136,3 +208,10 @@ class BlockingConnection:
         self.closed = True
         with contextlib.suppress(OSError):
             self._socket.close()
+
+
+def _reason(error: OSError) -> str:
+    """Why a connection broke; TLS has alerts, such as that a certificate is missing."""
+    if isinstance(error, ssl.SSLError):
+        return tls_reason(error)
+    return str(error.strerror or error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -20,7 +21,9 @@ from logtier.client.errors import (
     broker_error,
     error_name,
 )
+from logtier.client.fetch_codec import READ_COMMITTED, READ_UNCOMMITTED
 from logtier.client.messages import ApiKey, kio_request
+from logtier.client.security import PLAINTEXT, ClientSecurity
 
 __all__ = ["EARLIEST", "LATEST", "ClientConfig", "ClusterClient", "parse_bootstrap_servers"]
 
@@ -48,6 +51,14 @@ class ClientConfig:
     # How long the very first connection is tried: a wrong address should be told soon.
     bootstrap_timeout_ms: int = 5_000
     receive_buffer_bytes: int = 4 << 20
+    security: ClientSecurity = PLAINTEXT
+    # Whether records of open and aborted transactions are left out (isolation.level=read_committed).
+    read_committed: bool = False
+
+    @property
+    def isolation_level(self) -> int:
+        """As the protocol numbers it."""
+        return READ_COMMITTED if self.read_committed else READ_UNCOMMITTED
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
@@ -75,6 +86,7 @@ class _Topic:
     error_code: int
     leaders: dict[int, int]
     internal: bool = False
+    topic_id: uuid.UUID | None = None
 
 
 @dataclass(slots=True)
@@ -103,6 +115,7 @@ class ClusterClient:
             connect_timeout_ms=self.config.connect_timeout_ms,
             request_timeout_ms=self.config.request_timeout_ms,
             receive_buffer_bytes=self.config.receive_buffer_bytes,
+            security=self.config.security,
         )
 
     def connection(self, node_id: int) -> BlockingConnection:
@@ -187,7 +200,9 @@ class ClusterClient:
             self._metadata.topics.clear()
         for topic in response.topics:
             leaders = {int(part.partition_index): int(part.leader_id) for part in topic.partitions}
-            self._metadata.topics[str(topic.name)] = _Topic(int(topic.error_code), leaders, bool(topic.is_internal))
+            self._metadata.topics[str(topic.name)] = _Topic(
+                int(topic.error_code), leaders, bool(topic.is_internal), getattr(topic, "topic_id", None)
+            )
 
     def nodes(self) -> list[int]:
         """The brokers of the last metadata."""
@@ -224,6 +239,14 @@ class ClusterClient:
             raise broker_error(LEADER_NOT_AVAILABLE, f"the partitions of topic {topic!r}")
         return known
 
+    def topic_id(self, topic: str) -> uuid.UUID | None:
+        """The id of a topic by the last metadata (KIP-516): another one means that it was deleted and made anew.
+
+        None where it is not known, or the broker is older than topic ids.
+        """
+        known = self._metadata.topics.get(topic)
+        return None if known is None else known.topic_id
+
     def leader(self, topic: str, partition: int) -> int:
         """The node that leads a partition, from the last metadata or, if that does not say, from new."""
 
@@ -252,7 +275,8 @@ class ClusterClient:
     def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """For each partition the offset at EARLIEST, LATEST, or the first whose timestamp is >= the one given (ms).
 
-        -1 where no record is that late.
+        -1 where no record is that late. A read_committed client's LATEST is the last stable offset: where the first
+        open transaction begins.
         """
         found: dict[TopicPartition, int] = {}
 
@@ -283,7 +307,7 @@ class ClusterClient:
                 connection.version(ApiKey.LIST_OFFSETS),
                 {
                     "replica_id": -1,
-                    "isolation_level": 0,
+                    "isolation_level": self.config.isolation_level,
                     "topics": tuple({"name": name, "partitions": tuple(parts)} for name, parts in by_topic.items()),
                 },
             )

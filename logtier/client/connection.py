@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from logtier.client.errors import ProtocolViolationError
+from logtier.protocol.wire import skip_tagged_fields
 
 __all__ = ["RESPONSE_BYTES_MAX", "ClientConnection", "Request", "Response"]
 
@@ -16,6 +17,8 @@ __all__ = ["RESPONSE_BYTES_MAX", "ClientConnection", "Request", "Response"]
 # a length beyond this is a broken or hostile peer, refused before any memory is taken.
 RESPONSE_BYTES_MAX = 256 << 20
 REQUESTS_IN_FLIGHT_MAX = 64
+# How a TLS server's refusal of plain text begins (RFC 8446, 5.1); as a length it would be 352 million.
+TLS_ALERT = b"\x15\x03"
 CORRELATION_ID_MAX = 0x7FFFFFFF
 
 _T = TypeVar("_T")
@@ -98,6 +101,10 @@ class ClientConnection:
         if self._body is None:
             (size,) = _SIZE.unpack(self._size)
             if size < 4 or size > self._response_bytes_max:
+                if bytes(self._size).startswith(TLS_ALERT):
+                    raise ProtocolViolationError(
+                        "the broker's listener speaks TLS: set security.protocol to SSL or SASL_SSL"
+                    )
                 raise ProtocolViolationError(
                     f"a response of {size} bytes is outside the limits (4 to {self._response_bytes_max})"
                 )
@@ -127,46 +134,3 @@ class ClientConnection:
             raise ProtocolViolationError(
                 f"the response to API {request.api_key} version {request.api_version} cannot be decoded: {error}"
             ) from error
-
-
-def read_unsigned_varint(data: memoryview, position: int) -> tuple[int, int]:
-    """The varint at `position`, and the position behind it.
-
-    >>> read_unsigned_varint(memoryview(bytes([0xAC, 0x02])), 0)
-    (300, 2)
-    """
-    value = 0
-    for shift in range(0, 35, 7):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ValueError("a varint of more than five bytes")
-
-
-def write_unsigned_varint(value: int) -> bytes:
-    """A varint.
-
-    >>> write_unsigned_varint(300).hex()
-    'ac02'
-    """
-    assert 0 <= value < 1 << 35
-    out = bytearray()
-    while value >= 0x80:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def skip_tagged_fields(data: memoryview, position: int) -> int:
-    """The position behind a tagged-fields section (KIP-482) of which nothing is needed."""
-    count, position = read_unsigned_varint(data, position)
-    for _ in range(count):
-        _, position = read_unsigned_varint(data, position)
-        size, position = read_unsigned_varint(data, position)
-        if size > len(data) - position:
-            raise ValueError(f"a tagged field of {size} bytes in {len(data) - position}")
-        position += size
-    return position

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 __all__ = [
+    "AbortableTransactionError",
+    "AuthenticationError",
     "BrokerConnectionError",
     "BrokerError",
     "ClientError",
@@ -36,6 +38,10 @@ class ClientError(Exception):
 
 class BrokerConnectionError(ClientError):
     """A broker could not be reached, or closed the connection."""
+
+
+class AuthenticationError(ClientError):
+    """Broker and client do not trust each other: a certificate, a mechanism, a password. Trying again does not help."""
 
 
 class RequestTimeoutError(ClientError):
@@ -74,6 +80,10 @@ class BrokerError(ClientError):
 
 class OffsetOutOfRangeError(BrokerError):
     """The offset asked for is not in the log: retention has passed it, or the topic was made anew."""
+
+
+class AbortableTransactionError(BrokerError):
+    """A transaction cannot be committed any more; aborted, it may be begun again."""
 
 
 class ProducerFencedError(BrokerError):

@@ -10,7 +10,11 @@ from logtier.client.connection import Request
 from logtier.client.messages import ApiKey
 from logtier.client.wire import Cursor, array_length, string
 
-__all__ = ["FetchPartition", "FetchedPartition", "fetch_request"]
+__all__ = ["READ_COMMITTED", "READ_UNCOMMITTED", "FetchPartition", "FetchedPartition", "fetch_request"]
+
+# The isolation levels of Fetch and ListOffsets (KIP-98).
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
 
 FLEXIBLE_FROM = 12
 _THROTTLE = struct.Struct(">i")
@@ -33,7 +37,11 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """What came of one partition; `records` is a view of the response and may end in the middle of a batch."""
+    """What came of one partition; `records` is a view of the response and may end in the middle of a batch.
+
+    `aborted` are the aborted transactions with records among these, as (producer id, first offset); the broker tells
+    them to read_committed readers only, and sends the records all the same.
+    """
 
     topic: str
     partition: int
@@ -42,6 +50,7 @@ class FetchedPartition:
     last_stable_offset: int
     log_start_offset: int
     records: memoryview
+    aborted: tuple[tuple[int, int], ...] = ()
 
 
 def fetch_request(
@@ -51,11 +60,12 @@ def fetch_request(
     wait_ms: int,
     bytes_min: int,
     bytes_max: int,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> Request[list[FetchedPartition]]:
-    """A Fetch without a session (KIP-227: epoch -1), at isolation level read_uncommitted."""
+    """A Fetch without a session (KIP-227: epoch -1)."""
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
-    out = [struct.pack(">iiiib", -1, wait_ms, bytes_min, bytes_max, 0)]
+    out = [struct.pack(">iiiib", -1, wait_ms, bytes_min, bytes_max, isolation_level)]
     if version >= 7:
         out.append(struct.pack(">ii", 0, -1))
     by_topic: dict[str, list[FetchPartition]] = {}
@@ -99,15 +109,26 @@ def _decode(body: memoryview, version: int, flexible: bool) -> list[FetchedParti
         for _ in range(cursor.array(element_bytes_min=_PARTITION.size)):
             partition, code, high_watermark, last_stable = cursor.unpack(_PARTITION)
             log_start = cursor.unpack(_I64)[0] if version >= 5 else -1
+            aborted = []
             for _ in range(cursor.array(element_bytes_min=_ABORTED.size)):
-                cursor.unpack(_ABORTED)
+                producer_id, first_offset = cursor.unpack(_ABORTED)
+                aborted.append((producer_id, first_offset))
                 cursor.tags()
             if version >= 11:
                 cursor.unpack(_I32)  # preferred read replica
             records = cursor.bytes_view()
             cursor.tags()
             fetched.append(
-                FetchedPartition(topic, partition, code or error, high_watermark, last_stable, log_start, records)
+                FetchedPartition(
+                    topic,
+                    partition,
+                    code or error,
+                    high_watermark,
+                    last_stable,
+                    log_start,
+                    records,
+                    tuple(aborted),
+                )
             )
         cursor.tags()
     cursor.tags()

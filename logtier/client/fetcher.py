@@ -21,7 +21,7 @@ from logtier.client.fetch_codec import FetchedPartition, FetchPartition, fetch_r
 from logtier.client.messages import ApiKey
 from logtier.records.batch import HEADER_BYTES, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC
 
-__all__ = ["FetchConfig", "offset_after", "read_partition"]
+__all__ = ["FetchConfig", "FetchedRecords", "offset_after", "read_partition"]
 
 _BATCH = struct.Struct(">qi")
 _DELTA = struct.Struct(">i")
@@ -36,6 +36,19 @@ class FetchConfig:
     wait_ms: int = 500
     # How long a partition may give nothing although its end is known to lie further on.
     stall_timeout_ms: int = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedRecords:
+    """Record batches of one fetch, and which of them a read_committed reader must leave out.
+
+    `aborted` are (producer id, first offset) of the aborted transactions that reach into these batches; `next_offset`
+    follows the last whole batch.
+    """
+
+    data: memoryview
+    next_offset: int
+    aborted: tuple[tuple[int, int], ...] = ()
 
 
 def offset_after(records: memoryview, offset: int) -> int:
@@ -65,7 +78,7 @@ def offset_after(records: memoryview, offset: int) -> int:
 
 def read_partition(
     cluster: ClusterClient, topic: str, partition: int, start_offset: int, end_offset: int, config: FetchConfig
-) -> Iterator[memoryview]:
+) -> Iterator[FetchedRecords]:
     """Yields fetched records that together hold the offsets from `start_offset` up to, not including, `end_offset`.
 
     The first and last batch may hold records outside of that range. The next fetch is sent before a piece is yielded.
@@ -92,7 +105,7 @@ class _PartitionReader:
         if self._connection is not None:
             self._connection.close()
 
-    def read(self, start_offset: int, end_offset: int) -> Iterator[memoryview]:
+    def read(self, start_offset: int, end_offset: int) -> Iterator[FetchedRecords]:
         offset = start_offset
         progress_s = time.monotonic()
         while offset < end_offset:
@@ -109,7 +122,7 @@ class _PartitionReader:
             if offset < end_offset:
                 self._send_ahead(offset)
             if len(fetched.records):
-                yield fetched.records
+                yield FetchedRecords(fetched.records, offset, fetched.aborted)
 
     def _fetch(self, offset: int) -> FetchedPartition:
         return self._cluster.retry(
@@ -132,6 +145,7 @@ class _PartitionReader:
             wait_ms=self._config.wait_ms,
             bytes_min=self._config.bytes_min,
             bytes_max=self._config.bytes_max,
+            isolation_level=self._cluster.config.isolation_level,
         )
         connection.send(request)
 

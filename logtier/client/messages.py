@@ -27,9 +27,18 @@ class ApiKey:
     LIST_OFFSETS = 2
     METADATA = 3
     FIND_COORDINATOR = 10
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
+    CREATE_TOPICS = 19
     INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
     WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    SASL_AUTHENTICATE = 36
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
@@ -43,7 +52,16 @@ API_NAMES = {
     ApiKey.API_VERSIONS: "ApiVersions",
     ApiKey.INIT_PRODUCER_ID: "InitProducerId",
     ApiKey.FIND_COORDINATOR: "FindCoordinator",
+    ApiKey.SASL_HANDSHAKE: "SaslHandshake",
     ApiKey.WRITE_TXN_MARKERS: "WriteTxnMarkers",
+    ApiKey.CREATE_TOPICS: "CreateTopics",
+    ApiKey.ADD_PARTITIONS_TO_TXN: "AddPartitionsToTxn",
+    ApiKey.ADD_OFFSETS_TO_TXN: "AddOffsetsToTxn",
+    ApiKey.END_TXN: "EndTxn",
+    ApiKey.TXN_OFFSET_COMMIT: "TxnOffsetCommit",
+    ApiKey.SASL_AUTHENTICATE: "SaslAuthenticate",
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: "DescribeClientQuotas",
+    ApiKey.ALTER_CLIENT_QUOTAS: "AlterClientQuotas",
     ApiKey.DESCRIBE_PRODUCERS: "DescribeProducers",
     ApiKey.DESCRIBE_TRANSACTIONS: "DescribeTransactions",
     ApiKey.LIST_TRANSACTIONS: "ListTransactions",
@@ -55,9 +73,25 @@ CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.FETCH: (4, 12),
     ApiKey.LIST_OFFSETS: (1, 8),
     ApiKey.METADATA: (4, 12),
-    ApiKey.INIT_PRODUCER_ID: (0, 4),
+    # Version 6 is of two-phase commits (KIP-939).
+    ApiKey.INIT_PRODUCER_ID: (0, 5),
     ApiKey.FIND_COORDINATOR: (4, 6),
+    # From 3 on with the features of the cluster. Each connection begins with version 0, which every broker knows.
+    ApiKey.API_VERSIONS: (0, 3),
+    # Version 0 of the handshake would be followed by tokens outside of any request.
+    ApiKey.SASL_HANDSHAKE: (1, 1),
     ApiKey.WRITE_TXN_MARKERS: (1, 1),
+    # From 4 on the broker knows defaults for partitions and replicas.
+    ApiKey.CREATE_TOPICS: (4, 7),
+    # Later ones are spoken among brokers.
+    ApiKey.ADD_PARTITIONS_TO_TXN: (3, 3),
+    ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
+    # 5 belongs to transaction.version 2, as do TxnOffsetCommit 5 and Produce 12: `transactional_producer` chooses.
+    ApiKey.END_TXN: (1, 5),
+    ApiKey.TXN_OFFSET_COMMIT: (3, 5),
+    ApiKey.SASL_AUTHENTICATE: (0, 2),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1),
+    ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 2),

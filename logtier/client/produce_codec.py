@@ -6,9 +6,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from logtier.client.connection import Request, write_unsigned_varint
+from logtier.client.connection import Request
 from logtier.client.messages import ApiKey
 from logtier.client.wire import Cursor, array_length, string
+from logtier.protocol.wire import compact_length
 
 __all__ = ["ProducedPartition", "produce_request"]
 
@@ -31,13 +32,17 @@ class ProducedPartition:
 
 
 def produce_request(
-    version: int, batches: Mapping[str, Sequence[tuple[int, bytes | bytearray]]], *, timeout_ms: int
+    version: int,
+    batches: Mapping[str, Sequence[tuple[int, bytes | bytearray]]],
+    *,
+    timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> Request[list[ProducedPartition]]:
     """A Produce with acks=all: per topic (partition, record batch), at most one batch a partition."""
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     out: list[bytes | bytearray] = [
-        string(None, flexible=flexible),  # transactional id
+        string(transactional_id, flexible=flexible),
         struct.pack(">hi", ACKS_ALL, timeout_ms),
         array_length(len(batches), flexible=flexible),
     ]
@@ -46,7 +51,7 @@ def produce_request(
         out.append(array_length(len(partitions), flexible=flexible))
         for partition, batch in partitions:
             out.append(_I32.pack(partition))
-            out.append(write_unsigned_varint(len(batch) + 1) if flexible else _I32.pack(len(batch)))
+            out.append(compact_length(len(batch)) if flexible else _I32.pack(len(batch)))
             out.append(batch)
             out.append(tags)
         out.append(tags)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -21,7 +22,7 @@ from logtier.client.errors import (
 )
 from logtier.client.messages import ApiKey, kio_request
 from logtier.client.produce_codec import ProducedPartition, produce_request
-from logtier.client.producer_state import PartitionSequencer, PendingBatch, seal_batch
+from logtier.client.producer_state import PartitionSequencer, PendingBatch, ProducerIdentity, seal_batch
 
 __all__ = ["IdempotentProducer", "ProducerConfig"]
 
@@ -45,27 +46,39 @@ class IdempotentProducer:
     it; the producer is of no use afterwards. Not thread-safe.
     """
 
-    def __init__(self, cluster: ClusterClient, config: ProducerConfig | None = None) -> None:
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ProducerConfig | None = None,
+        identity: ProducerIdentity | None = None,
+        first_sequences: Mapping[tuple[str, int], int] | None = None,
+    ) -> None:
+        """A producer with an id of its own, or one that sends as `identity`, which has a transaction open.
+
+        Args:
+            first_sequences: Where the sequence numbers of `identity` go on, by partition; 0 for one that is not named.
+        """
         self._cluster = cluster
         self._config = config or ProducerConfig()
-        self._producer_id, self._producer_epoch = self._init_producer_id()
+        self._identity = identity or self._init_producer_id()
+        self._first_sequences = first_sequences or {}
         self._partitions: dict[tuple[str, int], PartitionSequencer] = {}
         self._requests: dict[int, deque[list[PendingBatch]]] = {}
         self._connections: dict[int, BlockingConnection] = {}
         self._queued_bytes = 0
         self._backoff_ms = RETRY_BACKOFF_MS
 
-    def _init_producer_id(self) -> tuple[int, int]:
+    def _init_producer_id(self) -> ProducerIdentity:
         values = {"transactional_id": None, "transaction_timeout": timedelta(0)}
 
-        def ask() -> tuple[int, int]:
+        def ask() -> ProducerIdentity:
             connection = self._cluster.any_connection()
             response = connection.call(
                 kio_request(ApiKey.INIT_PRODUCER_ID, connection.version(ApiKey.INIT_PRODUCER_ID), values)
             )
             if response.error_code:
                 raise broker_error(int(response.error_code), "InitProducerId")
-            return int(response.producer_id), int(response.producer_epoch)
+            return ProducerIdentity(int(response.producer_id), int(response.producer_epoch))
 
         return self._cluster.retry("a producer id", ask)
 
@@ -74,15 +87,25 @@ class IdempotentProducer:
 
         Blocks while `buffer_bytes` are waiting.
         """
-        sequencer = self._partitions.setdefault((topic, partition), PartitionSequencer())
+        sequencer = self._partitions.get((topic, partition))
+        if sequencer is None:
+            sequencer = PartitionSequencer(
+                self._first_sequences.get((topic, partition), 0),
+                first_alone=self._identity.transactional_id is not None,
+            )
+            self._partitions[topic, partition] = sequencer
         deadline_s = time.monotonic() + self._config.delivery_timeout_ms / 1000
         pending = PendingBatch(topic, partition, batch, record_count, 0, 0, deadline_s)
         sequencer.add(pending)
-        seal_batch(batch, self._producer_id, self._producer_epoch, pending.base_sequence)
+        seal_batch(batch, self._identity, pending.base_sequence)
         self._queued_bytes += len(batch)
         while self._queued_bytes > self._config.buffer_bytes:
             self._send_ready()
             self._receive_oldest()
+
+    def next_sequences(self) -> dict[tuple[str, int], int]:
+        """Where the sequence numbers go on in the partitions that something was sent to."""
+        return {key: sequencer.next_sequence for key, sequencer in self._partitions.items()}
 
     def flush(self) -> None:
         """Sends everything and waits until it is acknowledged."""
@@ -101,9 +124,9 @@ class IdempotentProducer:
         for node_id, keys in by_leader.items():
             while len(self._requests.get(node_id, ())) < self._config.requests_in_flight_max:
                 batches = self._collect(node_id, keys)
-                if not batches:
+                # Without its connection, another broker may lead by now: the leaders are asked anew.
+                if not batches or not self._send_request(node_id, batches):
                     break
-                self._send_request(node_id, batches)
 
     def _collect(self, node_id: int, keys: list[tuple[str, int]]) -> list[PendingBatch]:
         """One batch each of the partitions that have one, up to the request size; the rest come first next time."""
@@ -138,7 +161,8 @@ class IdempotentProducer:
             connection.close()
         self._connections.clear()
 
-    def _send_request(self, node_id: int, batches: list[PendingBatch]) -> None:
+    def _send_request(self, node_id: int, batches: list[PendingBatch]) -> bool:
+        """Sends batches to their leader; whether its connection stands."""
         by_topic: dict[str, list[tuple[int, bytes | bytearray]]] = {}
         for batch in batches:
             by_topic.setdefault(batch.topic, []).append((batch.partition, batch.data))
@@ -146,9 +170,20 @@ class IdempotentProducer:
         try:
             connection = self._connection(node_id)
             version = connection.version(ApiKey.PRODUCE)
-            connection.send(produce_request(version, by_topic, timeout_ms=self._config.request_timeout_ms))
+            if self._identity.produce_version_max is not None:
+                version = min(version, self._identity.produce_version_max)
+            connection.send(
+                produce_request(
+                    version,
+                    by_topic,
+                    timeout_ms=self._config.request_timeout_ms,
+                    transactional_id=self._identity.transactional_id,
+                )
+            )
         except (BrokerConnectionError, RequestTimeoutError) as error:
             self._connection_lost(node_id, error)
+            return False
+        return True
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 

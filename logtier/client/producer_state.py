@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from logtier.records.batch import ATTRIBUTES, CRC, HEADER_BYTES, PRODUCER_ID, increment_sequence
+from logtier.records.batch import ATTRIBUTES, CRC, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL, increment_sequence
 
-__all__ = ["PartitionSequencer", "PendingBatch", "seal_batch"]
+__all__ = ["PartitionSequencer", "PendingBatch", "ProducerIdentity", "seal_batch"]
 
 # A broker remembers the last five batches of a producer in a partition; more in flight could not be told from new ones.
 BATCHES_IN_FLIGHT_MAX = 5
@@ -18,10 +18,26 @@ BATCHES_IN_FLIGHT_MAX = 5
 _PRODUCER = struct.Struct(">qhi")
 
 
-def seal_batch(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """Who sends batches: a producer id, its epoch and, for a transaction's batches, its transactional id.
+
+    Picklable: several processes may send as one producer, as long as no two send to the same partition.
+    `produce_version_max` keeps a transaction to the protocol it was begun with (KIP-890).
+    """
+
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str | None = None
+    produce_version_max: int | None = None
+
+
+def seal_batch(batch: bytearray, producer: ProducerIdentity, base_sequence: int) -> None:
     """Writes the producer's fields into an encoded v2 batch, and the CRC-32C that covers them."""
     assert len(batch) >= HEADER_BYTES, "not a record batch"
-    _PRODUCER.pack_into(batch, PRODUCER_ID, producer_id, producer_epoch, base_sequence)
+    _PRODUCER.pack_into(batch, PRODUCER_ID, producer.producer_id, producer.producer_epoch, base_sequence)
+    if producer.transactional_id is not None:
+        batch[ATTRIBUTES + 1] |= TRANSACTIONAL
     batch[CRC:ATTRIBUTES] = crc32c(memoryview(batch)[ATTRIBUTES:]).to_bytes(4, "big")
 
 
@@ -44,15 +60,24 @@ class PartitionSequencer:
     Invariant: batches are on the wire in sequence order, `BATCHES_IN_FLIGHT_MAX` at most. After one failed, nothing of
     this partition is sent until all that is in flight is answered; then the failed ones go again, first and in order.
     The broker recognises those it has already (KIP-98), so that a retry never doubles a record.
+
+    With `first_alone` nothing follows the first batch before that is acknowledged. The first batch of a transaction may
+    be refused because the one before is still being ended; older brokers would then take the second for the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first_sequence: int = 0, *, first_alone: bool = False) -> None:
         self._queue: deque[PendingBatch] = deque()
         self._failed: list[PendingBatch] = []
         self._in_flight = 0
         self._node_id = -1
-        self._next_sequence = 0
+        self._next_sequence = first_sequence
+        self._is_first_due = first_alone
         self._next_order = 0
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence number of the first record that is yet to be added."""
+        return self._next_sequence
 
     @property
     def waiting(self) -> bool:
@@ -66,7 +91,7 @@ class PartitionSequencer:
 
     def sendable_to(self, node_id: int) -> bool:
         """Whether `take` may give a batch for this broker: never while another broker has some in flight."""
-        if not self._queue or self._failed or self._in_flight >= BATCHES_IN_FLIGHT_MAX:
+        if not self._queue or self._failed or self._in_flight >= (1 if self._is_first_due else BATCHES_IN_FLIGHT_MAX):
             return False
         return not self._in_flight or self._node_id == node_id
 
@@ -91,6 +116,7 @@ class PartitionSequencer:
 
     def delivered(self) -> None:
         """A batch in flight was acknowledged."""
+        self._is_first_due = False
         self._in_flight -= 1
         assert self._in_flight >= 0
         self._requeue()

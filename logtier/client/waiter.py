@@ -57,7 +57,12 @@ class DataWaiter:
                 connection = self._connections[node_id] = self._cluster.open_node_connection(node_id)
             connection.send(
                 fetch_request(
-                    connection.version(ApiKey.FETCH), partitions, wait_ms=wait_ms, bytes_min=1, bytes_max=BYTES_MAX
+                    connection.version(ApiKey.FETCH),
+                    partitions,
+                    wait_ms=wait_ms,
+                    bytes_min=1,
+                    bytes_max=BYTES_MAX,
+                    isolation_level=self._cluster.config.isolation_level,
                 )
             )
             waiting.append(connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from logtier.client.connection import read_unsigned_varint, skip_tagged_fields, write_unsigned_varint
+from logtier.protocol.wire import compact_length, read_unsigned_varint, skip_tagged_fields
 
 __all__ = ["Cursor", "array_length", "string"]
 
@@ -23,7 +23,7 @@ def string(value: str | None, *, flexible: bool) -> bytes:
     if value is None:
         return b"\0" if flexible else b"\xff\xff"
     data = value.encode()
-    return (write_unsigned_varint(len(data) + 1) if flexible else _I16.pack(len(data))) + data
+    return (compact_length(len(data)) if flexible else _I16.pack(len(data))) + data
 
 
 def array_length(count: int, *, flexible: bool) -> bytes:
@@ -32,7 +32,7 @@ def array_length(count: int, *, flexible: bool) -> bytes:
     >>> array_length(2, flexible=False).hex(), array_length(2, flexible=True).hex()
     ('00000002', '03')
     """
-    return write_unsigned_varint(count + 1) if flexible else _I32.pack(count)
+    return compact_length(count) if flexible else _I32.pack(count)
 
 
 class Cursor:

@@ -11,7 +11,6 @@ from logtier.config.definition import (
     ConfigDef,
     ConfigError,
     ConfigType,
-    Unsupported,
     Validator,
     Value,
     at_least,
@@ -153,7 +152,6 @@ class BrokerConfig(TransactionConfig):
         9,
         "Compression level of lz4; used only where compression.type is lz4.",
         between(1, 17),
-        unsupported=Unsupported(lambda value: value == 9, "lz4 is compressed at its default level only, which is 9"),
         dynamic=True,
     )
     compression_zstd_level: int = config(
@@ -286,6 +284,13 @@ class BrokerConfig(TransactionConfig):
         "CreateTime",
         "Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime).",
         one_of("CreateTime", "LogAppendTime"),
+        dynamic=True,
+    )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = config(
+        ConfigType.LONG,
+        LONG_MAX,
+        "Bytes a second that are copied by moves between the folders of log.dirs, all of them together; 0 halts them.",
+        at_least(0),
         dynamic=True,
     )
     log_retention_bytes: int = config(

@@ -54,7 +54,6 @@ class TopicConfig:
         9,
         "Compression level of lz4; used only where compression.type is lz4.",
         between(1, 17),
-        unsupported=Unsupported(lambda value: value == 9, "lz4 is compressed at its default level only, which is 9"),
         broker_configs=("compression.lz4.level",),
     )
     compression_type: str = config(

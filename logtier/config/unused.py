@@ -6,6 +6,7 @@ from typing import Final
 _KRAFT = "there is no KRaft quorum: a node keeps its metadata in a store of its own"
 _THREADS = "one event loop serves all connections, and what blocks has threads of its own"
 _CLUSTER = "there is one broker, without replicas on others"
+_EVEN = "moves between log folders are slowed down evenly, without windows"
 _REMOTE = "there is no tiered storage"
 _SHARE = "there are no share groups"
 _STREAMS = "there are no groups of the streams protocol (KIP-1071)"
@@ -32,8 +33,8 @@ UNUSED: Final[Mapping[str, str]] = {
         _THREADS: """background.threads group.coordinator.threads num.io.threads num.network.threads
             num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
             queued.max.requests""",
-        _CLUSTER: """alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
-            auto.leader.rebalance.enable controlled.shutdown.enable leader.imbalance.check.interval.seconds
+        _EVEN: """alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds""",
+        _CLUSTER: """auto.leader.rebalance.enable controlled.shutdown.enable leader.imbalance.check.interval.seconds
             log.dir.failure.timeout.ms replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes
             replica.fetch.response.max.bytes replica.fetch.wait.max.ms replica.high.watermark.checkpoint.interval.ms
             replica.lag.time.max.ms replica.selector.class replica.socket.receive.buffer.bytes

@@ -86,6 +86,11 @@ class Controller:
         """How many controllers there have been, this one counted."""
         return self._epoch
 
+    @property
+    def metadata_end_offset(self) -> int:
+        """How many changes of metadata have become durable since the cluster began: the next one's offset."""
+        return self._store.end_offset
+
     async def start(self) -> None:
         """Become controller on a started store, and publish the image of what it holds.
 
@@ -289,7 +294,7 @@ class Controller:
                 self._elected = False
                 raise KafkaError(ErrorCode.not_controller, "Another broker has become controller.") from error
             raise
-        self._cache.publish(self._cache.image.apply(_changes(operations)))
+        await self._cache.advance(self._cache.image.apply(_changes(operations)))
 
     async def _create_parents(self) -> None:
         """What every store holds from its first start on, all of it at once."""

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from logtier.group.record_codec import RecordReader, plain_string
+from logtier.protocol.wire import string
+from logtier.state_topic.record_codec import RecordReader
 
 PROTOCOL_TYPE = "consumer"
 
@@ -115,7 +116,7 @@ def encode_assignment(version: int, partitions: Mapping[str, Iterable[int]]) -> 
     parts = [_HEADER.pack(min(version, _VERSION_MAX), len(partitions))]
     for topic, indexes in sorted(partitions.items()):
         numbers = sorted(indexes)
-        parts += (plain_string(topic), _COUNT.pack(len(numbers)), *map(_COUNT.pack, numbers))
+        parts += (string(topic), _COUNT.pack(len(numbers)), *map(_COUNT.pack, numbers))
     parts.append(_COUNT.pack(-1))
     return b"".join(parts)
 

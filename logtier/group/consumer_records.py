@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from logtier.group.consumer_member import ClassicProtocols, ConsumerMember, MemberState, Partitions
-from logtier.group.record_codec import FlexibleWriter, RecordReader, plain_string
+from logtier.protocol.wire import string
+from logtier.state_topic.record_codec import FlexibleWriter, RecordReader
 
 _INT16 = struct.Struct(">h")
 
@@ -144,8 +145,8 @@ class Change:
 
 def consumer_key(key: ConsumerKey) -> bytes:
     """The bytes of a key."""
-    name = plain_string(key.name) if key.kind in _NAMED_KINDS else b""
-    return _INT16.pack(key.kind) + plain_string(key.group_id) + name
+    name = string(key.name) if key.kind in _NAMED_KINDS else b""
+    return _INT16.pack(key.kind) + string(key.group_id) + name
 
 
 def parse_consumer_key(kind: RecordKind, reader: RecordReader) -> ConsumerKey:

@@ -3,9 +3,8 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
 from uuid import UUID
 
 from logtier.config import BrokerConfig
@@ -18,15 +17,18 @@ from logtier.group.consumer_step import Heartbeat, HeartbeatResult
 from logtier.group.events import UNKNOWN_MEMBER_ID, GroupState, Join, JoinResult, LeavingMember, Sync, SyncResult
 from logtier.group.group import Group
 from logtier.group.offsets import CommittedOffset, GroupOffsets, expired_offsets
-from logtier.group.offsets_topic import OFFSETS_TOPIC, TopicCreator, create_offsets_topic, offsets_topic
+from logtier.group.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from logtier.group.registry import AnyGroup, GroupRegistry, GroupReplacedError
-from logtier.group.state_log import MetadataSource, Replicas, StateLog
+from logtier.group.state_log import StateLog
 from logtier.group.transactional_offsets import TransactionalOffsets
 from logtier.metadata.image import BrokerRegistration, MetadataDelta
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.protocol.uuids import random_uuid, to_text
 from logtier.runtime.clock import Clock
+from logtier.runtime.spawned_tasks import SpawnedTasks
+from logtier.state_topic.log import Metadata, Replicas
+from logtier.state_topic.topic import TopicCreator, create_state_topic
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +39,6 @@ NAME_BYTES_MAX = 32_000
 _MINUTE_MS = 60_000
 #: The version of OffsetCommit that tells a member that its group does not exist; before, it is an old generation.
 _GROUP_NOT_FOUND_FROM = 9
-
-
-class Metadata(MetadataSource, Protocol):
-    """The metadata cache, as far as the coordinator needs it."""
-
-    def subscribe(self, callback: Callable[[MetadataDelta], None], /) -> None:
-        """Call back with every change."""
 
 
 class GroupCoordinator:
@@ -69,13 +64,14 @@ class GroupCoordinator:
         self._metadata = metadata
         self._log = StateLog(replica_manager, metadata, config.offsets_commit_timeout_ms)
         self._groups: GroupRegistry = {}
-        self._classic = ClassicGroups(config, clock, self._log, self._groups, self._spawn)
-        self._consumer = ConsumerGroups(config, clock, self._log, self._groups, metadata, self._classic, self._spawn)
+        self._tasks = SpawnedTasks("group coordinator")
+        spawn = self._tasks.spawn
+        self._classic = ClassicGroups(config, clock, self._log, self._groups, spawn)
+        self._consumer = ConsumerGroups(config, clock, self._log, self._groups, metadata, self._classic, spawn)
         #: What producers commit in their transactions.
         self.transactional = TransactionalOffsets(
             clock, self._log, self._groups, self._availability, lambda group_id: self._classic.load(group_id, None)
         )
-        self._tasks: set[asyncio.Task[None]] = set()
         self._loading: asyncio.Task[None] | None = None
         self._is_stopped = False
 
@@ -83,16 +79,14 @@ class GroupCoordinator:
         """Begin to load what this broker leads; requests meanwhile get coordinator_load_in_progress."""
         self._metadata.subscribe(self._metadata_changed)
         self._begin_loading()
-        self._spawn(self._expire_periodically())
+        self._tasks.spawn(self._expire_periodically())
 
     async def stop(self) -> None:
         """Let writes finish, answer whoever waits; groups live on in the log."""
         self._is_stopped = True
         await self._classic.stop()
         await self._consumer.stop()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     # ---- where a group is ----
 
@@ -103,7 +97,7 @@ class GroupCoordinator:
             KafkaError: coordinator_not_available.
         """
         if self._metadata.image.topic(OFFSETS_TOPIC) is None:
-            await create_offsets_topic(self._controller, offsets_topic(self._config))
+            await create_state_topic(self._controller, offsets_topic(self._config))
             self._begin_loading()
         # An empty log is loaded at once: a first client need not come back for it.
         if self._loading is not None:
@@ -426,7 +420,7 @@ class GroupCoordinator:
 
     def _begin_loading(self) -> None:
         if self._loading is None:
-            self._loading = self._spawn(self._load())
+            self._loading = self._tasks.spawn(self._load())
 
     async def _load(self) -> None:
         try:
@@ -507,7 +501,7 @@ class GroupCoordinator:
                 else:
                     self._classic.remove(group)
         elif delta.deleted:
-            self._spawn(self._forget_missing_topics())
+            self._tasks.spawn(self._forget_missing_topics())
         if any(topic.name == OFFSETS_TOPIC for topic in (*delta.created, *delta.changed)):
             # After all subscribers: the replica manager may still have to make the logs.
             asyncio.get_running_loop().call_soon(self._begin_loading)
@@ -525,17 +519,6 @@ class GroupCoordinator:
         except KafkaError as error:
             return error.code
         return ErrorCode.none
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a task of the group coordinator failed", exc_info=task.exception())
 
 
 def _is_empty(group: AnyGroup) -> bool:

@@ -27,8 +27,9 @@ from logtier.group.consumer_records import (
 )
 from logtier.group.events import GroupMetadata, MemberMetadata
 from logtier.group.offsets import CommittedOffset
-from logtier.group.record_codec import RecordReader, plain_string, unsigned_varint
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.protocol.wire import string, unsigned_varint
+from logtier.state_topic.record_codec import CorruptStateRecordError, RecordReader
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -45,10 +46,6 @@ _TAG_TOPIC_ID = 0
 
 _VALUE_VERSION_MAX = 4
 _VALUE_FLEXIBLE_FROM = 4
-
-
-class CorruptCoordinatorRecordError(Exception):
-    """A record of `__consumer_offsets` that is none of the known formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +71,19 @@ def offset_key(group_id: str, topic_partition: TopicPartition) -> bytes:
     '00 01 00 01 67 00 01 74 00 00 00 03'
     """
     topic, partition = topic_partition
-    return _INT16.pack(_KEY_OFFSET) + plain_string(group_id) + plain_string(topic) + _INT32.pack(partition)
+    return _INT16.pack(_KEY_OFFSET) + string(group_id) + string(topic) + _INT32.pack(partition)
 
 
 def group_key(group_id: str) -> bytes:
     """The key of a group's metadata."""
-    return _INT16.pack(_KEY_GROUP) + plain_string(group_id)
+    return _INT16.pack(_KEY_GROUP) + string(group_id)
 
 
 def parse_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
     """Read a key; None if it belongs to a protocol that this broker does not have.
 
     Raises:
-        CorruptCoordinatorRecordError: if it is malformed.
+        CorruptStateRecordError: if it is malformed.
     """
     reader = RecordReader(data)
     try:
@@ -97,7 +94,7 @@ def parse_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
             return parse_consumer_key(RecordKind(version), reader)
         return GroupKey(reader.string()) if version == _KEY_GROUP else None
     except (struct.error, ValueError) as error:
-        raise CorruptCoordinatorRecordError(f"malformed key {data[:64].hex()}: {error}") from None
+        raise CorruptStateRecordError(f"malformed key {data[:64].hex()}: {error}") from None
 
 
 def offset_value(committed: CommittedOffset) -> bytes:
@@ -123,7 +120,7 @@ def parse_offset_value(data: bytes) -> CommittedOffset:
     """Read the value of a committed offset.
 
     Raises:
-        CorruptCoordinatorRecordError: if it is malformed.
+        CorruptStateRecordError: if it is malformed.
     """
     reader = RecordReader(data)
     try:
@@ -143,26 +140,26 @@ def parse_offset_value(data: bytes) -> CommittedOffset:
             None if topic_id is None else UUID(bytes=topic_id),
         )
     except (struct.error, ValueError) as error:
-        raise CorruptCoordinatorRecordError(f"malformed offset {data[:64].hex()}: {error}") from None
+        raise CorruptStateRecordError(f"malformed offset {data[:64].hex()}: {error}") from None
 
 
 def parse_value(key: ConsumerKey, data: bytes) -> ConsumerValue | None:
     """Read the value of a consumer group's record; None for a kind that is passed over.
 
     Raises:
-        CorruptCoordinatorRecordError: if it is malformed.
+        CorruptStateRecordError: if it is malformed.
     """
     try:
         return parse_consumer_value(key.kind, data)
     except (struct.error, ValueError) as error:
-        raise CorruptCoordinatorRecordError(f"malformed {key.kind.name} {data[:64].hex()}: {error}") from None
+        raise CorruptStateRecordError(f"malformed {key.kind.name} {data[:64].hex()}: {error}") from None
 
 
 def group_value(metadata: GroupMetadata) -> bytes:
     """The value of a group's metadata."""
     parts = [
         _INT16.pack(_GROUP_VALUE),
-        plain_string(metadata.protocol_type),
+        string(metadata.protocol_type),
         _INT32.pack(metadata.generation_id),
         _nullable_string(metadata.protocol_name),
         _nullable_string(metadata.leader),
@@ -171,10 +168,10 @@ def group_value(metadata: GroupMetadata) -> bytes:
     ]
     for member in metadata.members:
         parts += (
-            plain_string(member.member_id),
+            string(member.member_id),
             _nullable_string(member.group_instance_id),
-            plain_string(member.client_id),
-            plain_string(member.client_host),
+            string(member.client_id),
+            string(member.client_host),
             _INT32.pack(member.rebalance_timeout_ms),
             _INT32.pack(member.session_timeout_ms),
             _INT32.pack(len(member.subscription)),
@@ -189,7 +186,7 @@ def parse_group_value(data: bytes) -> GroupMetadata:
     """Read the value of a group's metadata.
 
     Raises:
-        CorruptCoordinatorRecordError: if it is malformed.
+        CorruptStateRecordError: if it is malformed.
     """
     reader = RecordReader(data)
     try:
@@ -202,7 +199,7 @@ def parse_group_value(data: bytes) -> GroupMetadata:
         members = tuple([_parse_member(reader, version) for _ in range(reader.array_length())])
         return GroupMetadata(protocol_type, generation_id, protocol_name, leader, members, timestamp_ms)
     except (struct.error, ValueError) as error:
-        raise CorruptCoordinatorRecordError(f"malformed group {data[:64].hex()}: {error}") from None
+        raise CorruptStateRecordError(f"malformed group {data[:64].hex()}: {error}") from None
 
 
 def _parse_member(reader: RecordReader, version: int) -> MemberMetadata:
@@ -228,4 +225,4 @@ def _parse_member(reader: RecordReader, version: int) -> MemberMetadata:
 
 
 def _nullable_string(text: str | None) -> bytes:
-    return b"\xff\xff" if text is None else plain_string(text)
+    return b"\xff\xff" if text is None else string(text)

@@ -1,67 +1,28 @@
 """What the log of `__consumer_offsets` says: the state of its groups, from the first record to the last."""
 
-import logging
-
 from logtier.group.consumer_records import ConsumerKey
 from logtier.group.consumer_state import ConsumerState
 from logtier.group.events import GroupMetadata
 from logtier.group.offsets import GroupOffsets
 from logtier.group.pending_offsets import PendingOffset, PendingOffsets
-from logtier.group.records import (
-    CorruptCoordinatorRecordError,
-    OffsetKey,
-    parse_group_value,
-    parse_key,
-    parse_offset_value,
-    parse_value,
-)
-from logtier.records.batch import (
-    NO_PRODUCER_ID,
-    Buffer,
-    CorruptRecordsError,
-    EndTransactionMarker,
-    Record,
-    RecordBatchHeader,
-    decode_end_transaction_marker,
-    decode_records,
-)
-
-logger = logging.getLogger(__name__)
+from logtier.group.records import OffsetKey, parse_group_value, parse_key, parse_offset_value, parse_value
+from logtier.records.batch import NO_PRODUCER_ID, Buffer, Record, RecordBatchHeader, decode_end_transaction_marker
+from logtier.state_topic.replay import StateReplay
 
 
-class Replay:
-    """The state that one partition's log adds up to, batch by batch.
-
-    Invariant: after the last batch it equals the live state of the coordinator that wrote them. A record that cannot be
-    read is logged and passed over: one group's damage must not take the others with it.
-    """
+class Replay(StateReplay):
+    """The groups, offsets and open transactions' offsets of one partition."""
 
     def __init__(self, partition_name: str, partition: int = 0) -> None:
+        super().__init__(partition_name)
         self.groups: dict[str, GroupMetadata] = {}
         self.consumer_groups: dict[str, ConsumerState] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         self.pending = PendingOffsets()
-        self._partition_name = partition_name
         self._partition = partition
 
-    def apply(self, batch: Buffer) -> None:
-        """Take in one batch."""
-        try:
-            header = RecordBatchHeader.parse(batch)
-            if header.is_control:
-                self._apply_marker(header, decode_end_transaction_marker(batch))
-                return
-            records = decode_records(batch)
-        except CorruptRecordsError as error:
-            logger.error("%s: a batch cannot be read and is passed over: %s", self._partition_name, error)
-            return
-        for record in records:
-            try:
-                self._apply_record(record, header.producer_id if header.is_transactional else NO_PRODUCER_ID)
-            except CorruptCoordinatorRecordError as error:
-                logger.error("%s: offset %d is passed over: %s", self._partition_name, record.offset, error)
-
-    def _apply_marker(self, header: RecordBatchHeader, marker: EndTransactionMarker | None) -> None:
+    def _apply_control(self, header: RecordBatchHeader, batch: Buffer) -> None:
+        marker = decode_end_transaction_marker(batch)
         if marker is None:
             return
         for pending in self.pending.end(self._partition, header.producer_id, header.base_offset):
@@ -69,14 +30,14 @@ class Replay:
                 offsets = self.offsets.setdefault(pending.group_id, GroupOffsets())
                 offsets.put(pending.topic_partition, pending.committed, pending.log_offset)
 
-    def _apply_record(self, record: Record, producer_id: int) -> None:
+    def _apply_record(self, record: Record, header: RecordBatchHeader) -> None:
         if record.key is None:
             return
         key = parse_key(record.key)
         if key is None:
             return
         if isinstance(key, OffsetKey):
-            self._apply_offset(key, record, producer_id)
+            self._apply_offset(key, record, header.producer_id if header.is_transactional else NO_PRODUCER_ID)
         elif isinstance(key, ConsumerKey):
             self._apply_consumer(key, record.value)
         elif record.value is None:

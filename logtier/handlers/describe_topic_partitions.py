@@ -1,17 +1,20 @@
 """DescribeTopicPartitions: topics with their partitions, page by page (KIP-966)."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from logtier.handlers.authorized_operations import NOT_ASKED, authorized_operations
 from logtier.handlers.context import RequestContext
-from logtier.metadata.image import PartitionImage, TopicImage
+from logtier.handlers.metadata import partition_answer
+from logtier.metadata.image import TopicImage
 from logtier.metadata.topic_names import topic_name_problem
 from logtier.protocol.errors import ErrorCode
 from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 75
 VERSIONS = (0, 0)
+
+_NO_ELIGIBLE_LEADERS: Final = {"eligible_leader_replicas": (), "last_known_elr": ()}
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
@@ -70,28 +73,15 @@ def _topic(topic: TopicImage, first_index: int, end: int, context: RequestContex
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": [
-            _partition(
+            partition_answer(
                 index,
                 topic.partitions[index],
                 context.services.replica_manager.offline_replicas(topic.name, index),
             )
+            | _NO_ELIGIBLE_LEADERS
             for index in range(first_index, end)
         ],
         "topic_authorized_operations": authorized_operations(context, ResourceType.topic, topic.name),
-    }
-
-
-def _partition(index: int, partition: PartitionImage, offline_replicas: tuple[int, ...]) -> dict[str, Any]:
-    return {
-        "error_code": ErrorCode.none if partition.leader >= 0 else ErrorCode.leader_not_available,
-        "partition_index": index,
-        "leader_id": partition.leader,
-        "leader_epoch": partition.leader_epoch,
-        "replica_nodes": partition.replicas,
-        "isr_nodes": partition.isr,
-        "eligible_leader_replicas": (),
-        "last_known_elr": (),
-        "offline_replicas": offline_replicas,
     }
 
 

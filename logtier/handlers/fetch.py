@@ -6,13 +6,18 @@ are brought there by another thread before they are sent, so that a reader of ol
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from logtier.handlers.context import RequestContext
 from logtier.metadata.image import MetadataImage
 from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode
-from logtier.protocol.fetch_response import FIRST_VERSION_WITH_TOPIC_IDS, encode_fetch_response
+from logtier.protocol.fetch_response import (
+    FIRST_VERSION_WITH_TOPIC_IDS,
+    FetchedPartition,
+    RecordSlice,
+    encode_fetch_response,
+)
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.replication.delayed_fetch import Fetched, FetchPartition
 from logtier.replication.fetch_session import (
@@ -37,6 +42,8 @@ CONSUMER = -1
 
 #: Makes the response of what was fetched.
 _Respond = Callable[[Fetched], list[Part]]
+#: Slices that are being read ahead; then those that could not be.
+_Warming: TypeAlias = asyncio.Future[list[tuple[RecordSlice, OSError]]]
 
 
 def handle(request: Any, context: RequestContext) -> list[Part] | asyncio.Future[list[Part]]:
@@ -148,7 +155,7 @@ def _fetch(
     )
     if isinstance(fetched, list):
         warm = _warm(fetched, context)
-        return respond(fetched) if warm is None else _when_warm(warm, fetched, respond)
+        return respond(fetched) if warm is None else _when_warm(warm, fetched, respond, context)
     return _when_there(fetched, respond, context)
 
 
@@ -253,7 +260,7 @@ def _authorized(wanted: list[FetchPartition], request: Any, context: RequestCont
     return checked
 
 
-def _warm(fetched: Fetched, context: RequestContext) -> asyncio.Future[None] | None:
+def _warm(fetched: Fetched, context: RequestContext) -> _Warming | None:
     """Have what is not in the page cache read ahead; None where everything is there."""
     read_ahead = context.services.read_ahead
     if read_ahead is None:
@@ -266,10 +273,27 @@ def _warm(fetched: Fetched, context: RequestContext) -> asyncio.Future[None] | N
     return read_ahead.warm(cold) if cold else None
 
 
-def _when_warm(warm: asyncio.Future[None], fetched: Fetched, respond: _Respond) -> asyncio.Future[list[Part]]:
+def _when_warm(
+    warm: _Warming, fetched: Fetched, respond: _Respond, context: RequestContext
+) -> asyncio.Future[list[Part]]:
     response: asyncio.Future[list[Part]] = warm.get_loop().create_future()
-    warm.add_done_callback(lambda _: _answer(response, respond, fetched))
+    warm.add_done_callback(lambda _: _answer(response, respond, _readable(fetched, warm, context)))
     return response
+
+
+def _readable(fetched: Fetched, warm: _Warming, context: RequestContext) -> Fetched:
+    """What was fetched, with an error in the place of what the disk did not give."""
+    failed = [] if warm.cancelled() or warm.exception() else warm.result()
+    if not failed:
+        return fetched
+    unreadable = set()
+    for records, error in failed:
+        context.services.replica_manager.cannot_read(records, error)
+        unreadable.add(id(records))
+    return [
+        FetchedPartition(each.index, ErrorCode.kafka_storage_error) if id(each.records) in unreadable else each
+        for each in fetched
+    ]
 
 
 def _when_there(
@@ -290,7 +314,7 @@ def _when_there(
         if warm is None:
             _answer(response, respond, found)
         else:
-            warm.add_done_callback(lambda _: _answer(response, respond, found))
+            warm.add_done_callback(lambda _: _answer(response, respond, _readable(found, warm, context)))
 
     fetched.add_done_callback(answer)
     response.add_done_callback(lambda done: fetched.cancel() if done.cancelled() else None)
@@ -333,5 +357,10 @@ def _encode(
                 traffic = context.services.metrics.traffic(topic[0])
             traffic.bytes_out += partition.size
     return encode_fetch_response(
-        context.api_version, context.correlation_id, topics, session_id=session_id, throttle_ms=context.throttle_ms
+        context.api_version,
+        context.correlation_id,
+        topics,
+        session_id=session_id,
+        throttle_ms=context.throttle_ms,
+        cannot_read=context.services.replica_manager.cannot_read,
     )

@@ -6,10 +6,13 @@ from typing import Any
 
 from logtier.handlers.context import RequestContext
 from logtier.log.log import Log
+from logtier.log.reading import LogReader, TimestampOffset
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import CorruptRecordsError
+from logtier.replication.cold_reads import look_up
 from logtier.replication.partition import Partition
+from logtier.runtime.read_ahead import ReadAhead
 from logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 2
@@ -33,7 +36,7 @@ logger = logging.getLogger(__name__)
 NOT_FOUND = {"timestamp": -1, "offset": -1, "leader_epoch": -1}
 
 
-def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Look up each partition by itself; an error concerns its partition only."""
     asked = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
@@ -49,32 +52,36 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             elif asked[topic.name, wanted.partition_index] > 1:
                 code = ErrorCode.invalid_request
             else:
-                partitions.append(_partition(topic.name, wanted, is_read_committed, context))
+                partitions.append(await _partition(topic.name, wanted, is_read_committed, context))
                 continue
             partitions.append({"partition_index": wanted.partition_index, "error_code": code, **NOT_FOUND})
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
 
 
-def _partition(topic: str, wanted: Any, is_read_committed: bool, context: RequestContext) -> dict[str, Any]:
+async def _partition(topic: str, wanted: Any, is_read_committed: bool, context: RequestContext) -> dict[str, Any]:
     index = wanted.partition_index
     try:
         partition = context.services.replica_manager.partition(TopicPartition(topic, index))
         partition.check_leader(getattr(wanted, "current_leader_epoch", -1))
         if wanted.timestamp < 0 and context.api_version < _SPECIAL_FROM.get(wanted.timestamp, 2**15):
             raise KafkaError(ErrorCode.unsupported_version, f"unknown timestamp {wanted.timestamp}")
-        found = _look_up(partition, wanted.timestamp, is_read_committed)
+        found = await _look_up(partition, wanted.timestamp, is_read_committed, context.services.read_ahead)
     except KafkaError as error:
         return {"partition_index": index, "error_code": error.code, **NOT_FOUND}
     except (OSError, CorruptRecordsError) as error:
         logger.error("%s-%d: timestamps cannot be looked up: %s", topic, index, error)
         damaged = isinstance(error, CorruptRecordsError)
+        if isinstance(error, OSError):
+            partition.log.health.observe(f"read {partition.log.directory}", error)
         code = ErrorCode.corrupt_message if damaged else ErrorCode.kafka_storage_error
         return {"partition_index": index, "error_code": code, **NOT_FOUND}
     return {"partition_index": index, "error_code": ErrorCode.none, **found}
 
 
-def _look_up(partition: Partition[Log], timestamp: int, is_read_committed: bool) -> dict[str, int]:
+async def _look_up(
+    partition: Partition[Log], timestamp: int, is_read_committed: bool, read_ahead: ReadAhead | None
+) -> dict[str, int]:
     log = partition.log
     end_offset = partition.last_stable_offset if is_read_committed else partition.high_watermark
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -89,7 +96,13 @@ def _look_up(partition: Partition[Log], timestamp: int, is_read_committed: bool)
         return {"timestamp": -1, "offset": end_offset, "leader_epoch": partition.leader_epoch}
     if timestamp == LATEST_TIERED:
         return NOT_FOUND
-    found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+
+    def find(reader: LogReader, may_wait: bool) -> TimestampOffset | None:
+        if timestamp == MAX_TIMESTAMP:
+            return reader.offset_of_max_timestamp(may_wait=may_wait)
+        return reader.offset_for_timestamp(timestamp, may_wait=may_wait)
+
+    found = await look_up(log, find, read_ahead)
     if found is None or found.offset >= end_offset:
         return NOT_FOUND
     return {"timestamp": found.timestamp_ms, "offset": found.offset, "leader_epoch": found.leader_epoch}

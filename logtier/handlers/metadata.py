@@ -224,7 +224,7 @@ def _topic(topic: TopicImage, operations: bool, context: RequestContext) -> dict
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": [
-            _partition(index, partition, context.services.replica_manager.offline_replicas(topic.name, index))
+            partition_answer(index, partition, context.services.replica_manager.offline_replicas(topic.name, index))
             for index, partition in enumerate(topic.partitions)
         ],
         "topic_authorized_operations": authorized_operations(context, ResourceType.topic, topic.name)
@@ -233,7 +233,8 @@ def _topic(topic: TopicImage, operations: bool, context: RequestContext) -> dict
     }
 
 
-def _partition(index: int, partition: PartitionImage, offline_replicas: tuple[int, ...]) -> dict[str, Any]:
+def partition_answer(index: int, partition: PartitionImage, offline_replicas: tuple[int, ...]) -> dict[str, Any]:
+    """One partition: who leads it, who has it, and who of those is in sync or gone."""
     return {
         "error_code": ErrorCode.none if partition.leader >= 0 else ErrorCode.leader_not_available,
         "partition_index": index,

@@ -22,7 +22,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         return {"error_code": ErrorCode.illegal_sasl_state, "error_message": _TOO_LATE, "auth_bytes": b""}
     clock = context.services.clock
     answer = await sasl.authenticate(bytes(request.auth_bytes), clock.monotonic_ms(), clock.now_ms())
-    if answer.reason:
+    if answer.reason and sasl.listener.failures.admit(context.client_host, clock.monotonic_ms()):
         logger.warning(
             "authentication of a client at %s by %s failed: %s", context.client_host, sasl.mechanism, answer.reason
         )

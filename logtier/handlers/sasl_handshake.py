@@ -21,14 +21,16 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     sasl = context.sasl
     if sasl is None:
         return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
-    error = sasl.handshake(request.mechanism, context.api_version, context.services.clock.monotonic_ms())
+    now_ms = context.services.clock.monotonic_ms()
+    error = sasl.handshake(request.mechanism, context.api_version, now_ms)
     if error == ErrorCode.unsupported_sasl_mechanism:
-        logger.warning(
-            "a client at %s wants to authenticate by %r; the listener %s has %s",
-            context.client_host,
-            request.mechanism[:64],
-            context.listener.name,
-            ", ".join(sasl.mechanisms),
-        )
+        if sasl.listener.failures.admit(context.client_host, now_ms):
+            logger.warning(
+                "a client at %s wants to authenticate by %r; the listener %s has %s",
+                context.client_host,
+                request.mechanism[:64],
+                context.listener.name,
+                ", ".join(sasl.mechanisms),
+            )
         await asyncio.sleep(sasl.listener.failure_delay_ms / 1000)
     return {"error_code": error, "mechanisms": sasl.mechanisms}

@@ -8,8 +8,9 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from logtier.group.offsets import NO_LEADER_EPOCH, CommittedOffset
+from logtier.group.offsets import CommittedOffset
 from logtier.handlers.context import RequestContext
+from logtier.handlers.requested_commits import requested_commits
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import NO_SEQUENCE
@@ -38,50 +39,20 @@ log = logging.getLogger(__name__)
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Commit what names an existing partition; unknown partitions and overlong metadata are refused one by one."""
-    image = context.services.metadata.image
-    metadata_max = context.services.config.offset_metadata_max_bytes
-    now_ms = context.services.clock.now_ms()
-    has_epoch = context.api_version >= _LEADER_EPOCH_FROM
-    refusal = _refusal(request, context)
-    commits: dict[TopicPartition, CommittedOffset] = {}
-    accepted = []
-    topics = []
-    for requested in request.topics:
-        topic = image.topic(requested.name)
-        partition_count = 0 if topic is None else len(topic.partitions)
-        denial = refusal
-        if denial is None and not context.is_authorized(AclOperation.read, ResourceType.topic, requested.name):
-            denial = ErrorCode.topic_authorization_failed
-        partitions = []
-        for partition in requested.partitions:
-            index = partition.partition_index
-            metadata = partition.committed_metadata or ""
-            answer = {"partition_index": index, "error_code": ErrorCode.none}
-            if denial is not None:
-                answer["error_code"] = denial
-            elif not 0 <= index < partition_count:
-                answer["error_code"] = ErrorCode.unknown_topic_or_partition
-            elif len(metadata) > metadata_max:
-                answer["error_code"] = ErrorCode.offset_metadata_too_large
-            else:
-                accepted.append(answer)
-                commits[TopicPartition(requested.name, index)] = CommittedOffset(
-                    partition.committed_offset,
-                    partition.committed_leader_epoch if has_epoch else NO_LEADER_EPOCH,
-                    metadata,
-                    now_ms,
-                    topic_id=None if topic is None else topic.topic_id,
-                )
-            partitions.append(answer)
-        topics.append({"name": requested.name, "partitions": partitions})
-    if accepted:
+    requested = requested_commits(
+        request,
+        context,
+        context.services.clock.now_ms(),
+        _refusal(request, context),
+        has_leader_epoch=context.api_version >= _LEADER_EPOCH_FROM,
+    )
+    if requested.commits:
         try:
-            await _commit(request, commits, context)
+            await _commit(request, requested.commits, context)
         except KafkaError as error:
             log.info("refused TxnOffsetCommit of client %s at %s: %s", context.client_id, context.client_host, error)
-            for answer in accepted:
-                answer["error_code"] = _told(error.code, context)
-    return {"topics": topics}
+            requested.refuse(_told(error.code, context))
+    return {"topics": requested.answers}
 
 
 def _refusal(request: Any, context: RequestContext) -> ErrorCode | None:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from logtier.records.columns_compiled import kernel
+from logtier.records.field_kernels import i32, i64, put_varint, u32, varint, varint_size
 
 # numba's machine integers; typed Any because Python's own are meant to mix with them.
 _I64: Any = np.int64
 _U64: Any = np.uint64
-_U8: Any = np.uint8
 
 # Columns of the table of scanned batches, int64, a row a batch.
 START = 0
@@ -90,44 +90,23 @@ GROWTH_BYTES_PER_RECORD = 16
 
 
 @kernel
-def _u32(data: Any, position: int) -> Any:
-    return (
-        (_I64(data[position]) << 24)
-        | (_I64(data[position + 1]) << 16)
-        | (_I64(data[position + 2]) << 8)
-        | _I64(data[position + 3])
-    )
-
-
-@kernel
-def _i32(data: Any, position: int) -> Any:
-    value = _u32(data, position)
-    return value - ((value >> 31) << 32)
-
-
-@kernel
-def _i64(data: Any, position: int) -> Any:
-    return (_i32(data, position) << 32) | _u32(data, position + 4)
-
-
-@kernel
 def scan_batches(data: Any, table: Any, next_offset: int) -> tuple[int, int]:
     """Fill the table from the headers of the whole batches in `data`, as many as there are rows: (rows, code or 0)."""
     position = 0
     row = 0
     while row < len(table) and len(data) - position >= _HEADER_BYTES:
-        length = _i32(data, position + 8)
+        length = i32(data, position + 8)
         if length < _HEADER_BYTES - _LOG_OVERHEAD:
             return row, BAD_LENGTH
         if data[position + 16] != 2:
             return row, BAD_MAGIC
         if length > len(data) - position - _LOG_OVERHEAD:
             break
-        base_offset = _i64(data, position)
-        last_delta = _i32(data, position + 23)
+        base_offset = i64(data, position)
+        last_delta = i32(data, position + 23)
         if base_offset < next_offset or last_delta < 0 or base_offset > _I64(0x7FFFFFFFFFFFFFFF) - last_delta - 1:
             return row, BAD_OFFSET
-        count = _i32(data, position + 57)
+        count = i32(data, position + 57)
         if count < 0 or count > last_delta + 1:
             return row, BAD_COUNT
         end = position + _LOG_OVERHEAD + length
@@ -138,59 +117,18 @@ def scan_batches(data: Any, table: Any, next_offset: int) -> tuple[int, int]:
         table[row, BASE_OFFSET] = base_offset
         table[row, LAST_OFFSET] = base_offset + last_delta
         table[row, ATTRIBUTES] = (_I64(data[position + 21]) << 8) | _I64(data[position + 22])
-        table[row, BASE_TIMESTAMP] = _i64(data, position + 27)
-        table[row, MAX_TIMESTAMP] = _i64(data, position + 35)
-        table[row, PRODUCER_ID] = _i64(data, position + 43)
+        table[row, BASE_TIMESTAMP] = i64(data, position + 27)
+        table[row, MAX_TIMESTAMP] = i64(data, position + 35)
+        table[row, PRODUCER_ID] = i64(data, position + 43)
         epoch = (_I64(data[position + 51]) << 8) | _I64(data[position + 52])
         table[row, PRODUCER_EPOCH] = epoch - ((epoch >> 15) << 16)
         table[row, COUNT] = count
-        table[row, CRC] = _u32(data, position + 17)
+        table[row, CRC] = u32(data, position + 17)
         table[row, FLAGS] = 0
         next_offset = base_offset + last_delta + 1
         position = end
         row += 1
     return row, 0
-
-
-@kernel
-def _varint(data: Any, position: int, end: int) -> tuple[Any, Any]:
-    """A zigzag varint of at most ten bytes and the position behind it, or a negative position."""
-    if position < end:
-        byte = data[position]
-        if byte < 128:
-            value = _I64(byte)
-            return (value >> 1) ^ -(value & 1), position + 1
-    raw = _U64(0)
-    shift = _U64(0)
-    while position < end and shift < _U64(70):
-        byte = data[position]
-        position += 1
-        raw |= _U64(byte & 0x7F) << shift
-        if byte < 128:
-            return _I64(raw >> _U64(1)) ^ -_I64(raw & _U64(1)), position
-        shift += _U64(7)
-    return _I64(0), -1
-
-
-@kernel
-def _varint_size(value: int) -> Any:
-    raw = _U64((value << 1) ^ (value >> 63))
-    size = 1
-    while raw >= _U64(128):
-        raw >>= _U64(7)
-        size += 1
-    return size
-
-
-@kernel
-def _put_varint(out: Any, position: int, value: int) -> Any:
-    raw = _U64((value << 1) ^ (value >> 63))
-    while raw >= _U64(128):
-        out[position] = _U8((raw & _U64(0x7F)) | _U64(0x80))
-        position += 1
-        raw >>= _U64(7)
-    out[position] = _U8(raw)
-    return position + 1
 
 
 @kernel
@@ -264,25 +202,25 @@ def _find_slot(slots: Any, first: Any, second: Any) -> Any:
 def _read_record(data: Any, position: int, end: int, records: Any, index: int) -> tuple[Any, Any, Any, Any, Any]:
     """Read a record: (its end or a code below 0, offset delta, key start, key size, whether it has a value)."""
     start = position
-    length, position = _varint(data, position, end)
+    length, position = varint(data, position, end)
     if position < 0 or length < _RECORD_BYTES_MIN - 1 or length > end - position:
         return _I64(BAD_RECORD), _I64(0), _I64(0), _I64(0), False
     record_end = position + length
-    timestamp_delta, position = _varint(data, position + 1, record_end)
+    timestamp_delta, position = varint(data, position + 1, record_end)
     if position < 0:
         return _I64(BAD_RECORD), _I64(0), _I64(0), _I64(0), False
     records[index, _RECORD_START] = start
     records[index, _RECORD_END] = record_end
     records[index, _RECORD_REST] = position
     records[index, _RECORD_TIMESTAMP] = timestamp_delta
-    offset_delta, position = _varint(data, position, record_end)
+    offset_delta, position = varint(data, position, record_end)
     if position < 0:
         return _I64(BAD_RECORD), _I64(0), _I64(0), _I64(0), False
-    key_size, position = _varint(data, position, record_end)
+    key_size, position = varint(data, position, record_end)
     if position < 0 or key_size < -1 or key_size > record_end - position:
         return _I64(BAD_RECORD), _I64(0), _I64(0), _I64(0), False
     key_start = position
-    value_size, position = _varint(data, position + max(key_size, 0), record_end)
+    value_size, position = varint(data, position + max(key_size, 0), record_end)
     if position < 0 or value_size < -1 or value_size > record_end - position:
         return _I64(BAD_RECORD), _I64(0), _I64(0), _I64(0), False
     return record_end, offset_delta, key_start, key_size, value_size >= 0
@@ -456,9 +394,9 @@ def _put_records(data: Any, records: Any, count: int, timestamp_shift: int, out:
         rest = records[index, _RECORD_REST]
         end = records[index, _RECORD_END]
         timestamp_delta = records[index, _RECORD_TIMESTAMP] + timestamp_shift
-        position = _put_varint(out, position, 1 + _varint_size(timestamp_delta) + end - rest)
+        position = put_varint(out, position, 1 + varint_size(timestamp_delta) + end - rest)
         out[position] = 0  # attributes: unused
-        position = _put_varint(out, position + 1, timestamp_delta)
+        position = put_varint(out, position + 1, timestamp_delta)
         out[position : position + end - rest] = data[rest:end]
         position += end - rest
     return position

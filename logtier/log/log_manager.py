@@ -14,6 +14,7 @@ from logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, Checkpoi
 from logtier.log.clean_stop import stop_cleanly
 from logtier.log.durability import Post
 from logtier.log.flush_sweep import FlushSweep
+from logtier.log.folder_work import FolderWork, NewLog, Place, make_log
 from logtier.log.known_directories import read_known_directories, write_known_directories
 from logtier.log.log import Log
 from logtier.log.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
@@ -97,6 +98,7 @@ class LogManager:
         self._producers_checked_ms = 0
         self._retention_checked_ms = 0
         self._checkpoints = CheckpointWriter(disk)
+        self._folder_work = FolderWork(disk, post)
 
     # -- starting
 
@@ -198,6 +200,7 @@ class LogManager:
             self._move_away(topic_partition, path, 0)
             return False
         self.delete(topic_partition)
+        self._folder_work.wait()
         return True
 
     def _adopt_futures(self, futures: Sequence[FutureFolder]) -> None:
@@ -236,36 +239,49 @@ class LogManager:
                 existing.topic_id = topic_id
             existing.config = config
             return existing
-        directory = self._directory_for(topic_partition)
-        path = f"{directory.path}/{topic_partition}"
-        try:
-            if self.disk.exists(path):
-                # Left behind by a deletion or a creation that the disk failed: none of it may show in the new log.
-                self._move_away(topic_partition, path, config.file_delete_delay_ms)
-            self.disk.makedirs(path)
-            write_partition_metadata(self.disk, path, topic_id)
-            log = self._open(
-                directory, topic_partition, topic_id, config, clean=False, recovery_point=0, start_offset=0
-            )
-        except OSError as error:
-            directory.health.observe(f"create {path}", error)
-            raise LogDirError(f"cannot create the log of {topic_partition} in {path}: {error.strerror}") from None
+        made = self._folder_work.take(topic_partition, topic_id)
+        if made is None or (isinstance(made.result, Log) and not made.directory.is_online):
+            self._folder_work.wait()
+            wanted = NewLog(topic_partition, topic_id, config)
+            place = self._place(wanted)
+            made = make_log(self.disk, wanted, place, self.post)
+            if made.has_left_over:
+                self._note_left_over(wanted, place)
+        directory, log = made.directory, made.result
+        if isinstance(log, OSError):
+            directory.health.observe(f"create a log in {directory.path}", log)
+            raise LogDirError(f"cannot create the log of {topic_partition} in {directory.path}: {log.strerror}")
+        if log.config is not config:
+            log.config = config
+        self._register(directory, log)
         self.preferred_paths.pop(topic_partition, None)
         return log
 
-    def delete(self, topic_partition: TopicPartition) -> None:
-        """Take a log away; its files go after file.delete.delay.ms. One that does not exist is fine."""
-        log = self.logs.pop(topic_partition, None)
-        if log is None:
-            return
-        directory = self._directory_of.pop(topic_partition)
-        directory.log_count -= 1
-        log.abandon()
-        try:
-            self._move_away(topic_partition, log.directory, log.config.file_delete_delay_ms)
-        except OSError as error:
-            directory.health.observe(f"rename {log.directory}", error)
-            raise
+    async def make(self, wanted: Sequence[NewLog]) -> None:
+        """Make the files of logs, beside the event loop: `create` then has but to take them over, or to say why not."""
+        await self._folder_work.make(wanted, self._place, self._note_left_over)
+
+    def discard_made(self) -> None:
+        """Put away what `make` has made and `create` was not called for."""
+        renames = []
+        for directory, log in self._folder_work.take_rest():
+            renames.append((directory, log.directory, self._path_of_deleted(log)))
+        self._folder_work.rename(renames)
+
+    def delete(self, *topic_partitions: TopicPartition) -> None:
+        """Take logs away; their files go after file.delete.delay.ms. One that does not exist is fine.
+
+        The logs are gone on return; their folders are renamed beside the event loop.
+        """
+        renames = []
+        for topic_partition in topic_partitions:
+            log = self.logs.pop(topic_partition, None)
+            if log is not None:
+                directory = self._directory_of.pop(topic_partition)
+                directory.log_count -= 1
+                log.abandon()
+                renames.append((directory, log.directory, self._path_of_deleted(log)))
+        self._folder_work.rename(renames)
 
     def directory_of(self, topic_partition: TopicPartition) -> LogDirectory:
         """The folder that holds a log; KeyError if there is none."""
@@ -274,6 +290,12 @@ class LogManager:
     def directory_at(self, path: str) -> LogDirectory | None:
         """The folder of `log.dirs` with this absolute path, as it is shown; None if it is none of them."""
         return next((each for each in self.directories if path in (each.path, os.path.abspath(each.path))), None)
+
+    def observe(self, path: str, error: OSError) -> None:
+        """Judge an error of reading a log's file: does its folder go offline?"""
+        for directory in self.directories:
+            if path.startswith(f"{directory.path}/"):
+                directory.health.observe(f"read {path}", error)
 
     def begin_future(self, topic_partition: TopicPartition, directory: LogDirectory) -> str:
         """Make the folder that a log is to be copied to; return its path."""
@@ -421,6 +443,7 @@ class LogManager:
         A folder of which a log cannot be brought to the device gets no marker: the next start then checks it.
         """
         self._checkpoints.wait()
+        self._folder_work.close()
         try:
             for directory in self.directories:
                 if directory.is_online:
@@ -438,9 +461,34 @@ class LogManager:
     def _remove_deleted(self, now_ms: int) -> None:
         """Remove the folders of deleted logs whose delay is over; unlinking is slow, and not done on this thread."""
         due = [path for deadline_ms, path in self._deleted if deadline_ms <= now_ms]
-        if due:
+        self._folder_work.poll()
+        if due and self._folder_work.has_renamed_all:
             self._deleted = [(deadline_ms, path) for deadline_ms, path in self._deleted if deadline_ms > now_ms]
             self.disk.in_background(partial(_remove_folders, self.disk, due))
+
+    def _path_of_deleted(self, log: Log) -> str:
+        """The name that a log's folder shall have now, and by which it is removed later."""
+        parent = os.path.dirname(log.directory)
+        path = f"{parent}/{deleted_folder_name(log.topic_partition, self.prng)}"
+        self._deleted.append((self._clock.now_ms() + log.config.file_delete_delay_ms, path))
+        return path
+
+    def _place(self, wanted: NewLog) -> Place:
+        topic_partition, _, config = wanted
+        directory = self._directory_for(topic_partition)
+        return Place(
+            directory,
+            f"{directory.path}/{topic_partition}",
+            f"{directory.path}/{deleted_folder_name(topic_partition, self.prng)}",
+            self._draw_jitter_ms(config),
+            self._clock.now_ms(),
+        )
+
+    def _note_left_over(self, wanted: NewLog, place: Place) -> None:
+        self._deleted.append((place.now_ms + wanted.config.file_delete_delay_ms, place.path_of_left_over))
+
+    def _draw_jitter_ms(self, config: TopicConfig) -> int:
+        return self.prng.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0
 
     def _move_away(self, topic_partition: TopicPartition, path: str, delay_ms: int) -> None:
         """Give a log's folder the name of a deleted one."""
@@ -456,7 +504,8 @@ class LogManager:
         for directory in online:
             if directory.path == preferred:
                 return directory
-        return min(online, key=lambda directory: directory.log_count)
+        placed = self._folder_work.placed
+        return min(online, key=lambda directory: directory.log_count + placed[directory.path])
 
     def _open(
         self,
@@ -479,14 +528,17 @@ class LogManager:
             recovery_point=recovery_point,
             log_start_offset=start_offset,
             now_ms=self._clock.now_ms(),
-            roll_jitter_ms=self.prng.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0,
+            roll_jitter_ms=self._draw_jitter_ms(config),
             health=directory.health,
             post=self.post,
         )
-        self.logs[topic_partition] = log
-        self._directory_of[topic_partition] = directory
-        directory.log_count += 1
+        self._register(directory, log)
         return log
+
+    def _register(self, directory: LogDirectory, log: Log) -> None:
+        self.logs[log.topic_partition] = log
+        self._directory_of[log.topic_partition] = directory
+        directory.log_count += 1
 
     def _read_checkpoint(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
         try:

@@ -4,6 +4,8 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from itertools import islice
+from operator import lt
 from typing import Final
 
 ENTRY: Final = struct.Struct(">ii")
@@ -99,8 +101,7 @@ class OffsetIndex:
         index._relative_offsets = interleaved[::2]
         index._positions = interleaved[1::2]
         for column in (index._relative_offsets, index._positions):
-            values = column.tolist()
-            if values != sorted(set(values)) or (values and values[0] < 0):
+            if (column and column[0] < 0) or not all(map(lt, column, islice(column, 1, None))):
                 return None
         if index.last_position and index.last_position >= log_size:
             return None

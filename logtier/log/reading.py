@@ -1,16 +1,23 @@
 """Reading a log's segments: where the records from an offset on lie, which have a timestamp, which were aborted."""
 
+import errno
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from logtier.log.retention import SegmentAge
 from logtier.log.segment import LogSegment
 from logtier.log.transaction_index import AbortedTransaction
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import NO_TIMESTAMP, CorruptRecordsError
+from logtier.records.batch import NO_TIMESTAMP, CorruptRecordsError, decode_records
 from logtier.runtime.disk import EMPTY_FILE, File
+
+# What a look-up by timestamp decodes: the time of a batch that is made to take long is bounded.
+_LOOKED_AT_BYTES_MAX: Final = 16 << 20
+_LOOKED_AT_RECORDS_MAX: Final = 100_000
+# More of a batch than this is left to another thread.
+_LOOKED_AT_AT_ONCE_BYTES: Final = 64 << 10
 
 
 class LogSlice(NamedTuple):
@@ -59,11 +66,14 @@ class LogReader:
         """Bytes of all batches."""
         return sum(segment.size for segment in self._segments)
 
-    def read(self, offset: int, max_bytes: int, *, upper_bound_offset: int, min_one_batch: bool) -> LogSlice:
+    def read(
+        self, offset: int, max_bytes: int, *, upper_bound_offset: int, min_one_batch: bool, may_wait: bool = True
+    ) -> LogSlice:
         """Find the bytes from the batch that holds `offset` on: at most `max_bytes`, of one segment, below the bound.
 
         With `min_one_batch` the first batch comes whole even if it is larger. The bound is the end of a batch, at most
         the log's end. Raises KafkaError(offset_out_of_range) outside of the log; at its end there is nothing to read.
+        Without `may_wait` BlockingIOError where something would be waited for: then read a `LogView` first.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise KafkaError(
@@ -82,15 +92,20 @@ class LogReader:
                 max_bytes,
                 upper_bound_offset=upper_bound_offset,
                 min_one_batch=min_one_batch,
+                may_wait=may_wait,
             )
-        found = segment.position_of(offset)
+        found = segment.position_of(offset, may_wait)
         if found is None:
             return LogSlice(EMPTY_FILE, 0, 0, offset)
-        return slice_segment(segment, found, max_bytes, self.log_end_offset, upper_bound_offset, min_one_batch)
+        return slice_segment(
+            segment, found, max_bytes, self.log_end_offset, upper_bound_offset, min_one_batch, may_wait
+        )
 
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def aborted_transactions(
+        self, start_offset: int, end_offset: int, *, may_wait: bool = True
+    ) -> list[AbortedTransaction]:
         """Return the transactions with records in [start, end) that were aborted. Raises CorruptRecordsError."""
-        return aborted_transactions(self._segments, self._base_offsets, start_offset, end_offset)
+        return aborted_transactions(self._segments, self._base_offsets, start_offset, end_offset, may_wait)
 
     def end_of_slice(self, found: LogSlice) -> int:
         """Return an offset after every record of a slice that was just read, and close to its end."""
@@ -104,13 +119,35 @@ class LogReader:
         start = self.log_start_offset if start_offset is None else max(start_offset, self.log_start_offset)
         return whole_batches(self._segments[max(0, bisect_right(self._base_offsets, start) - 1) :], start)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
+    def offset_for_timestamp(self, timestamp_ms: int, *, may_wait: bool = True) -> TimestampOffset | None:
         """Find the first record whose timestamp is at least the given one, looking into its batch."""
-        return first_not_before(self._segments, timestamp_ms, self.log_start_offset)
+        return first_not_before(self._segments, timestamp_ms, self.log_start_offset, may_wait)
 
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+    def offset_of_max_timestamp(self, *, may_wait: bool = True) -> TimestampOffset | None:
         """Find the first record with the greatest timestamp of the log (KIP-734); None if there are no records."""
-        return first_of_newest(self._segments, self.log_start_offset)
+        return first_of_newest(self._segments, self.log_start_offset, may_wait)
+
+
+class LogView(LogReader):
+    """A log as it is now, from the segment of an offset on, for another thread to read.
+
+    Invariant: it shares with the log only what never changes. What the thread has loaded, the log gets by `hand_back`.
+    """
+
+    def __init__(self, log: LogReader, offset: int) -> None:
+        first = max(0, bisect_right(log._base_offsets, offset) - 1)
+        self.log_start_offset = log.log_start_offset
+        self.log_end_offset = log.log_end_offset
+        self.topic_partition = log.topic_partition
+        self._originals = log._segments[first:]
+        self._segments = [each.twin(is_growing=each is log._active) for each in self._originals]
+        self._base_offsets = log._base_offsets[first:]
+        self._active = self._segments[-1]
+
+    def hand_back(self) -> None:
+        """Give the log the indexes that were loaded; on the thread that the log belongs to."""
+        for original, twin in zip(self._originals, self._segments, strict=True):
+            original.adopt(twin)
 
 
 def read_older(
@@ -122,14 +159,15 @@ def read_older(
     *,
     upper_bound_offset: int,
     min_one_batch: bool,
+    may_wait: bool = True,
 ) -> LogSlice:
     """Read from a segment that is no longer written to; a gap at its end (compaction) leads to the next one."""
     for i in range(bisect_right(base_offsets, offset) - 1, len(segments)):
         segment = segments[i]
-        found = segment.position_of(offset)
+        found = segment.position_of(offset, may_wait)
         if found is not None:
             end_offset = log_end_offset if i == len(segments) - 1 else base_offsets[i + 1]
-            return slice_segment(segment, found, max_bytes, end_offset, upper_bound_offset, min_one_batch)
+            return slice_segment(segment, found, max_bytes, end_offset, upper_bound_offset, min_one_batch, may_wait)
     return LogSlice(EMPTY_FILE, 0, 0, offset)
 
 
@@ -140,12 +178,13 @@ def slice_segment(
     end_offset: int,
     upper_bound_offset: int,
     min_one_batch: bool,
+    may_wait: bool = True,
 ) -> LogSlice:
     """Cut a slice that begins at `found` (position, first offset) out of a segment that ends at `end_offset`."""
     position, first_offset = found
     end = segment.size
     if upper_bound_offset < end_offset:
-        bound = segment.position_of(upper_bound_offset)
+        bound = segment.position_of(upper_bound_offset, may_wait)
         if bound is not None:
             end = bound[0]
         end_offset = upper_bound_offset
@@ -156,7 +195,7 @@ def slice_segment(
     boundary = segment.offset_index.boundary_at_most(position + max_bytes)
     if boundary > position:  # whole batches only: nothing is sent twice
         return LogSlice(segment.file, position, boundary - position, first_offset)
-    first_size = segment.batch_size_at(position)
+    first_size = segment.batch_size_at(position, may_wait)
     if first_size > max_bytes:
         if not min_one_batch:
             return LogSlice(EMPTY_FILE, 0, 0, first_offset)
@@ -179,35 +218,74 @@ def whole_batches(segments: Iterable[LogSegment], start_offset: int) -> Iterator
 
 
 def first_not_before(
-    segments: Iterable[LogSegment], timestamp_ms: int, log_start_offset: int
+    segments: Iterable[LogSegment], timestamp_ms: int, log_start_offset: int, may_wait: bool = True
 ) -> TimestampOffset | None:
     """Find the first record whose timestamp is at least the given one."""
     for segment in segments:
-        if segment.size and segment.max_timestamp_ms >= timestamp_ms:
-            found = segment.first_record_not_before(timestamp_ms, log_start_offset)
+        if segment.size and segment.newest_ms(may_wait) >= timestamp_ms:
+            found = first_record_not_before(segment, timestamp_ms, log_start_offset, may_wait)
             if found is not None:
-                return TimestampOffset(*found)
+                return found
     return None
 
 
-def first_of_newest(segments: Iterable[LogSegment], log_start_offset: int) -> TimestampOffset | None:
+def first_of_newest(
+    segments: Iterable[LogSegment], log_start_offset: int, may_wait: bool = True
+) -> TimestampOffset | None:
     """Find the first record with the greatest timestamp of all."""
     newest: LogSegment | None = None
+    newest_ms = NO_TIMESTAMP - 1
     for segment in segments:
-        if segment.size and (newest is None or segment.max_timestamp_ms > newest.max_timestamp_ms):
-            newest = segment
-    if newest is None:
-        return None
-    found = newest.first_record_not_before(newest.max_timestamp_ms, log_start_offset)
-    return None if found is None else TimestampOffset(*found)
+        if segment.size and (max_ms := segment.newest_ms(may_wait)) > newest_ms:
+            newest, newest_ms = segment, max_ms
+    return None if newest is None else first_record_not_before(newest, newest_ms, log_start_offset, may_wait)
+
+
+def first_record_not_before(
+    segment: LogSegment, timestamp_ms: int, start_offset: int, may_wait: bool
+) -> TimestampOffset | None:
+    """Find a segment's first record at or after `start_offset` whose timestamp is at least the given one.
+
+    The one batch that holds it is decoded; if its records cannot be, or say other than its header (nobody looked at
+    them when they came), the batch's first offset is returned: whoever reads there learns what is wrong. So it is for a
+    batch that is too large to be looked into meanwhile.
+    """
+    relative = segment.time_index.offset_before(timestamp_ms)
+    start = segment.offset_index.position_before(max(relative or 0, start_offset - segment.base_offset))
+    for found in segment.headers(start, may_wait):
+        header = found.header
+        if header.max_timestamp_ms < timestamp_ms or header.last_offset < start_offset:
+            continue
+        epoch = header.partition_leader_epoch
+        of_batch = TimestampOffset(header.max_timestamp_ms, max(header.base_offset, start_offset), epoch)
+        if header.record_count > _LOOKED_AT_RECORDS_MAX:
+            return of_batch
+        if not may_wait and found.size_bytes > _LOOKED_AT_AT_ONCE_BYTES:
+            raise BlockingIOError(errno.EAGAIN, f"{segment.log_path}: a batch that takes time to be looked into")
+        try:
+            records = decode_records(segment.pread(found, may_wait), limit_bytes=_LOOKED_AT_BYTES_MAX)
+        except CorruptRecordsError:
+            return of_batch
+        for record in records:
+            if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+                if record.timestamp_ms > header.max_timestamp_ms or record.offset > header.last_offset:
+                    return of_batch
+                return TimestampOffset(record.timestamp_ms, record.offset, epoch)
+    return None
 
 
 def aborted_transactions(
-    segments: Sequence[LogSegment], base_offsets: Sequence[int], start_offset: int, end_offset: int
+    segments: Sequence[LogSegment],
+    base_offsets: Sequence[int],
+    start_offset: int,
+    end_offset: int,
+    may_wait: bool = True,
 ) -> list[AbortedTransaction]:
     """Find the transactions with records in [start, end) whose abort marker is in the log, in the markers' order."""
     found: list[AbortedTransaction] = []
     for segment in segments[max(0, bisect_right(base_offsets, start_offset) - 1) :]:
+        if not (may_wait or segment.has_transaction_index):
+            raise BlockingIOError(errno.EAGAIN, f"{segment.log_path}: its aborted transactions are not in memory")
         some, is_complete = segment.transaction_index.search(start_offset, end_offset)
         found += some
         if is_complete:

@@ -25,6 +25,7 @@ from logtier.records.batch import (
 from logtier.records.compression import (
     GZIP,
     LZ4,
+    LZ4_DEFAULT_LEVEL,
     NONE,
     SNAPPY,
     ZSTD,
@@ -52,6 +53,8 @@ def is_quick(records: Buffer, config: TopicConfig) -> bool:
     """
     codec = _CODECS[config.compression_type]
     if codec == ZSTD and config.compression_zstd_level > _ZSTD_QUICK_LEVEL_MAX:
+        return False
+    if codec == LZ4 and config.compression_lz4_level != LZ4_DEFAULT_LEVEL:
         return False
     return len(records) <= _QUICK_BYTES[codec] and codecs_of(records) <= {NONE, codec}
 
@@ -145,6 +148,8 @@ def _recompressed_batch(batch: memoryview, codec: int, config: TopicConfig) -> b
 def _level(codec: int, config: TopicConfig) -> int | None:
     if codec == ZSTD:
         return config.compression_zstd_level
+    if codec == LZ4:
+        return config.compression_lz4_level
     if codec == GZIP and config.compression_gzip_level > 0:
         return config.compression_gzip_level
     return None

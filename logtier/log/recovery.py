@@ -106,6 +106,46 @@ def open_log(
     return log
 
 
+def begin_log(
+    disk: Disk,
+    directory: str,
+    topic_partition: TopicPartition,
+    topic_id: UUID,
+    config: TopicConfig,
+    *,
+    now_ms: int,
+    roll_jitter_ms: int,
+    health: DirectoryHealth,
+    post: Post | None,
+) -> Log:
+    """Begin the log in a folder that was just made: as `open_log`, without a look at what might be in it.
+
+    May be called on any thread; whoever uses the log then is another matter.
+    """
+    segment = LogSegment.create(
+        disk, directory, 0, now_ms=now_ms, index_interval_bytes=config.index_interval_bytes, is_folder_new=True
+    )
+    log = Log(
+        disk=disk,
+        directory=directory,
+        topic_partition=topic_partition,
+        topic_id=topic_id,
+        config=config,
+        segments=[segment],
+        log_start_offset=0,
+        log_end_offset=0,
+        recovery_point=0,
+        producers=ProducerStates(),
+        snapshots=ProducerSnapshots(disk, directory, ()),
+        leader_epochs=LeaderEpochs(disk, directory),
+        roll_jitter_ms=roll_jitter_ms,
+        health=health,
+        post=post,
+    )
+    log.release()
+    return log
+
+
 def _begin(disk: Disk, directory: str, offset: int, config: TopicConfig, now_ms: int) -> LogSegment:
     return LogSegment.create(disk, directory, offset, now_ms=now_ms, index_interval_bytes=config.index_interval_bytes)
 

@@ -1,29 +1,26 @@
 """One segment of a log: a file of record batches with its two sparse indexes."""
 
 import contextlib
+import copy
+import errno
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
-
-from crc32c import crc32c
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from logtier.log.active_checkpoint import SegmentState
+from logtier.log.batch_scan import BatchLocation, checked_batches
 from logtier.log.directory_health import is_no_space
 from logtier.log.offset_index import OffsetIndex
 from logtier.log.time_index import TimeIndex
 from logtier.log.transaction_index import TransactionIndex
 from logtier.records.batch import (
-    ATTRIBUTES,
-    HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
-    MAGIC_V2,
     NO_TIMESTAMP,
     CorruptRecordsError,
     EndTransactionMarker,
     RecordBatchHeader,
     decode_end_transaction_marker,
-    decode_records,
 )
 from logtier.runtime.disk import Buffer, Disk, File
 
@@ -38,19 +35,14 @@ _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_IND
 # Offsets in the indexes and positions in the file are int32.
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
-# How much is read at a time when headers are followed, and when whole batches are checked: a few system calls per
-# megabyte, and memory that stays small beside a broker's.
+# How much is read at a time when headers are followed: a few system calls per megabyte.
 _HEADER_CHUNK_BYTES: Final = 64 * 1024
-_BATCH_CHUNK_BYTES: Final = 1024 * 1024
 
 # Base offset, length and last offset delta of a batch.
 _SPAN: Final = struct.Struct(">qi11xi")
 
 # Ends of reads that are remembered: consumers at the end of the log come back for exactly the next batch.
 _READ_ENDS_MAX: Final = 64
-# What a look-up by timestamp decodes, on the event loop: the time of a batch that is made to take long is bounded.
-_LOOKED_AT_BYTES_MAX: Final = 16 << 20
-_LOOKED_AT_RECORDS_MAX: Final = 100_000
 
 
 def segment_name(base_offset: int) -> str:
@@ -60,14 +52,6 @@ def segment_name(base_offset: int) -> str:
     '00000000000000368769'
     """
     return f"{base_offset:020d}"
-
-
-class BatchLocation(NamedTuple):
-    """A batch in a segment: where it is and what its header says."""
-
-    position: int
-    size_bytes: int
-    header: RecordBatchHeader
 
 
 class LogSegment:
@@ -84,6 +68,7 @@ class LogSegment:
         "_disk",
         "_file",
         "_indexes",
+        "_is_twin",
         "_max_timestamp",
         "_prefix",
         "_read_ends",
@@ -94,6 +79,7 @@ class LogSegment:
         "created_ms",
         "first_timestamp_ms",
         "index_interval_bytes",
+        "is_rebuilt",
         "modified_ms",
         "size",
     )
@@ -126,6 +112,9 @@ class LogSegment:
         self.first_timestamp_ms: int | None = None
         self.index_interval_bytes = index_interval_bytes
         self.bytes_since_index = 0
+        self._is_twin = False
+        #: Whether its index files were missing or damaged.
+        self.is_rebuilt = False
 
     @classmethod
     def create(
@@ -137,6 +126,7 @@ class LogSegment:
         now_ms: int,
         index_interval_bytes: int,
         suffix: str = "",
+        is_folder_new: bool = False,
     ) -> "LogSegment":
         """Create the segment's file, empty."""
         segment = cls(
@@ -149,7 +139,7 @@ class LogSegment:
             suffix=suffix,
         )
         # Whatever indexes lie there belong to a segment that is gone.
-        for name in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
+        for name in () if is_folder_new else (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
             disk.remove(segment._prefix + name + suffix)
         segment._file = disk.open(segment.log_path, create=True)
         try:
@@ -161,6 +151,27 @@ class LogSegment:
         segment._indexes = (OffsetIndex(), TimeIndex())
         segment._transaction_index = TransactionIndex()
         return segment
+
+    def twin(self, *, is_growing: bool) -> "LogSegment":
+        """Return a second one over the same files, for another thread to read: they share nothing that changes."""
+        twin = copy.copy(self)
+        twin._is_twin = True
+        twin._read_ends = {}
+        if is_growing and self._indexes is not None:
+            twin._indexes = (self._indexes[0].copy(), self._indexes[1].copy())
+        if is_growing and self._transaction_index is not None:
+            twin._transaction_index = TransactionIndex(self._transaction_index.to_bytes())
+        return twin
+
+    def adopt(self, twin: "LogSegment") -> None:
+        """Take over the indexes that a twin has read from their files, unless they are here by now."""
+        if self._indexes is None and not twin.is_rebuilt:
+            self._indexes = twin._indexes
+            self._max_timestamp = twin._max_timestamp
+            self.first_timestamp_ms = twin.first_timestamp_ms
+            self.bytes_since_index = twin.bytes_since_index
+        if self._transaction_index is None:
+            self._transaction_index = twin._transaction_index
 
     def __repr__(self) -> str:
         return f"LogSegment({self._prefix}, {self.size} bytes)"
@@ -198,6 +209,11 @@ class LogSegment:
             self._transaction_index = index
         return self._transaction_index
 
+    @property
+    def has_transaction_index(self) -> bool:
+        """Whether the index of aborted transactions is in memory."""
+        return self._transaction_index is not None
+
     def begin_transaction_index(self) -> TransactionIndex:
         """Put an empty index in the place of the one that is there."""
         self._transaction_index = TransactionIndex(is_unsaved=True)
@@ -214,6 +230,12 @@ class LogSegment:
         if self._indexes is None:
             self._load_indexes()
         return self._max_timestamp[0]
+
+    def newest_ms(self, may_wait: bool) -> int:
+        """As `max_timestamp_ms`; without `may_wait` BlockingIOError rather than to read files for it."""
+        if not (may_wait or self._indexes):
+            raise BlockingIOError(errno.EAGAIN, f"{self.log_path}: its indexes are not in memory")
+        return self.max_timestamp_ms
 
     # -- writing
 
@@ -345,22 +367,24 @@ class LogSegment:
                 return found
         return None
 
-    def position_of(self, offset: int) -> tuple[int, int] | None:
+    def position_of(self, offset: int, may_wait: bool = True) -> tuple[int, int] | None:
         """Return where to read from for `offset`: (position of its batch, that batch's first offset), or None.
 
-        As `locate`, without the cost of whole headers: every fetch comes through here.
+        As `locate`, without the cost of whole headers: every fetch comes through here. Without `may_wait` it raises
+        BlockingIOError where it would have to wait for the device.
         """
         position = self._read_ends.get(offset)
         size = self.size
         if position is not None and position < size:
             return position, offset
+        pread = self._pread(may_wait)
         position = (self._indexes or self._load_indexes())[0].position_before(offset - self.base_offset)
-        chunk = b""
+        chunk: Buffer = b""
         chunk_start = position
         while position < size:
             at = position - chunk_start
             if at + _SPAN.size > len(chunk):
-                chunk = self.file.pread(self.index_interval_bytes + _SPAN.size, position)
+                chunk = pread(self.index_interval_bytes + _SPAN.size, position)
                 chunk_start, at = position, 0
             base_offset, length, last_offset_delta = _SPAN.unpack_from(chunk, at)
             if base_offset + last_offset_delta >= offset:
@@ -378,22 +402,34 @@ class LogSegment:
                 del read_ends[next(iter(read_ends))]
             read_ends[next_offset] = position
 
-    def batch_size_at(self, position: int) -> int:
-        """Size of the batch at a position."""
-        head = self.file.pread(HEADER_BYTES, position)
+    def batch_size_at(self, position: int, may_wait: bool = True) -> int:
+        """Size of the batch at a position. Without `may_wait`: BlockingIOError rather than to wait for the device."""
+        head = self._pread(may_wait)(HEADER_BYTES, position)
         return int.from_bytes(head[8:12], "big") + LOG_OVERHEAD
 
-    def headers(self, position: int = 0) -> Iterator[BatchLocation]:
-        """Follow the batches from the one at `position` on, headers only."""
+    def _pread(self, may_wait: bool) -> Callable[[int, int], Buffer]:
+        if may_wait:
+            return self.file.pread
+        if self._file is None or self._indexes is None:
+            raise BlockingIOError(errno.EAGAIN, f"{self.log_path} is not open")
+        return self._file.pread_in_memory
+
+    def pread(self, found: BatchLocation, may_wait: bool = True) -> Buffer:
+        """Read one batch."""
+        return self._pread(may_wait)(found.size_bytes, found.position)
+
+    def headers(self, position: int = 0, may_wait: bool = True) -> Iterator[BatchLocation]:
+        """Follow the batches from the one at `position` on, headers only; `may_wait` as in `position_of`."""
+        pread = self._pread(may_wait)
         size = self.size
-        chunk = b""
+        chunk: Buffer = b""
         chunk_start = position
         while position + HEADER_BYTES <= size:
             at = position - chunk_start
             if at + HEADER_BYTES > len(chunk):
                 # The first look is short: most look-ups end within an index interval.
                 wanted = _HEADER_CHUNK_BYTES if chunk else 2 * self.index_interval_bytes
-                chunk = self.file.pread(max(HEADER_BYTES, min(wanted, size - position)), position)
+                chunk = pread(max(HEADER_BYTES, min(wanted, size - position)), position)
                 chunk_start, at = position, 0
             header = RecordBatchHeader.parse(chunk, at)
             yield BatchLocation(position, header.size_bytes, header)
@@ -401,68 +437,7 @@ class LogSegment:
 
     def checked_batches(self, position: int = 0) -> Iterator[tuple[BatchLocation, memoryview]]:
         """Follow the whole batches from `position` on; end before the first that is torn, damaged or out of order."""
-        chunk = b""
-        chunk_start = position
-        next_offset = self.base_offset
-        while position + HEADER_BYTES <= self.size:
-            at = position - chunk_start
-            available = len(chunk) - at
-            batch_size = (
-                int.from_bytes(chunk[at + 8 : at + 12], "big") + LOG_OVERHEAD if available >= LOG_OVERHEAD else 0
-            )
-            if available < HEADER_BYTES or batch_size > available:
-                if position + batch_size > self.size:
-                    return
-                chunk = self.file.pread(min(max(batch_size, _BATCH_CHUNK_BYTES), self.size - position), position)
-                chunk_start, at = position, 0
-                batch_size = int.from_bytes(chunk[8:12], "big") + LOG_OVERHEAD
-                if len(chunk) < batch_size <= self.size - position:
-                    chunk = self.file.pread(batch_size, position)
-            if batch_size < HEADER_BYTES or at + batch_size > len(chunk):
-                return
-            batch = memoryview(chunk)[at : at + batch_size]
-            header = RecordBatchHeader(*HEADER.unpack_from(batch))
-            if (
-                header.magic != MAGIC_V2
-                or header.base_offset < next_offset
-                or header.last_offset_delta < 0
-                or crc32c(batch[ATTRIBUTES:]) != header.crc
-            ):
-                return
-            yield BatchLocation(position, batch_size, header), batch
-            next_offset = header.last_offset + 1
-            position += batch_size
-
-    def first_record_not_before(self, timestamp_ms: int, start_offset: int) -> tuple[int, int, int] | None:
-        """Find the first record at or after `start_offset` whose timestamp is at least the given one.
-
-        Returns (timestamp, offset, leader epoch). The one batch that holds it is decoded; if its records cannot be, or
-        say other than its header (nobody looked at them when they came), the batch's first offset is returned:
-        whoever reads there learns what is wrong. So it is for a batch that is too large to be looked into meanwhile.
-        """
-        relative = self.time_index.offset_before(timestamp_ms)
-        start = self.offset_index.position_before(max(relative or 0, start_offset - self.base_offset))
-        for found in self.headers(start):
-            if found.header.max_timestamp_ms >= timestamp_ms and found.header.last_offset >= start_offset:
-                header = found.header
-                of_batch = (
-                    header.max_timestamp_ms,
-                    max(header.base_offset, start_offset),
-                    header.partition_leader_epoch,
-                )
-                if header.record_count > _LOOKED_AT_RECORDS_MAX:
-                    return of_batch
-                try:
-                    batch = self.file.pread(found.size_bytes, found.position)
-                    records = decode_records(batch, limit_bytes=_LOOKED_AT_BYTES_MAX)
-                except CorruptRecordsError:
-                    return of_batch
-                for record in records:
-                    if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                        if record.timestamp_ms > header.max_timestamp_ms or record.offset > header.last_offset:
-                            return of_batch
-                        return record.timestamp_ms, record.offset, header.partition_leader_epoch
-        return None
+        return checked_batches(self, position)
 
     # -- restoring
 
@@ -544,17 +519,16 @@ class LogSegment:
         time_index = self._read_index(TIME_INDEX_SUFFIX)
         parsed_offsets = None if offset_index is None else OffsetIndex.from_bytes(offset_index, self.size)
         parsed_times = None if time_index is None else TimeIndex.from_bytes(time_index)
-        if parsed_offsets is None or parsed_times is None:
-            rebuilt = self._rebuild_indexes()
+        if parsed_offsets is not None and parsed_times is not None:
+            self._indexes = (parsed_offsets, parsed_times)
+            if self._restore_after_indexes():
+                return self._indexes
+            # Else cut at an entry, by a power loss: it would do, but that times are missing, or look-ups slow.
+        rebuilt = self._rebuild_indexes()
+        self.is_rebuilt = True
+        if not self._is_twin:
             self.write_indexes()
-            return rebuilt
-        self._indexes = (parsed_offsets, parsed_times)
-        if not self._restore_after_indexes():
-            # Cut at an entry, by a power loss: it would do, but that times are missing, or look-ups slow.
-            rebuilt = self._rebuild_indexes()
-            self.write_indexes()
-            return rebuilt
-        return self._indexes
+        return rebuilt
 
     def _read_index(self, suffix: str) -> bytes | None:
         try:

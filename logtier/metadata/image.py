@@ -1,7 +1,7 @@
 """What a broker knows of its cluster: an immutable image of the metadata store, and the cache of the newest one."""
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -307,6 +307,7 @@ class MetadataCache:
         self._config = config
         self._image = MetadataImage()
         self._subscribers: list[Callable[[MetadataDelta], None]] = []
+        self._preparers: list[Callable[[MetadataDelta], Awaitable[None]]] = []
         self._derived: dict[Hashable, bytes] = {}
 
     @property
@@ -340,6 +341,25 @@ class MetadataCache:
     def subscribe(self, callback: Callable[[MetadataDelta], None]) -> None:
         """Call back, synchronously and in order of subscription, with every change from now on."""
         self._subscribers.append(callback)
+
+    def prepare_with(self, prepare: Callable[[MetadataDelta], Awaitable[None]]) -> None:
+        """Have a change waited for by whoever has much to do for it, before it is seen by anybody (see `advance`)."""
+        self._preparers.append(prepare)
+
+    async def advance(self, image: MetadataImage) -> None:
+        """As `publish`, once everything is prepared for it. Nobody publishes another image meanwhile.
+
+        What cannot be prepared the subscribers do without.
+        """
+        if self._preparers:
+            delta = metadata_delta(self._image, image)
+            for prepare in self._preparers:
+                try:
+                    await prepare(delta)
+                except Exception:
+                    # The change is durable: whatever is wrong, everybody has to know of it.
+                    log.exception("a change of metadata could not be prepared")
+        self.publish(image)
 
     def publish(self, image: MetadataImage) -> None:
         """Replace the image and tell the subscribers.

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -25,6 +25,7 @@ from logtier.runtime.disk import Disk, Lock
 
 log = logging.getLogger(__name__)
 
+_END_OFFSET: Final = "end_offset"
 _NODES_PER_ENTRY: Final = 1000
 _COMPACT_FACTOR: Final = 2
 _COMPACT_BYTES_MIN: Final = 1 << 20
@@ -38,7 +39,8 @@ class LocalMetadataStore:
     is one entry of the journal, so it is there as a whole or not at all.
 
     Files: `<directory>/journal` (see `journal`), `<directory>/.lock`. Each entry is a JSON list of changes:
-    `[path, data, version]` or, where the node is gone, `[path]`; data is Latin-1 text, so that JSON stays legible.
+    `[path, data, version]` or, where the node is gone, `[path]`; data is Latin-1 text, so that JSON stays legible. An
+    entry is one offset; a compacted journal says by an entry `{"end_offset": n}` how many there had been.
     """
 
     def __init__(self, directory: str, disk: Disk, on_failure: Callable[[str], None] | None = None) -> None:
@@ -54,6 +56,12 @@ class LocalMetadataStore:
         self._watches: list[tuple[str, WatchCallback]] = []
         self._failure: str | None = None
         self._compact_above_bytes = _COMPACT_BYTES_MIN
+        self._end_offset = 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset of the next durable change; what ends with the process (an ephemeral node) has none."""
+        return self._end_offset
 
     async def start(self) -> None:
         """Read the journal. StoreUnavailableError, in one line, for a folder that cannot be had or is damaged."""
@@ -61,7 +69,7 @@ class LocalMetadataStore:
             self._disk.makedirs(self._directory)
             self._lock = self._disk.lock(os.path.join(self._directory, ".lock"))
             for payload in self._journal.open():
-                self._tree.load(_decode(payload))
+                self._load(payload)
             if self._journal.size_bytes > self._compact_above_bytes:
                 self._compact()
         except BlockingIOError:
@@ -141,11 +149,21 @@ class LocalMetadataStore:
             persistent = self._persistent(prepared)
             if persistent:
                 await self._write(_encode(persistent))
+                self._end_offset += 1
             self._tree.load(prepared.changes.items())
             if self._journal.size_bytes > self._compact_above_bytes:
                 self._compact()
         self._notify(prepared.events)
         return prepared.versions
+
+    def _load(self, payload: bytes) -> None:
+        """Take over an entry of the journal."""
+        entry = orjson.loads(payload)
+        if isinstance(entry, dict):
+            self._end_offset = int(entry[_END_OFFSET])
+        else:
+            self._tree.load(_decode(entry))
+            self._end_offset += 1
 
     def _persistent(self, prepared: Prepared) -> list[tuple[str, Node | None]]:
         """The changes that the journal must know: those of ephemeral nodes end with the process anyway."""
@@ -179,7 +197,7 @@ class LocalMetadataStore:
         live_bytes = sum(map(len, payloads))
         if self._journal.size_bytes > _COMPACT_FACTOR * live_bytes:
             try:
-                self._journal.rewrite(payloads)
+                self._journal.rewrite([*payloads, orjson.dumps({_END_OFFSET: self._end_offset})])
             except OSError as error:
                 log.warning("%s: the metadata journal could not be compacted: %s", self._directory, error)
         self._compact_above_bytes = max(_COMPACT_BYTES_MIN, _COMPACT_FACTOR * (live_bytes + _COMPACT_BYTES_MIN))
@@ -206,8 +224,8 @@ def _encode(changes: Iterable[tuple[str, Node | None]]) -> bytes:
     )
 
 
-def _decode(payload: bytes) -> Iterable[tuple[str, Node | None]]:
-    for path, *rest in orjson.loads(payload):
+def _decode(changes: Iterable[Sequence[Any]]) -> Iterable[tuple[str, Node | None]]:
+    for path, *rest in changes:
         if rest:
             data, version = rest
             yield path, Node(data.encode("latin-1"), version)

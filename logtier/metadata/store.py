@@ -115,6 +115,11 @@ class MetadataStore(Protocol):
     same store. Operations of one session take effect in the order in which they were called.
     """
 
+    @property
+    def end_offset(self) -> int:
+        """The offset of the next durable change: each has one, they grow by one, and none is ever used again."""
+        ...
+
     async def start(self) -> None:
         """Open the session; before that nothing may be called."""
         ...

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from logtier.config import BrokerConfig, Listener
 from logtier.config.security import parse_ip_overrides
@@ -94,6 +95,11 @@ class Listeners:
     def limit_hosts(self, host_wait_ms: Callable[[str, int], int]) -> None:
         """Ask of each new connection's host, with the time, how long it waits until it is closed (0: it is welcome)."""
         self._limits.host_wait_ms = host_wait_ms
+
+    def report_unreadable(self, cannot_read: Callable[[Any, OSError], None]) -> None:
+        """Tell of each part of a response that the disk did not give: whose slice it was, and the disk's error."""
+        for server in self._servers:
+            server.on_unreadable = lambda error: cannot_read(error.owner, error.cause)
 
     def serve(self) -> None:
         """Take connections."""

@@ -14,7 +14,8 @@ from logtier.network.connection_limits import ConnectionLimits, ConnectionRules
 from logtier.network.request_memory import RequestMemory
 from logtier.protocol.errors import ProtocolViolationError
 from logtier.runtime.clock import Clock
-from logtier.runtime.network import Listener, Network, Part, Stream, TlsError
+from logtier.runtime.network import Listener, Network, Part, Stream, TlsError, UnreadableError
+from logtier.security.failure_lines import FailureLines
 from logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity, UnnamedCertificateError
 from logtier.security.sasl_session import ANONYMOUS, SaslSession
 
@@ -83,6 +84,9 @@ class Server:
         self._connections: set[ClientConnection] = set()
         self._listener: Listener | None = None
         self._idle_check: asyncio.TimerHandle | None = None
+        self._failures = FailureLines() if security.sasl is None else security.sasl.failures
+        #: Told when the disk did not give a part of a response.
+        self.on_unreadable: Callable[[UnreadableError], None] = lambda _: None
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
         """Open the port and return the bound address; clients wait until `serve`.
@@ -127,7 +131,7 @@ class Server:
             self._listener.pause(pause_ms / 1000)
         refusal = self._connection_limits.admit(listener, host)
         if refusal is not None:
-            logger.warning("refused a connection from %s: %s", host, refusal)
+            self.warn(host, "refused a connection from %s: %s", host, refusal)
             return False
         self._connections.add(connection)
         return True
@@ -138,6 +142,11 @@ class Server:
             self._connections.remove(connection)
             self._connection_limits.release(self._security.name, connection.peer_host)
 
+    def warn(self, host: str, message: str, *values: object) -> None:
+        """Log what was wrong with a connection; of many from one host only the first, and then how many there were."""
+        if self._failures.admit(host, self._clock.monotonic_ms()):
+            logger.warning(message, *values)
+
     def _schedule_idle_check(self) -> None:
         interval_s = min(REST_MS, max(1000, self._limits.idle_ms_max // 4)) / 1000
         self._idle_check = asyncio.get_running_loop().call_later(interval_s, self._check_idle)
@@ -145,6 +154,8 @@ class Server:
     def _check_idle(self) -> None:
         """Close connections that are silent for too long; take large buffers from those that rest."""
         now_ms = self._clock.monotonic_ms()
+        for address, count in self._failures.due(now_ms):
+            logger.warning("%d more failures of connections from %s were not logged", count, address)
         for connection in list(self._connections):
             if connection.is_idle_since(now_ms - self._limits.idle_ms_max):
                 connection.close()
@@ -221,7 +232,7 @@ class ClientConnection:
         try:
             self.principal = self.listener.name_of(certificate)
         except UnnamedCertificateError as error:
-            logger.warning("closed the connection of %s: %s", self.peer_host, error)
+            self._server.warn(self.peer_host, "closed the connection of %s: %s", self.peer_host, error)
             self.close()
         else:
             self._end_handshake()
@@ -250,8 +261,12 @@ class ClientConnection:
             self._memory.withdraw(self._admitted)
         self._release()
         self._end_handshake()
+        if isinstance(error, UnreadableError):
+            self._server.on_unreadable(error)
         if isinstance(error, TlsError):
-            logger.warning("closed the connection of %s to %s: %s", self.peer_host, self.listener.name, error)
+            self._server.warn(
+                self.peer_host, "closed the connection of %s to %s: %s", self.peer_host, self.listener.name, error
+            )
         elif error is not None:
             logger.info("connection of %s lost: %s", self.peer_host, error)
         if self._answering is not None:
@@ -301,7 +316,9 @@ class ClientConnection:
                     break
                 self._release()
                 response = self._dispatch(frame, self)
-                if isinstance(response, Awaitable):
+                if response.__class__ is list:  # first: to ask an abstract class takes longer
+                    self._stream.write(response)
+                elif isinstance(response, Awaitable):
                     self._await(response)
                 elif response is not None:
                     self._stream.write(response)
@@ -361,14 +378,11 @@ class ClientConnection:
 
     def _fail(self, error: Exception) -> None:
         """A request that cannot be answered ends its connection: one line, or a stack trace where the fault is ours."""
-        fault = None if isinstance(error, ProtocolViolationError) else error
-        logger.log(
-            logging.ERROR if fault else logging.WARNING,
-            "closed the connection of %s: %s",
-            self.peer_host,
-            error,
-            exc_info=fault,
-        )
+        message = "closed the connection of %s: %s"
+        if isinstance(error, ProtocolViolationError):
+            self._server.warn(self.peer_host, message, self.peer_host, error)
+        else:
+            logger.error(message, self.peer_host, error, exc_info=error)
         self.close()
 
     def _answer(self, answering: "asyncio.Future[Response]") -> None:
@@ -405,7 +419,8 @@ class ClientConnection:
 
     def _handshake_overdue(self) -> None:
         self._handshake = None
-        logger.warning(
+        self._server.warn(
+            self.peer_host,
             "closed the connection of %s to %s: no handshake within %d ms (connection.handshake.timeout.ms)",
             self.peer_host,
             self.listener.name,

@@ -5,7 +5,7 @@ Kafka's FetchResponse.json, versions 4-18: flexible from 12, topic ids instead o
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -39,6 +39,10 @@ class RecordFile(Protocol):
     """An open segment."""
 
     @property
+    def path(self) -> str:
+        """Its name, for messages."""
+
+    @property
     def size(self) -> int:
         """Bytes in the file."""
 
@@ -63,6 +67,14 @@ class RecordSlice(Protocol):
     @property
     def size(self) -> int:
         """Its bytes; 0 for no records."""
+
+
+#: What is to be done about records that the disk does not give.
+CannotRead = Callable[[RecordSlice, OSError], None]
+
+
+def _log_unreadable(records: RecordSlice, error: OSError) -> None:
+    logger.error("%s cannot be read at byte %d: %s", records.file.path, records.position, error)
 
 
 @dataclass(slots=True)  # not frozen: one is made of every partition of every fetch, and that doubles what it costs
@@ -98,6 +110,7 @@ def encode_fetch_response(
     error_code: ErrorCode = ErrorCode.none,
     session_id: int = 0,
     throttle_ms: int = 0,
+    cannot_read: CannotRead = _log_unreadable,
 ) -> list[Part]:
     """Make the parts of a Fetch response, length and header included.
 
@@ -105,6 +118,7 @@ def encode_fetch_response(
         topics: Name, id and partitions of each topic.
         session_id: The incremental fetch session (KIP-227), 0 for none.
         throttle_ms: How long the client's connection is not read, since it exceeded a quota.
+        cannot_read: Told of records that the disk does not give; their partition gets an error.
     """
     flexible = version >= FIRST_FLEXIBLE_VERSION
     parts: list[Part] = [b""]
@@ -121,7 +135,7 @@ def encode_fetch_response(
             head += compact_string(name) if flexible else string(name)
         head += compact_length(len(partitions)) if flexible else _COUNT.pack(len(partitions))
         for found in partitions:
-            fetched, copied = _copied(found)
+            fetched, copied = _copied(found, cannot_read)
             head += _partition_head(version, flexible, fetched)
             records = fetched.records
             if copied:
@@ -144,7 +158,7 @@ def encode_fetch_response(
     return parts
 
 
-def _copied(fetched: FetchedPartition) -> tuple[FetchedPartition, bytes]:
+def _copied(fetched: FetchedPartition, cannot_read: CannotRead) -> tuple[FetchedPartition, bytes]:
     """Read records that are few; a disk that does not give them makes an error of this partition alone."""
     records = fetched.records
     if records is None or not 0 < records.size <= COPIED_RECORDS_BYTES_MAX:
@@ -154,7 +168,7 @@ def _copied(fetched: FetchedPartition) -> tuple[FetchedPartition, bytes]:
         if len(data) != records.size:
             raise OSError(f"{len(data)} of {records.size} bytes are there")
     except OSError as error:
-        logger.error("partition %d: records cannot be read: %s", fetched.index, error)
+        cannot_read(records, error)
         return FetchedPartition(fetched.index, ErrorCode.kafka_storage_error), b""
     return fetched, data
 

@@ -104,9 +104,9 @@ def read_request(header: RequestHeader, frame: bytes | memoryview) -> Any:
         ProtocolViolationError: if the bytes are no such request.
     """
     position = header.body_offset
-    name = api_name(header.api_key)
     if header.api_key == PRODUCE_KEY:
         return _read_produce_request(header, memoryview(frame))
+    name = api_name(header.api_key)
     # kio reads from immutable bytes only.
     frame = bytes(frame)
     reader, flexible = _request_reader(header.api_key, header.api_version)
@@ -194,7 +194,7 @@ def _blank(annotation: Any) -> Any:
 @cache
 def has_throttle_time(api_key: int) -> bool:
     """Whether the responses of an API, of some version at least, tell how long the client has to wait."""
-    return "throttle_time" in _names_in_any_version(api_key, ())
+    return _is_in_any_version(api_key, (), "throttle_time")
 
 
 @cache
@@ -247,25 +247,29 @@ def _build(plan: _Plan, tree: Mapping[str, Any]) -> Any:
         if name in converters:
             converter = converters[name]
             arguments[name] = value if converter is None or value is None else converter(value)
-        elif name not in _names_in_any_version(plan.api_key, plan.path):
+        elif not _is_in_any_version(plan.api_key, plan.path, name):
             raise TypeError(f"{plan.entity.__name__} has no field {name!r} in any version")
     return plan.entity(**arguments)
 
 
 @cache
-def _names_in_any_version(api_key: int, path: tuple[str, ...]) -> frozenset[str]:
-    """The fields that stand at one place of a response in one version or another."""
-    names: set[str] = set()
-    for version in schema_name_map[api_key_map[api_key]]:
-        kind: Any = _response_class(api_key, version)
-        for step in path:
-            found = [field.type for field in fields(kind) if field.name == step]
-            kind = inner_type(found[0])[0] if found else None
-            if kind is None:
-                break
-        if kind is not None:
-            names.update(field.name for field in fields(kind))
-    return frozenset(names)
+def _is_in_any_version(api_key: int, path: tuple[str, ...], name: str) -> bool:
+    """Whether a field stands at this place of a response in one version or another.
+
+    The newest version is asked first: it has nearly every field, and each version that is asked has to be imported.
+    """
+    versions = sorted(schema_name_map[api_key_map[api_key]], reverse=True)
+    return any(name in _names(api_key, version, path) for version in versions)
+
+
+@cache
+def _names(api_key: int, version: int, path: tuple[str, ...]) -> frozenset[str]:
+    kind: Any = _response_class(api_key, version)
+    for step in path:
+        kind = next((inner_type(field.type)[0] for field in fields(kind) if field.name == step), None)
+        if kind is None:
+            return frozenset()
+    return frozenset(field.name for field in fields(kind))
 
 
 def _converter(field: Any, api_key: int, path: tuple[str, ...]) -> Callable[[Any], Any] | None:

@@ -83,5 +83,5 @@ def skip_tagged_fields(frame: bytes | memoryview, position: int) -> int:
         size, position = read_unsigned_varint(frame, position)
         position += size
         if position > len(frame):
-            raise ValueError("a tagged field is longer than the request")
+            raise ValueError("a tagged field is longer than what is left")
     return position

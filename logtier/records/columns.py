@@ -6,7 +6,8 @@ raise CorruptRecordsError with the partition and the batch's offset.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,16 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from logtier.records import columns_kernels as kernels
-from logtier.records.batch import ATTRIBUTES, COMPRESSION_MASK, CONTROL, DECOMPRESSED_BYTES_MAX, Record, build_batch
+from logtier.records.batch import (
+    ATTRIBUTES,
+    COMPRESSION_MASK,
+    CONTROL,
+    DECOMPRESSED_BYTES_MAX,
+    PRODUCER_ID,
+    TRANSACTIONAL,
+    Record,
+    build_batch,
+)
 from logtier.records.batch import RECORDS as HEADER_BYTES
 from logtier.records.compression import Buffer, CorruptRecordsError, decompress
 
@@ -30,6 +40,7 @@ GROUP_BYTES = 16 << 20
 
 _KEY_VALUE_HEADERS = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _Ints = npt.NDArray[np.int64]
+_PRODUCER_ID = struct.Struct(">q")
 
 
 def column_schema(*, include_headers: bool = False) -> pa.Schema:
@@ -64,12 +75,14 @@ def decode_columns(
     start_offset: int = 0,
     end_offset: int = 2**63 - 1,
     include_headers: bool = False,
+    aborted: Sequence[tuple[int, int]] = (),
     rows_max: int = ROWS_MAX,
 ) -> Iterator[pa.RecordBatch]:
     """Decodes whole record batches to Arrow, only the records with offsets in [start_offset, end_offset).
 
     Batches outside of the range are passed over; a part of a batch at the end (as fetches have) is ignored; control
-    batches are skipped. CRCs of all decoded batches are checked.
+    batches are skipped, and so are those of the `aborted` transactions, (producer id, first offset) as the fetch told
+    them. CRCs of all decoded batches are checked.
     """
     if len(records) < HEADER_BYTES:
         return
@@ -88,6 +101,8 @@ def decode_columns(
         raise _corrupt(where, table, int(overlapping[0]) + 1, kernels.BAD_OFFSET)
     wanted = (last >= start_offset) & (table[:, kernels.BASE_OFFSET] < end_offset) & (table[:, kernels.COUNT] > 0)
     wanted &= (table[:, kernels.CODEC_AND_FLAGS] & CONTROL) == 0
+    if aborted:
+        wanted &= ~_aborted_batches(memoryview(records), table, aborted)
     table = table[wanted]
     _check_crcs(memoryview(records), table, where)
     constants = _Constants(topic, partition)
@@ -101,6 +116,28 @@ def decode_columns(
 def _corrupt(where: str, table: _Ints, row: int, code: int) -> CorruptRecordsError:
     offset = int(table[row, kernels.BASE_OFFSET])
     return CorruptRecordsError(f"{where}: the record batch at offset {offset} is corrupt: {kernels.ERRORS[code]}")
+
+
+def _aborted_batches(records: memoryview, table: _Ints, aborted: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
+    """Which of the scanned batches belong to aborted transactions.
+
+    A producer has one transaction at a time in a partition: from an aborted one's first offset on, its batches are to
+    be left out until its next marker, which can only be the one that aborted it.
+    """
+    left_out = np.zeros(len(table), np.bool_)
+    flags = table[:, kernels.CODEC_AND_FLAGS]
+    last = table[:, kernels.BASE_OFFSET] + table[:, kernels.LAST_OFFSET_DELTA]
+    coming = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
+    producers: set[int] = set()
+    for row in np.flatnonzero(flags & (TRANSACTIONAL | CONTROL)).tolist():
+        while coming and coming[-1][1] <= last[row]:
+            producers.add(coming.pop()[0])
+        (producer_id,) = _PRODUCER_ID.unpack_from(records, int(table[row, kernels.BATCH_START]) + PRODUCER_ID)
+        if flags[row] & CONTROL:
+            producers.discard(producer_id)
+        else:
+            left_out[row] = producer_id in producers
+    return left_out
 
 
 def _check_crcs(records: memoryview, table: _Ints, where: str) -> None:

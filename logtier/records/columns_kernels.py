@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from logtier.records.columns_compiled import kernel
+from logtier.records.field_kernels import i32, i64, put_varint, u32, varint, varint_size
 
 __all__ = [
     "BASE_OFFSET",
@@ -43,7 +44,6 @@ __all__ = [
 # numba's machine integers; typed Any because Python's own are meant to mix with them.
 _I64: Any = np.int64
 _U64: Any = np.uint64
-_U8: Any = np.uint8
 
 # The fields of a scanned batch: columns of an int64 table with one row a batch.
 BATCH_START = 0
@@ -87,33 +87,12 @@ ERRORS = {
 
 
 @kernel
-def _u32(data: Any, position: int) -> Any:
-    return (
-        (_I64(data[position]) << 24)
-        | (_I64(data[position + 1]) << 16)
-        | (_I64(data[position + 2]) << 8)
-        | _I64(data[position + 3])
-    )
-
-
-@kernel
-def _i32(data: Any, position: int) -> Any:
-    value = _u32(data, position)
-    return value - ((value >> 31) << 32)
-
-
-@kernel
-def _i64(data: Any, position: int) -> Any:
-    return (_i32(data, position) << 32) | _u32(data, position + 4)
-
-
-@kernel
 def count_batches(data: Any) -> int:
     """How many whole batches the bytes hold (a part of one at the end is usual in a fetch), or an error code."""
     position = 0
     count = 0
     while len(data) - position >= _HEADER_BYTES:
-        length = _i32(data, position + 8)
+        length = i32(data, position + 8)
         if length < _LENGTH_MIN:
             return BAD_LENGTH
         if length > len(data) - position - _LOG_OVERHEAD:
@@ -128,22 +107,22 @@ def scan_batches(data: Any, table: Any) -> tuple[int, int]:
     """Fills the table from the headers of the batches that `count_batches` counted; returns (code or 0, row)."""
     position = 0
     for row in range(len(table)):
-        length = _i32(data, position + 8)
+        length = i32(data, position + 8)
         table[row, BATCH_START] = position
         table[row, BATCH_END] = position + _LOG_OVERHEAD + length
         table[row, RECORDS_START] = position + _HEADER_BYTES
         table[row, RECORDS_END] = position + _LOG_OVERHEAD + length
-        base_offset = _i64(data, position)
+        base_offset = i64(data, position)
         table[row, BASE_OFFSET] = base_offset
         if data[position + 16] != 2:
             return BAD_MAGIC, row
-        table[row, CRC] = _u32(data, position + 17)
+        table[row, CRC] = u32(data, position + 17)
         table[row, CODEC_AND_FLAGS] = (_I64(data[position + 21]) << 8) | _I64(data[position + 22])
-        last_delta = _i32(data, position + 23)
+        last_delta = i32(data, position + 23)
         table[row, LAST_OFFSET_DELTA] = last_delta
-        table[row, BASE_TIMESTAMP] = _i64(data, position + 27)
-        table[row, MAX_TIMESTAMP] = _i64(data, position + 35)
-        count = _i32(data, position + 57)
+        table[row, BASE_TIMESTAMP] = i64(data, position + 27)
+        table[row, MAX_TIMESTAMP] = i64(data, position + 35)
+        count = i32(data, position + 57)
         table[row, COUNT] = count
         if base_offset < 0 or last_delta < 0 or base_offset > _I64(0x7FFFFFFFFFFFFFFF) - last_delta - 1:
             return BAD_OFFSET, row
@@ -151,26 +130,6 @@ def scan_batches(data: Any, table: Any) -> tuple[int, int]:
             return BAD_COUNT, row
         position += _LOG_OVERHEAD + length
     return 0, 0
-
-
-@kernel
-def _varint(data: Any, position: int, end: int) -> tuple[Any, Any]:
-    """A zigzag varint of at most ten bytes and the position behind it, or a negative position."""
-    if position < end:
-        byte = data[position]
-        if byte < 128:
-            value = _I64(byte)
-            return (value >> 1) ^ -(value & 1), position + 1
-    raw = _U64(0)
-    shift = _U64(0)
-    while position < end and shift < _U64(70):
-        byte = data[position]
-        position += 1
-        raw |= _U64(byte & 0x7F) << shift
-        if byte < 128:
-            return _I64(raw >> _U64(1)) ^ -_I64(raw & _U64(1)), position
-        shift += _U64(7)
-    return _I64(0), -1
 
 
 @kernel
@@ -206,27 +165,27 @@ def decode_batches(
         append_time = (table[batch, CODEC_AND_FLAGS] & _LOG_APPEND_TIME) != 0
         last_delta = _I64(-1)
         for _ in range(count):
-            length, position = _varint(data, position, records_end)
+            length, position = varint(data, position, records_end)
             if position < 0:
                 return TRUNCATED, batch
             if length < _RECORD_BYTES_MIN - 1 or length > records_end - position:
                 return BAD_LENGTH, batch
             end = position + length
             position += 1  # attributes: unused
-            delta, position = _varint(data, position, end)
+            delta, position = varint(data, position, end)
             if position < 0:
                 return TRUNCATED, batch
             timestamp = table[batch, MAX_TIMESTAMP] if append_time else base_timestamp + delta
             timestamps_us[row] = min(max(timestamp, -_TIMESTAMP_MS_MAX), _TIMESTAMP_MS_MAX) * 1000
             timestamp_types[row] = 1 if append_time else 0
-            delta, position = _varint(data, position, end)
+            delta, position = varint(data, position, end)
             if position < 0:
                 return TRUNCATED, batch
             if delta <= last_delta or delta > table[batch, LAST_OFFSET_DELTA]:
                 return BAD_OFFSET, batch
             last_delta = delta
             offsets[row] = table[batch, BASE_OFFSET] + delta
-            size, position = _varint(data, position, end)
+            size, position = varint(data, position, end)
             if position < 0:
                 return TRUNCATED, batch
             if size < -1 or size > end - position:
@@ -237,7 +196,7 @@ def decode_batches(
                 position += size
             key_valid[row] = size >= 0
             key_offsets[row + 1] = key_end
-            size, position = _varint(data, position, end)
+            size, position = varint(data, position, end)
             if position < 0:
                 return TRUNCATED, batch
             if size < -1 or size > end - position:
@@ -262,7 +221,7 @@ def count_headers(data: Any, header_ranges: Any, start: int, end: int, list_offs
     """Fills the list offsets of rows [start, end), whose headers lie in `data`; returns an error code or 0."""
     total = _I64(list_offsets[start])
     for row in range(start, end):
-        count, position = _varint(data, header_ranges[row, 0], header_ranges[row, 1])
+        count, position = varint(data, header_ranges[row, 0], header_ranges[row, 1])
         if position < 0:
             return TRUNCATED
         if count < 0 or count * 2 > header_ranges[row, 1] - position:
@@ -293,9 +252,9 @@ def decode_headers(
     value_end = value_offsets[at]
     for row in range(start, end):
         limit = header_ranges[row, 1]
-        count, position = _varint(data, header_ranges[row, 0], limit)
+        count, position = varint(data, header_ranges[row, 0], limit)
         for _ in range(count):
-            size, position = _varint(data, position, limit)
+            size, position = varint(data, position, limit)
             if position < 0:
                 return TRUNCATED
             if size < 0 or size > limit - position:
@@ -304,7 +263,7 @@ def decode_headers(
             key_end += size
             position += size
             key_offsets[at + 1] = key_end
-            size, position = _varint(data, position, limit)
+            size, position = varint(data, position, limit)
             if position < 0:
                 return TRUNCATED
             if size < -1 or size > limit - position:
@@ -397,27 +356,6 @@ def order_by_partition(partitions: Any, starts: Any, order: Any) -> None:
 
 
 @kernel
-def _varint_size(value: int) -> Any:
-    raw = _U64((value << 1) ^ (value >> 63))
-    size = 1
-    while raw >= _U64(128):
-        raw >>= _U64(7)
-        size += 1
-    return size
-
-
-@kernel
-def _put_varint(out: Any, position: int, value: int) -> Any:
-    raw = _U64((value << 1) ^ (value >> 63))
-    while raw >= _U64(128):
-        out[position] = _U8((raw & _U64(0x7F)) | _U64(0x80))
-        position += 1
-        raw >>= _U64(7)
-    out[position] = _U8(raw)
-    return position + 1
-
-
-@kernel
 def encode_rows(
     order: Any,
     start: int,
@@ -460,42 +398,42 @@ def encode_rows(
             header_end = _I64(list_offsets[row + 1])
         size = (
             1
-            + _varint_size(timestamp_delta)
-            + _varint_size(offset_delta)
-            + _varint_size(key_size)
+            + varint_size(timestamp_delta)
+            + varint_size(offset_delta)
+            + varint_size(key_size)
             + max(key_size, 0)
-            + _varint_size(value_size)
+            + varint_size(value_size)
             + max(value_size, 0)
-            + _varint_size(header_end - header_start)
+            + varint_size(header_end - header_start)
         )
         for header in range(header_start, header_end):
             header_key_size = _I64(header_key_offsets[header + 1] - header_key_offsets[header])
             header_value_size = _I64(-1)
             if header_value_valid[header]:
                 header_value_size = _I64(header_value_offsets[header + 1] - header_value_offsets[header])
-            size += _varint_size(header_key_size) + header_key_size
-            size += _varint_size(header_value_size) + max(header_value_size, 0)
-        needed = position + _varint_size(size) + size
+            size += varint_size(header_key_size) + header_key_size
+            size += varint_size(header_value_size) + max(header_value_size, 0)
+        needed = position + varint_size(size) + size
         if index > start and needed > bytes_target:
             return index - start, position, max_timestamp
         if needed > len(out):
             return 0, needed, 0
-        position = _put_varint(out, position, size)
+        position = put_varint(out, position, size)
         out[position] = 0  # attributes
-        position = _put_varint(out, position + 1, timestamp_delta)
-        position = _put_varint(out, position, offset_delta)
-        position = _put_varint(out, position, key_size)
+        position = put_varint(out, position + 1, timestamp_delta)
+        position = put_varint(out, position, offset_delta)
+        position = put_varint(out, position, key_size)
         if key_size > 0:
             out[position : position + key_size] = key_data[key_offsets[row] : key_offsets[row + 1]]
             position += key_size
-        position = _put_varint(out, position, value_size)
+        position = put_varint(out, position, value_size)
         if value_size > 0:
             out[position : position + value_size] = value_data[value_offsets[row] : value_offsets[row + 1]]
             position += value_size
-        position = _put_varint(out, position, header_end - header_start)
+        position = put_varint(out, position, header_end - header_start)
         for header in range(header_start, header_end):
             header_key_size = _I64(header_key_offsets[header + 1] - header_key_offsets[header])
-            position = _put_varint(out, position, header_key_size)
+            position = put_varint(out, position, header_key_size)
             out[position : position + header_key_size] = header_key_data[
                 header_key_offsets[header] : header_key_offsets[header + 1]
             ]
@@ -503,7 +441,7 @@ def encode_rows(
             header_value_size = _I64(-1)
             if header_value_valid[header]:
                 header_value_size = _I64(header_value_offsets[header + 1] - header_value_offsets[header])
-            position = _put_varint(out, position, header_value_size)
+            position = put_varint(out, position, header_value_size)
             if header_value_size > 0:
                 out[position : position + header_value_size] = header_value_data[
                     header_value_offsets[header] : header_value_offsets[header + 1]

@@ -32,6 +32,9 @@ _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_UNCOMPRESSED_BLOCK = 0x8000_0000
 _LZ4_END_MARK = b"\x00\x00\x00\x00"
 
+#: As Kafka has it, this level is no level of lz4's slow, thorough compressor, but stands for the fast one.
+LZ4_DEFAULT_LEVEL = 9
+
 # First guess of the decompressed size; the output grows from there, so that honest small batches stay cheap.
 _GUESS_RATIO = 6
 _GUESS_BYTES_MIN = 16 * 1024
@@ -49,7 +52,7 @@ class OverlargeRecordsError(CorruptRecordsError):
 def compress(codec: int, data: Buffer, *, level: int | None = None) -> bytes:
     """Return `data` compressed by `codec` (one of CODECS' values) in the framing that Kafka clients expect.
 
-    `level` counts for gzip (1 to 9) and zstd (-131072 to 22); None is the default of Kafka's clients.
+    `level` counts for gzip (1 to 9), lz4 (1 to 17) and zstd (-131072 to 22); None is the default of Kafka's clients.
     """
     if codec == NONE:
         return bytes(data)
@@ -58,7 +61,11 @@ def compress(codec: int, data: Buffer, *, level: int | None = None) -> bytes:
     if codec == SNAPPY:
         return b"".join(_snappy_frame(memoryview(data)))
     if codec == LZ4:
-        return b"".join(_lz4_frame(memoryview(data)))
+        if level is None or level == LZ4_DEFAULT_LEVEL:
+            return b"".join(_lz4_frame(memoryview(data)))
+        frame = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+        frame.compress(bytes(data))
+        return bytes(frame.finish())
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
     raise CorruptRecordsError(f"unknown compression codec {codec}")

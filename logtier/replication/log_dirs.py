@@ -11,6 +11,7 @@ from logtier.log.log_folders import FILE_NAME_BYTES_MAX, future_folder_name
 from logtier.log.log_manager import LogManager
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.replication.copy_throttle import CopyThrottle
 from logtier.replication.replica_move import MoveInterruptedError, ReplicaMove
 from logtier.runtime.clock import Clock
 
@@ -62,6 +63,16 @@ class LogDirs:
         self._replicas = replicas
         self._clock = clock
         self._moves: dict[TopicPartition, tuple[ReplicaMove, asyncio.Task[None]]] = {}
+        self._throttle = CopyThrottle()
+
+    def limit_moves(self, bytes_per_second: int) -> None:
+        """Have all moves together copy no faster from now on (`replica.alter.log.dirs.io.max.bytes.per.second`)."""
+        self._throttle.change_rate(bytes_per_second, self._clock.monotonic_ms())
+
+    @property
+    def metadata_directory_id(self) -> str:
+        """The id of the folder that has the cluster's metadata: the first one."""
+        return self._log_manager.directories[0].directory_id
 
     def describe(self, wanted: Collection[TopicPartition] | None) -> list[LogDirDescription]:
         """Every folder of `log.dirs` with the replicas in it, or those of them that are wanted."""
@@ -140,7 +151,7 @@ class LogDirs:
         self._moves[topic_partition] = (move, asyncio.create_task(self._run(move)))
 
     def _move(self, topic_partition: TopicPartition, directory: LogDirectory) -> ReplicaMove:
-        return ReplicaMove(topic_partition, self._log_manager, directory, self._clock.now_ms)
+        return ReplicaMove(topic_partition, self._log_manager, directory, self._clock, self._throttle)
 
     async def _run(self, move: ReplicaMove) -> None:
         topic_partition, directory = move.topic_partition, move.directory

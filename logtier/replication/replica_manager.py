@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from logtier.config import TopicConfig
+from logtier.log.folder_work import NewLog
 from logtier.log.log import AppendInfo, Log, LogSlice
 from logtier.log.log_manager import LogManager
 from logtier.log.partition_metadata import NO_TOPIC_ID
@@ -14,15 +15,17 @@ from logtier.log.recompression import PRODUCER
 from logtier.log.transaction_index import AbortedTransaction
 from logtier.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.fetch_response import FetchedPartition
+from logtier.protocol.fetch_response import FetchedPartition, RecordSlice
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import CorruptRecordsError
+from logtier.replication.cold_reads import ColdRead, warm
 from logtier.replication.delayed_fetch import DelayedFetch, Fetched, FetchPartition, is_satisfied
 from logtier.replication.flush_wait import wait_flushed
 from logtier.replication.log_dirs import LogDirs
 from logtier.replication.partition import Partition
 from logtier.replication.purgatory import CallLater, Purgatory
 from logtier.runtime.clock import Clock
+from logtier.runtime.read_ahead import ReadAhead
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +49,11 @@ class ReplicaManager:
         log_manager: LogManager,
         clock: Clock,
         call_later: CallLater,
+        read_ahead: ReadAhead | None = None,
     ) -> None:
+        """Without `read_ahead` look-ups of fetches may wait for the device."""
         self._broker_id = broker_id
+        self._read_ahead = read_ahead
         self._topic_config = topic_config
         self._log_manager = log_manager
         self._clock = clock
@@ -57,6 +63,8 @@ class ReplicaManager:
         #: Replicas whose log is in a folder that is offline: until the next start, or their deletion.
         self._offline: set[TopicPartition] = set()
         self._purgatory = Purgatory(call_later)
+        # Who makes logs beside the event loop: one at a time.
+        self._making = asyncio.Lock()
         #: Topics that have a codec of their own (`compression.type`).
         self.recompressing_topics: set[str] = set()
         #: Topics whose records must have keys (`cleanup.policy`).
@@ -95,8 +103,9 @@ class ReplicaManager:
         for topic in delta.deleted:
             self.recompressing_topics.discard(topic.name)
             self.compacted_topics.discard(topic.name)
-            for index in range(len(topic.partitions)):
-                self._remove(TopicPartition(topic.name, index))
+        self._remove(
+            [TopicPartition(topic.name, index) for topic in delta.deleted for index in range(len(topic.partitions))]
+        )
         first_error: OSError | None = None
         for topic in (*delta.created, *delta.changed):
             try:
@@ -106,15 +115,36 @@ class ReplicaManager:
         if first_error is not None:
             raise first_error
 
-    def make_missing_logs(self) -> None:
+    async def prepare(self, delta: MetadataDelta) -> None:
+        """Make the logs that a change of the metadata asks for, beside the event loop: `apply` then takes them over."""
+        wanted = []
+        for topic in (*delta.created, *delta.changed):
+            config = self._topic_config(topic)
+            for index, state in enumerate(topic.partitions):
+                key = TopicPartition(topic.name, index)
+                if self._broker_id in state.replicas and key not in self._partitions and key not in self._offline:
+                    wanted.append(NewLog(key, topic.topic_id, config))
+        if wanted:
+            async with self._making:
+                await self._log_manager.make(wanted)
+
+    async def make_missing_logs(self) -> None:
         """Try once more to make the logs that the disk did not take (it was full, perhaps)."""
-        for topic in {topic.name: topic for topic in self._missing.values()}.values():
-            try:
-                self._apply_topic(topic)
-            except OSError as error:
-                logger.error("topic %s has partitions without a log: %s", topic.name, error)
-            else:
-                logger.info("topic %s has all its logs now", topic.name)
+        if not self._missing:
+            return
+        async with self._making:
+            await self._log_manager.make(
+                [NewLog(key, topic.topic_id, self._topic_config(topic)) for key, topic in self._missing.items()]
+            )
+            # Those that are still missing: a topic may have gone meanwhile.
+            for topic in {topic.name: topic for topic in self._missing.values()}.values():
+                try:
+                    self._apply_topic(topic)
+                except OSError as error:
+                    logger.error("topic %s has partitions without a log: %s", topic.name, error)
+                else:
+                    logger.info("topic %s has all its logs now", topic.name)
+            self._log_manager.discard_made()
 
     @property
     def has_offline(self) -> bool:
@@ -347,14 +377,26 @@ class ReplicaManager:
         )
 
     def fetch(
-        self, wanted: Sequence[FetchPartition], *, bytes_max: int, bytes_min: int, wait_ms_max: int
+        self,
+        wanted: Sequence[FetchPartition],
+        *,
+        bytes_max: int,
+        bytes_min: int,
+        wait_ms_max: int,
+        may_wait: bool = False,
     ) -> Fetched | asyncio.Future[Fetched]:
         """Read several partitions, now or when there is enough.
+
+        Args:
+            may_wait: Whether look-ups may wait for the device on this thread.
 
         Returns:
             The partitions in the order asked for, or a future of them; cancel it if the client is gone.
         """
-        fetched = self._read_all(wanted, bytes_max)
+        cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []
+        fetched = self._read_all(wanted, bytes_max, cold)
+        if cold:
+            return asyncio.ensure_future(self._fetch_cold(cold, wanted, bytes_max, bytes_min, wait_ms_max))
         if wait_ms_max <= 0 or not wanted or is_satisfied(fetched, bytes_min):
             return fetched
         future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
@@ -363,13 +405,36 @@ class ReplicaManager:
         future.add_done_callback(lambda done: watch.forget() if done.cancelled() else None)
         return future
 
-    def _read_all(self, wanted: Iterable[FetchPartition], bytes_max: int) -> Fetched:
-        """Share `bytes_max` out in the order of the request; the first batch found comes whole (KIP-74)."""
+    async def _fetch_cold(
+        self,
+        cold: Sequence[ColdRead],
+        wanted: Sequence[FetchPartition],
+        bytes_max: int,
+        bytes_min: int,
+        wait_ms_max: int,
+    ) -> Fetched:
+        assert self._read_ahead is not None
+        await warm(cold, self._read_ahead)
+        fetched = self.fetch(wanted, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max, may_wait=True)
+        return fetched if isinstance(fetched, list) else await fetched
+
+    def cannot_read(self, records: RecordSlice, error: OSError) -> None:
+        """What a read has found could not be sent: the disk does not give it. Its folder may go offline for that."""
+        logger.error("%s cannot be read at byte %d: %s", records.file.path, records.position, error)
+        self._log_manager.observe(records.file.path, error)
+
+    def _read_all(
+        self, wanted: Iterable[FetchPartition], bytes_max: int, cold: list[ColdRead] | None = None
+    ) -> Fetched:
+        """Share `bytes_max` out in the order of the request; the first batch found comes whole (KIP-74).
+
+        With `cold` nothing waits for the device: that gets the reads that would, and what is returned lacks them.
+        """
         found = []
         left = bytes_max
         nothing_yet = True
         for each in wanted:
-            fetched = self._read_one(each, min(left, each.bytes_max), nothing_yet)
+            fetched = self._read_one(each, min(left, each.bytes_max), nothing_yet, cold)
             size = fetched.size
             if size:
                 nothing_yet = False
@@ -377,7 +442,9 @@ class ReplicaManager:
             found.append(fetched)
         return found
 
-    def _read_one(self, wanted: FetchPartition, bytes_max: int, min_one_batch: bool) -> FetchedPartition:
+    def _read_one(
+        self, wanted: FetchPartition, bytes_max: int, min_one_batch: bool, cold: list[ColdRead] | None
+    ) -> FetchedPartition:
         index = wanted.topic_partition.partition
         if wanted.error_code:
             return FetchedPartition(index, wanted.error_code)
@@ -399,12 +466,19 @@ class ReplicaManager:
                 if not log.log_start_offset <= wanted.offset <= log.log_end_offset:
                     raise KafkaError(ErrorCode.offset_out_of_range)
             else:
-                records = log.read(wanted.offset, bytes_max, upper_bound_offset=bound, min_one_batch=min_one_batch)
+                may_wait = cold is None
+                records = log.read(
+                    wanted.offset, bytes_max, upper_bound_offset=bound, min_one_batch=min_one_batch, may_wait=may_wait
+                )
                 if aborted is not None and records.size:
-                    aborted = log.aborted_transactions(wanted.offset, min(bound, log.end_of_slice(records)))
+                    end_offset = min(bound, log.end_of_slice(records))
+                    aborted = log.aborted_transactions(wanted.offset, end_offset, may_wait=may_wait)
         except KafkaError as error:
             return FetchedPartition(index, error.code, log_start_offset=log.log_start_offset)
         except (OSError, CorruptRecordsError) as error:
+            if cold is not None and isinstance(error, BlockingIOError):
+                cold.append(ColdRead(log, wanted.offset, bytes_max, bound, min_one_batch, wanted.is_read_committed))
+                return FetchedPartition(index, ErrorCode.none)
             # Concerns this partition alone; above all, it must not reach a producer who has just woken this fetch.
             logger.error("%s cannot be read at offset %d: %s", wanted.topic_partition, wanted.offset, error)
             damaged = isinstance(error, CorruptRecordsError)
@@ -429,7 +503,7 @@ class ReplicaManager:
         for index, state in enumerate(topic.partitions):
             key = TopicPartition(topic.name, index)
             if self._broker_id not in state.replicas:
-                self._remove(key)
+                self._remove([key])
                 continue
             partition = self._partitions.get(key)
             if partition is None and key in self._offline:
@@ -443,21 +517,22 @@ class ReplicaManager:
                     continue
                 self._missing.pop(key, None)
                 partition = self._partitions[key] = Partition(key, self._broker_id, log)
-            partition.log.config = config
+            if partition.log.config is not config:
+                partition.log.config = config
             partition.update(state.leader, state.leader_epoch, state.replicas, state.isr)
         if first_error is not None:
             raise first_error
 
-    def _remove(self, topic_partition: TopicPartition) -> None:
-        self._missing.pop(topic_partition, None)
-        self._offline.discard(topic_partition)
-        self.log_dirs.cancel(topic_partition)
-        if self._partitions.pop(topic_partition, None) is not None:
-            try:
-                self._log_manager.delete(topic_partition)
-            except OSError as error:
-                # Nobody reads it any more, and the next start removes it.
-                logger.error("the log of %s is not moved away: %s", topic_partition, error)
+    def _remove(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        gone = []
+        for topic_partition in topic_partitions:
+            self._missing.pop(topic_partition, None)
+            self._offline.discard(topic_partition)
+            self.log_dirs.cancel(topic_partition)
+            if self._partitions.pop(topic_partition, None) is not None:
+                gone.append(topic_partition)
+        self._log_manager.delete(*gone)
+        for topic_partition in gone:
             # Those who wait for it learn that it is gone.
             self._purgatory.check(topic_partition)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Final
 
@@ -15,8 +15,11 @@ from logtier.log.replica_folders import Replaces, write_marker
 from logtier.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment, segment_name
 from logtier.protocol.errors import KafkaError
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.replication.copy_throttle import CopyThrottle
 from logtier.replication.flush_wait import wait_flushed
-from logtier.runtime.disk import Completion, Disk, File
+from logtier.runtime.clock import Clock
+from logtier.runtime.completed import completed
+from logtier.runtime.disk import Disk, File
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,8 @@ _CATCH_UP_BYTES: Final = 256 * 1024
 # More than this in the segment that is written to: it is rolled, so that it can be copied beside the event loop.
 _TAIL_BYTES_MAX: Final = 16 * 1024 * 1024
 _ROLLS_MAX: Final = 10
+# What is read at a time to find out whether a file can be read.
+_READ_BYTES: Final = 1024 * 1024
 # Segments that are held open, with their indexes, while they wait to be copied.
 _SEGMENTS_OPEN: Final = 16
 # Syncs of the copy while the log goes on growing; the rest is then synced with the log standing still.
@@ -50,8 +55,10 @@ class ReplicaMove:
         topic_partition: TopicPartition,
         log_manager: LogManager,
         directory: LogDirectory,
-        now_ms: Callable[[], int],
+        clock: Clock,
+        throttle: CopyThrottle,
     ) -> None:
+        """`throttle` is shared by all moves."""
         self.topic_partition = topic_partition
         self.directory = directory
         #: Whether an end leaves the folder, by which the next start knows that there was a move.
@@ -61,7 +68,9 @@ class ReplicaMove:
         self._source = log_manager.logs[topic_partition]
         self._log_manager = log_manager
         self._disk: Disk = log_manager.disk
-        self._now_ms = now_ms
+        self._now_ms = clock.now_ms
+        self._monotonic_ms = clock.monotonic_ms
+        self._throttle = throttle
         # The end of the last segment that is copied.
         self._copied_end: int | None = None
         self._future: Log | None = None
@@ -139,18 +148,48 @@ class ReplicaMove:
         return closed
 
     async def _copy_segment(self, segment: LogSegment, file: File, size: int, indexes: list[File]) -> None:
-        path = f"{self._path}/{segment_name(segment.base_offset)}{LOG_SUFFIX}"
+        async for copied in self._copy_file(file, f"{segment_name(segment.base_offset)}{LOG_SUFFIX}", size):
+            self.copied_bytes += copied
+        for index in indexes:
+            async for _ in self._copy_file(index, index.path.rpartition("/")[2], index.size):
+                pass
+
+    async def _copy_file(self, file: File, name: str, size: int) -> AsyncIterator[int]:
+        """Copy a file in parts, as fast as may be; yield the size of each."""
+        path = f"{self._path}/{name}"
         position = 0
         while True:
-            part = min(_COPY_BYTES, size - position)
-            await self._in_background(partial(self._disk.copy, file, path, position, part))
+            part = await self._allowed(min(_COPY_BYTES, size - position))
+            try:
+                await self._in_background(partial(self._disk.copy, file, path, position, part))
+            except OSError:
+                await self._check_source(partial(_read_through, file, position, part))
+                raise
             position += part
-            self.copied_bytes += part
+            yield part
             if position == size:
-                break
-        for index in indexes:
-            name = index.path.rpartition("/")[2]
-            await self._in_background(partial(self._disk.copy, index, f"{self._path}/{name}", 0, index.size))
+                return
+
+    async def _allowed(self, wanted: int) -> int:
+        """Wait until something may be copied; how much of what is wanted."""
+        while wanted:
+            allowed = self._throttle.allow(wanted, self._monotonic_ms())
+            if allowed:
+                return allowed
+            await asyncio.sleep(self._throttle.wait_ms(wanted, self._monotonic_ms()) / 1000)
+        return 0
+
+    async def _check_source(self, read: Callable[[], None]) -> None:
+        """A copy failed: if that is because of what is copied, it is the old folder's failure and not the new one's."""
+        try:
+            await self._in_background(read)
+        except OSError as error:
+            self._source_failed(error)
+            raise MoveInterruptedError from None
+
+    def _source_failed(self, error: OSError) -> None:
+        logger.error("%s cannot be copied: %s", self.topic_partition, error)
+        self._source.health.observe(f"read {self._source.directory}", error)
 
     def _copy_state(self, end_name: str) -> None:
         """What is not in segments; a snapshot that is missing is replayed from the batches.
@@ -186,8 +225,10 @@ class ReplicaMove:
         source = self._source
         marker = Replaces(self._log_manager.directory_of(self.topic_partition).directory_id, source.log_start_offset)
         for round_number in range(_FLUSHES_MAX):
-            while self._copy_turn(future):  # noqa: ASYNC110 (others get their turn; nothing is waited for)
-                await asyncio.sleep(0)
+            is_behind = True
+            while is_behind:
+                is_behind = self._copy_turn(future, await self._allowed(_CATCH_UP_BYTES))
+                await asyncio.sleep(0)  # others get their turn
             if round_number == 0:
                 await self._in_background(partial(write_marker, self._disk, self._path, marker))
             error = await wait_flushed(future.durability.request())
@@ -196,13 +237,17 @@ class ReplicaMove:
             if future.log_end_offset >= source.log_end_offset:
                 return
 
-    def _copy_turn(self, future: Log) -> bool:
-        """Copy for a while; tell whether something is left. However fast the log grows, it is less than last time."""
+    def _copy_turn(self, future: Log, allowed: int) -> bool:
+        """Copy for a while; tell whether something is left.
+
+        However fast the log grows, it is less than last time; unless that would be faster than may be.
+        """
         goal = self._lag * 9 // 10
         copied = self.copied_bytes
         while self._copy_batches(future):
-            if self.copied_bytes - copied >= _CATCH_UP_BYTES and self.offset_lag <= goal:
+            if self.copied_bytes - copied >= allowed and (self._throttle.is_limited or self.offset_lag <= goal):
                 break
+        self._throttle.overdraw(self.copied_bytes - copied - allowed)
         self._lag = self.offset_lag
         return self._lag > 0
 
@@ -212,10 +257,15 @@ class ReplicaMove:
         if source.health.failure is not None:
             raise MoveInterruptedError
         offset = max(future.log_end_offset, source.log_start_offset)
-        found = source.read(offset, _CATCH_UP_BYTES, upper_bound_offset=source.log_end_offset, min_one_batch=True)
-        if not found.size:
+        try:
+            found = source.read(offset, _CATCH_UP_BYTES, upper_bound_offset=source.log_end_offset, min_one_batch=True)
+            records = found.file.pread(found.size, found.position)
+        except OSError as error:
+            self._source_failed(error)
+            raise MoveInterruptedError from None
+        if not records:
             return False
-        future.append_as_follower(found.file.pread(found.size, found.position))
+        future.append_as_follower(records)
         self.copied_bytes += found.size
         return True
 
@@ -236,22 +286,10 @@ class ReplicaMove:
         return self._log_manager.replace(self.topic_partition, self._path, self.directory)
 
     async def _in_background(self, task: Callable[[], None]) -> None:
-        await _completed(self._disk.in_background(task))
+        await completed(self._disk.in_background(task))
 
 
-def _completed(completion: Completion) -> Awaitable[None]:
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-
-    def finish() -> None:
-        if future.done():
-            return
-        try:
-            completion.result()
-        except Exception as error:  # noqa: BLE001 (belongs to whoever waits)
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-    completion.add_done_callback(lambda _: loop.call_soon_threadsafe(finish))
-    return future
+def _read_through(file: File, position: int, size: int) -> None:
+    end = position + size
+    while position < end:
+        position += len(file.pread(min(_READ_BYTES, end - position), position)) or size

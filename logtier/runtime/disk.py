@@ -2,7 +2,8 @@
 
 The log tier touches files only through `Disk` and `File`. Everything here is synchronous: appends and reads go to the
 page cache; only `File.fsync`, `write_atomic`, `fsync_directory` and `FileSystem.sync` wait for the device, and
-`fsync_in_background` and `in_background` are for callers that must not.
+`fsync_in_background`, `in_background` and `change_folders` are for callers that must not. A read waits for it where the
+page cache does not have what is read: `File.pread_in_memory` is for callers that would rather know.
 """
 
 import contextlib
@@ -21,11 +22,18 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 # Linux takes at most this many buffers in one writev (IOV_MAX).
 _BUFFERS_PER_WRITE_MAX: Final = 1024
 
+# Flag of preadv for reads that must not wait; Linux has it, elsewhere they do.
+_NO_WAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
+# The end of a file that was likely written a moment ago.
+_NEWEST_BYTES: Final = 1 << 20
+
 # Syncs under way at a time: enough that those of one file system share a commit of its journal, and that a slow
 # device does not hold up the others.
 _SYNC_THREADS: Final = 8
 # Removing and copying files, writing checkpoints: in order, and never in the way of a sync that a producer waits for.
 _CHORE_THREADS: Final = 1
+# One, since the order counts: a folder's name is free once the log that had it is renamed.
+_FOLDER_THREADS: Final = 1
 
 
 class File(Protocol):
@@ -44,6 +52,9 @@ class File(Protocol):
 
     def pread(self, size: int, position: int) -> bytes:
         """Read `size` bytes at `position`; fewer only at the end of the file."""
+
+    def pread_in_memory(self, size: int, position: int) -> bytes | bytearray:
+        """As `pread`, of what is in the page cache; BlockingIOError where it would wait for the device."""
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
@@ -132,6 +143,9 @@ class Disk(Protocol):
     def in_background(self, task: Task) -> Completion:
         """Do a chore (remove, copy, write files that nobody else touches) without waiting; one after the other."""
 
+    def change_folders(self, task: Task) -> Completion:
+        """Make or rename folders without waiting: one task after the other, and never behind a chore."""
+
     def copy(self, source: File, path: str, position: int, size: int) -> None:
         """Copy bytes of an open file to the same position of a file, to the device; at position 0 that one is new."""
 
@@ -199,6 +213,23 @@ class RealFile:
             left -= len(data)
         return b"".join(parts)
 
+    def pread_in_memory(self, size: int, position: int) -> bytes | bytearray:
+        """As `pread`, or BlockingIOError; so it ends on a file system that cannot tell, but for the newest bytes."""
+        buffer = bytearray(size)
+        try:
+            found = os.preadv(self._descriptor, (buffer,), position, _NO_WAIT)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            if position >= self.size - _NEWEST_BYTES:
+                return self.pread(size, position)
+            found = 0
+        if found == size:
+            return buffer
+        if found < self.size - position:
+            raise BlockingIOError(errno.EAGAIN, f"{self.path} is not in memory at byte {position}")
+        return buffer[:found]
+
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
         os.ftruncate(self._descriptor, size)
@@ -238,6 +269,10 @@ class EmptyFile:
         raise AssertionError("an empty slice has no file to write to")
 
     def pread(self, size: int, position: int) -> bytes:  # noqa: ARG002
+        """Nothing."""
+        return b""
+
+    def pread_in_memory(self, size: int, position: int) -> bytes:  # noqa: ARG002
         """Nothing."""
         return b""
 
@@ -282,6 +317,7 @@ class RealDisk:
     def __init__(self) -> None:
         self._syncs = WorkerThreads("fsync", _SYNC_THREADS)
         self._chores = WorkerThreads("disk-chores", _CHORE_THREADS)
+        self._folder_changes = WorkerThreads("log-folders", _FOLDER_THREADS)
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open a file to read and append."""
@@ -367,6 +403,10 @@ class RealDisk:
     def in_background(self, task: Task) -> Completion:
         """Do a chore on the thread for chores."""
         return self._chores.submit(task)
+
+    def change_folders(self, task: Task) -> Completion:
+        """Make or rename folders on a thread of its own: whoever creates a topic waits for it."""
+        return self._folder_changes.submit(task)
 
     def copy(self, source: File, path: str, position: int, size: int) -> None:
         """Copy bytes of an open file to the same position of a file; the kernel copies, this thread waits."""

@@ -5,18 +5,28 @@ straight into the handler's buffer, a response of several parts leaves in one `s
 """
 
 import asyncio
-import contextlib
 import errno
 import os
 import socket
 import ssl
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
-from logtier.runtime.streams import FileSlice, Listener, Network, Part, Stream, StreamHandler
+from logtier.runtime.socket_stream import WOULD_BLOCK, SocketStream
+from logtier.runtime.streams import FileSlice, Listener, Network, Part, Stream, StreamHandler, UnreadableError, blamed
 from logtier.runtime.tls_stream import RECEIVED_BYTES, TlsError, TlsStream
 
-__all__ = ["FileSlice", "Listener", "Network", "Part", "SocketNetwork", "Stream", "StreamHandler", "TlsError"]
+__all__ = [
+    "FileSlice",
+    "Listener",
+    "Network",
+    "Part",
+    "SocketNetwork",
+    "Stream",
+    "StreamHandler",
+    "TlsError",
+    "UnreadableError",
+]
 
 #: Accepted in one turn of the loop, so that a flood of connections does not starve the established ones.
 ACCEPTS_PER_TURN = 64
@@ -26,8 +36,6 @@ BUFFERS_PER_SEND = 1024
 SENDFILE_BYTES_PER_TURN = 4 << 20
 #: How long a listener rests when the process has no file descriptor left.
 ACCEPT_PAUSE_S = 0.1
-
-_WOULD_BLOCK = (BlockingIOError, InterruptedError)
 
 
 class SocketNetwork:
@@ -92,7 +100,7 @@ class _SocketListener:
                 return
             try:
                 accepted, address = self._socket.accept()
-            except _WOULD_BLOCK:
+            except WOULD_BLOCK:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
@@ -108,7 +116,7 @@ class _SocketListener:
             # An IPv4 client of a listener on every IPv6 address is known by its IPv4 address, as everywhere else.
             host = str(address[0]).removeprefix("::ffff:")
             if self._tls is None:
-                _SocketStream(self._loop, accepted, host, self._make_handler())
+                _PlainStream(self._loop, accepted, host, self._make_handler())
             else:
                 TlsStream(self._loop, accepted, host, self._make_handler(), self._tls(), self._tls_received)
 
@@ -120,53 +128,19 @@ class _SocketListener:
             self._socket.close()
 
 
-class _SocketStream:
-    """A non-blocking socket with a queue of parts that the peer did not take yet."""
+class _PlainStream(SocketStream):
+    """Bytes as they are."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, connected: socket.socket, peer_host: str, handler: StreamHandler
     ) -> None:
-        self.peer_host = peer_host
-        self._loop = loop
-        self._socket = connected
-        self._fileno = connected.fileno()
-        self._handler = handler
-        self._pending: deque[Part] = deque()
-        self._reading = False
-        self._writer_armed = False
-        self._closed = False
-        handler.connection_made(self)
-        self.resume_reading()
-
-    @property
-    def is_writing(self) -> bool:
-        return bool(self._pending)
-
-    def pause_reading(self) -> None:
-        if self._reading:
-            self._reading = False
-            self._loop.remove_reader(self._fileno)
-
-    def resume_reading(self) -> None:
-        if not self._reading and not self._closed:
-            self._reading = True
-            self._loop.add_reader(self._fileno, self._readable)
-
-    def write(self, parts: Sequence[Part]) -> None:
-        if self._closed:
-            return
-        idle = not self._pending
-        self._pending.extend(parts)
-        if idle:
-            self._send()
-
-    def close(self) -> None:
-        self._lose(None)
+        super().__init__(loop, connected, peer_host, handler)
+        self._begin()
 
     def _readable(self) -> None:
         try:
             size = self._socket.recv_into(self._handler.get_buffer())
-        except _WOULD_BLOCK:
+        except WOULD_BLOCK:
             return
         except OSError as error:
             self._lose(error)
@@ -175,11 +149,6 @@ class _SocketStream:
             self._handler.buffer_updated(size)
         else:
             self._lose(None)
-
-    def _writable(self) -> None:
-        self._send()
-        if not self._pending and not self._closed:
-            self._handler.writing_done()
 
     def _send(self) -> None:
         """Send what the peer takes now; what is left waits until the socket is writable."""
@@ -191,7 +160,7 @@ class _SocketStream:
                 if isinstance(first, FileSlice):
                     sent = os.sendfile(self._fileno, first.fileno, first.position, min(first.size, budget))
                     if sent == 0:
-                        raise OSError(errno.EIO, "the file is shorter than the slice that was to be sent")
+                        raise OSError("the file is shorter than the slice that was to be sent")
                     budget -= sent
                     if sent == first.size:
                         pending.popleft()
@@ -200,15 +169,23 @@ class _SocketStream:
                         break  # the peer takes no more now, or the budget is spent
                 else:
                     self._send_buffers()
-        except _WOULD_BLOCK:
+        except WOULD_BLOCK:
             pass
         except OSError as error:
-            self._lose(error)
+            self._lose(blamed(pending[0], error) if isinstance(pending[0], FileSlice) else error)
             return
         self._arm_writer(bool(pending))
 
     def _send_buffers(self) -> None:
         pending = self._pending
+        if len(pending) == 1:  # the answer to a produce request
+            only: Any = pending[0]
+            sent = self._socket.send(only)
+            if sent == len(only):
+                pending.clear()
+            else:
+                pending[0] = memoryview(only)[sent:]
+            return
         buffers: list[bytes | bytearray | memoryview] = []
         flags = 0
         for part in pending:
@@ -227,22 +204,3 @@ class _SocketStream:
                 return
             sent -= size
             pending.popleft()
-
-    def _arm_writer(self, wanted: bool) -> None:
-        if wanted != self._writer_armed and not self._closed:
-            self._writer_armed = wanted
-            if wanted:
-                self._loop.add_writer(self._fileno, self._writable)
-            else:
-                self._loop.remove_writer(self._fileno)
-
-    def _lose(self, error: OSError | None) -> None:
-        if self._closed:
-            return
-        self.pause_reading()
-        self._arm_writer(False)
-        self._closed = True
-        self._pending.clear()
-        with contextlib.suppress(OSError):
-            self._socket.close()
-        self._handler.connection_lost(error)

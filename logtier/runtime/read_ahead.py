@@ -1,14 +1,16 @@
 """Reading ahead what is about to be sent: data that is not in the page cache is brought there by threads of their own.
 
-`sendfile` of such data would wait for the device, and with it everybody who shares the event loop.
+`sendfile` of such data would wait for the device, and with it everybody who shares the event loop. Look-ups in logs
+that would wait are done by the same threads.
 """
 
 import asyncio
-import contextlib
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 #: What ends at the end of its file, and is no longer than this, was written a moment ago: it is not looked at.
 TAIL_BYTES: Final = 1 << 20
@@ -50,6 +52,10 @@ class Slice(Protocol):
         """Its bytes."""
 
 
+SliceT = TypeVar("SliceT", bound=Slice)
+Result = TypeVar("Result")
+
+
 class ReadAhead:
     """Looks whether slices are in the page cache, and brings there those that are not."""
 
@@ -79,16 +85,20 @@ class ReadAhead:
             os.preadv(descriptor, buffers, end - 1, _NO_WAIT)
         except BlockingIOError:
             return True
-        except OSError:
-            self._can_probe = False
+        except OSError as error:
+            self._can_probe = error.errno != errno.EOPNOTSUPP
             return True
         return False
 
-    def warm(self, slices: Sequence[Slice]) -> asyncio.Future[None]:
-        """Read slices in another thread. Never fails: whoever sends what cannot be read learns of it then."""
+    def warm(self, slices: Sequence[SliceT]) -> asyncio.Future[list[tuple[SliceT, OSError]]]:
+        """Read slices in another thread; those that the disk does not give, each with its error."""
+        return self.run(partial(_read_all, slices))
+
+    def run(self, task: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Do something that waits for the device in one of the threads; it must touch nothing that others change."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._threads_max, thread_name_prefix="read-ahead")
-        return asyncio.get_running_loop().run_in_executor(self._threads, _read_all, slices)
+        return asyncio.get_running_loop().run_in_executor(self._threads, task)
 
     def close(self) -> None:
         """End the threads; reads that have not begun are given up."""
@@ -97,11 +107,17 @@ class ReadAhead:
             self._threads = None
 
 
-def _read_all(slices: Sequence[Slice]) -> None:
+def _read_all(slices: Sequence[SliceT]) -> list[tuple[SliceT, OSError]]:
     buffer = bytearray(min(_CHUNK_BYTES, max(each.size for each in slices) + BEYOND_BYTES))
+    failed: list[tuple[SliceT, OSError]] = []
     for each in slices:
-        with contextlib.suppress(OSError, ValueError):  # ValueError: closed meanwhile
+        try:
             _read(each, buffer)
+        except OSError as error:
+            failed.append((each, error))
+        except ValueError:  # closed meanwhile: whoever sends it learns of it then
+            pass
+    return failed
 
 
 def _read(records: Slice, buffer: bytearray) -> None:
@@ -113,7 +129,12 @@ def _read(records: Slice, buffer: bytearray) -> None:
     end = min(position + records.size + BEYOND_BYTES, records.file.size)
     view = memoryview(buffer)
     while position < end:
-        size = os.preadv(descriptor, (view[: end - position],), position)
+        try:
+            size = os.preadv(descriptor, (view[: end - position],), position)
+        except OSError:
+            if position < records.position + records.size:
+                raise
+            return  # what comes after the slice is not sent now
         if size == 0:
             return
         position += size

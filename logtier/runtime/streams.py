@@ -1,9 +1,10 @@
 """Byte streams as an interface: what a connection is to its handler, and where connections come from."""
 
+import errno
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,42 @@ class FileSlice:
 
 
 Part = bytes | bytearray | memoryview | FileSlice
+
+
+class UnreadableError(OSError):
+    """The disk does not give a file slice that was to be sent, and the connection ends with that."""
+
+    def __init__(self, part: FileSlice, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.owner = part.owner
+        self.cause = error
+
+
+# What a read of a file fails with, and a write to a socket never: the device, damaged metadata, a file that is gone.
+_ERRORS_OF_FILES: Final = frozenset(
+    (
+        errno.EIO,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.ENODATA,
+        errno.EILSEQ,
+        errno.EBADMSG,
+        errno.EUCLEAN,
+        errno.ESTALE,
+        errno.EREMOTEIO,
+    )
+)
+
+
+def blamed(part: FileSlice, error: OSError) -> OSError:
+    """The error of a `sendfile`, which reads and writes: an UnreadableError if it is the file's and not the peer's.
+
+    >>> blamed(FileSlice(3, 0, 9, None), OSError(errno.EIO, "Input/output error"))
+    UnreadableError(5, 'Input/output error')
+    >>> blamed(FileSlice(3, 0, 9, None), BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    BrokenPipeError(32, 'Broken pipe')
+    """
+    return UnreadableError(part, error) if error.errno in _ERRORS_OF_FILES else error
 
 
 class Stream(Protocol):

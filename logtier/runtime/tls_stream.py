@@ -9,11 +9,10 @@ import contextlib
 import os
 import socket
 import ssl
-from collections import deque
-from collections.abc import Sequence
 from typing import Final, cast
 
-from logtier.runtime.streams import FileSlice, Part, StreamHandler
+from logtier.runtime.socket_stream import WOULD_BLOCK, SocketStream
+from logtier.runtime.streams import FileSlice, StreamHandler, blamed
 
 RECEIVED_BYTES: Final = 64 << 10
 """Encrypted bytes that are taken from the socket at once, and decrypted before more are taken."""
@@ -24,7 +23,6 @@ ENCRYPTED_BYTES: Final = 128 << 10
 BYTES_PER_TURN: Final = 512 << 10
 """Plain bytes that are sent before the loop may turn: encrypting them takes a fraction of a millisecond."""
 
-_WOULD_BLOCK = (BlockingIOError, InterruptedError)
 _HANDSHAKE_RECORD: Final = 0x16
 
 
@@ -32,7 +30,7 @@ class TlsError(OSError):
     """Why there is no TLS with a peer: a handshake that failed, or a peer that does not speak it."""
 
 
-class TlsStream:
+class TlsStream(SocketStream):
     """One connection. The handler hears of it at once, and of the end of the handshake by `secured`."""
 
     def __init__(
@@ -49,53 +47,23 @@ class TlsStream:
         Args:
             received: Where encrypted bytes are received; shared by streams, since it is empty between two turns.
         """
-        self.peer_host = peer_host
-        self._loop = loop
-        self._socket = connected
-        self._fileno = connected.fileno()
-        self._handler = handler
+        super().__init__(loop, connected, peer_host, handler)
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._received = received
-        self._pending: deque[Part] = deque()
         self._encrypted = memoryview(b"")
         self._begun = False
         self._secured = False
-        self._reading = False
         self._decrypting = False
-        self._writer_armed = False
-        self._closed = False
-        handler.connection_made(self)
-        self.resume_reading()
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether parts given to `write` are not all sent yet."""
-        return bool(self._pending) or bool(self._encrypted)
-
-    def pause_reading(self) -> None:
-        """Take no more bytes from the peer for now."""
-        if self._reading:
-            self._reading = False
-            self._loop.remove_reader(self._fileno)
+        self._begin()
 
     def resume_reading(self) -> None:
         """Take bytes again, first those that are here already."""
         if not self._reading and not self._closed:
-            self._reading = True
-            self._loop.add_reader(self._fileno, self._readable)
+            super().resume_reading()
             if self._secured and not self._decrypting and (self._incoming.pending or self._tls.pending()):
                 self._loop.call_soon(self._decrypt)
-
-    def write(self, parts: Sequence[Part]) -> None:
-        """Send the parts in order, now or as soon as the peer takes them."""
-        if self._closed:
-            return
-        idle = not self.is_writing
-        self._pending.extend(parts)
-        if idle:
-            self._send()
 
     def close(self) -> None:
         """End the connection at once."""
@@ -110,7 +78,7 @@ class TlsStream:
     def _readable(self) -> None:
         try:
             size = self._socket.recv_into(self._received)
-        except _WOULD_BLOCK:
+        except WOULD_BLOCK:
             return
         except OSError as error:
             self._lose(error)
@@ -180,11 +148,6 @@ class TlsStream:
             return 0
         return filled
 
-    def _writable(self) -> None:
-        self._send()
-        if not self.is_writing and not self._closed:
-            self._handler.writing_done()
-
     def _send(self) -> None:
         """Encrypt and send what the peer takes now; what is left waits until the socket is writable."""
         budget = BYTES_PER_TURN
@@ -201,7 +164,7 @@ class TlsStream:
         except OSError as error:
             self._lose(error)
             return
-        self._arm_writer(self.is_writing)
+        self._arm_writer(bool(self._pending) or bool(self._encrypted))
 
     def _send_encrypted(self) -> bool:
         """Whether the socket has taken everything that is encrypted."""
@@ -210,7 +173,7 @@ class TlsStream:
         while self._encrypted:
             try:
                 self._encrypted = self._encrypted[self._socket.send(self._encrypted) :]
-            except _WOULD_BLOCK:
+            except WOULD_BLOCK:
                 return False
             if not self._encrypted and self._outgoing.pending:
                 self._encrypted = memoryview(self._outgoing.read())
@@ -224,7 +187,10 @@ class TlsStream:
         while pending and room > 0:
             first = pending[0]
             if isinstance(first, FileSlice):
-                piece = os.pread(first.fileno, min(first.size, room), first.position)
+                try:
+                    piece = os.pread(first.fileno, min(first.size, room), first.position)
+                except OSError as error:
+                    raise blamed(first, error) from None
                 if not piece:
                     raise OSError("the file is shorter than the slice that was to be sent")
                 taken, size = len(piece), first.size
@@ -250,25 +216,9 @@ class TlsStream:
             return
         self._arm_writer(not sent)
 
-    def _arm_writer(self, wanted: bool) -> None:
-        if wanted != self._writer_armed and not self._closed:
-            self._writer_armed = wanted
-            if wanted:
-                self._loop.add_writer(self._fileno, self._writable)
-            else:
-                self._loop.remove_writer(self._fileno)
-
     def _lose(self, error: OSError | None) -> None:
-        if self._closed:
-            return
-        self.pause_reading()
-        self._arm_writer(False)
-        self._closed = True
-        self._pending.clear()
         self._encrypted = memoryview(b"")
-        with contextlib.suppress(OSError):
-            self._socket.close()
-        self._handler.connection_lost(error)
+        super()._lose(error)
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -7,10 +7,11 @@ and as the same user.
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
+from logtier.security.failure_lines import FailureLines
 from logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslServer
 
 ANONYMOUS: Final = "User:ANONYMOUS"
@@ -48,12 +49,14 @@ class SaslListener:
         reauthenticate_ms: How long a session lasts, by mechanism; 0 for ever (`connections.max.reauth.ms`).
         failure_delay_ms: How long a failure is kept from the client.
         receive_bytes_max: Largest request before authentication.
+        failures: Which failed logins are logged one by one.
     """
 
     servers: Mapping[str, Callable[[], SaslServer]]
     reauthenticate_ms: Mapping[str, int]
     failure_delay_ms: int = 100
     receive_bytes_max: int = 524_288
+    failures: FailureLines = field(default_factory=FailureLines)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,14 @@
 Everything here may read files: at start, and for a reload in a thread.
 """
 
-import contextlib
 import os
 import ssl
-import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from logtier.config import ConfigError
 from logtier.config.listener_config import ListenerConfig
 from logtier.config.security import TLS_PROTOCOLS
+from logtier.security.key_files import as_file, cause, pkcs12_certificates, pkcs12_key
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -23,14 +20,6 @@ _NEVER: Final = ("!aNULL", "!eNULL", "!LOW", "!EXPORT", "!RC4", "!3DES", "!MD5",
 
 TLS_1_3_SUITES: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 """Python cannot choose among them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A private key and certificates, in PEM."""
-
-    key: bytes
-    chain: bytes
 
 
 class ListenerTls:
@@ -147,22 +136,20 @@ def _load_key(context: ssl.SSLContext, config: ListenerConfig) -> None:
 
     try:
         if location is None:
-            inline = _Stored(
-                str(config.value("ssl.keystore.key")).encode(),
-                str(config.value("ssl.keystore.certificate.chain")).encode(),
-            )
-            with _as_file(inline.key + b"\n" + inline.chain) as path:
+            key = str(config.value("ssl.keystore.key")).encode()
+            chain = str(config.value("ssl.keystore.certificate.chain")).encode()
+            with as_file(key + b"\n" + chain) as path:
                 context.load_cert_chain(path, password=key_password)
         elif config.value("ssl.keystore.type") == "PKCS12":
-            stored = _pkcs12_key(location, config.value("ssl.keystore.password"))
-            with _as_file(stored.key + stored.chain) as path:
+            stored = pkcs12_key(location, config.value("ssl.keystore.password"))
+            with as_file(stored.key + stored.chain) as path:
                 context.load_cert_chain(path)
         else:
             context.load_cert_chain(location, password=key_password)
     except (OSError, ValueError) as error:
         where = location or "ssl.keystore.key"
         raise _problem(
-            config, f"no private key with its certificates can be read from {where}: {_cause(error)}"
+            config, f"no private key with its certificates can be read from {where}: {cause(error)}"
         ) from None
 
 
@@ -176,64 +163,14 @@ def _load_trusted(context: ssl.SSLContext, config: ListenerConfig) -> None:
             context.load_verify_locations(cadata=str(certificates))
         elif config.value("ssl.truststore.type") == "PKCS12":
             context.load_verify_locations(
-                cadata=_pkcs12_trusted(location, config.value("ssl.truststore.password")).decode()
+                cadata=pkcs12_certificates(location, config.value("ssl.truststore.password")).decode()
             )
         else:
             context.load_verify_locations(location)
     except (OSError, ValueError) as error:
         where = location or "ssl.truststore.certificates"
-        raise _problem(config, f"no certificates to trust can be read from {where}: {_cause(error)}") from None
-
-
-def _pkcs12_key(path: str, password: str | None) -> _Stored:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
-
-    with open(path, "rb") as file:
-        store = pkcs12.load_pkcs12(file.read(), None if password is None else password.encode())
-    if store.key is None or store.cert is None:
-        raise ValueError("it holds no private key with its certificate")
-    key = store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    chain = [store.cert.certificate, *(other.certificate for other in store.additional_certs)]
-    return _Stored(key, b"".join(certificate.public_bytes(Encoding.PEM) for certificate in chain))
-
-
-def _pkcs12_trusted(path: str, password: str | None) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
-
-    with open(path, "rb") as file:
-        store = pkcs12.load_pkcs12(file.read(), None if password is None else password.encode())
-    certificates = [*([store.cert] if store.cert is not None else []), *store.additional_certs]
-    if not certificates:
-        raise ValueError("it holds no certificates")
-    return b"".join(one.certificate.public_bytes(Encoding.PEM) for one in certificates)
-
-
-@contextlib.contextmanager
-def _as_file(data: bytes) -> Iterator[str]:
-    """A path that OpenSSL can read `data` from, once; nothing is written to a disk where the system allows it."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("headwater-key", os.MFD_CLOEXEC)
-        try:
-            os.write(descriptor, data)
-            yield f"/proc/self/fd/{descriptor}"
-        finally:
-            os.close(descriptor)
-    else:
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(data)
-            file.flush()
-            yield file.name
+        raise _problem(config, f"no certificates to trust can be read from {where}: {cause(error)}") from None
 
 
 def _problem(config: ListenerConfig, what: str) -> ConfigError:
     return ConfigError(f"listener {config.listener.name}: {what}")
-
-
-def _cause(error: Exception) -> str:
-    """Why a file could not be used, in a few words."""
-    if isinstance(error, ssl.SSLError):
-        text = str(error.strerror or error).partition(" (_ssl")[0].rpartition("] ")[2]
-        return f"{text}; is it PEM, and is the password right?"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error)

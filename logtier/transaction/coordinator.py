@@ -4,13 +4,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from logtier.config import BrokerConfig
 from logtier.metadata.image import BrokerRegistration, MetadataDelta
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.runtime.clock import Clock
+from logtier.runtime.spawned_tasks import SpawnedTasks
+from logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata
+from logtier.state_topic.topic import TopicCreator, create_state_topic
 from logtier.transaction.additions import Additions
 from logtier.transaction.markers import MarkerListener, MarkerWriter
 from logtier.transaction.metadata import (
@@ -20,8 +23,8 @@ from logtier.transaction.metadata import (
     TransactionMetadata,
     TransactionState,
 )
-from logtier.transaction.state_log import TOMBSTONES_PER_BATCH, MetadataSource, Replicas, StateLog
-from logtier.transaction.topic import TRANSACTION_TOPIC, TopicCreator, create_transaction_topic, transaction_topic
+from logtier.transaction.state_log import Replicas, StateLog
+from logtier.transaction.topic import TRANSACTION_TOPIC, transaction_topic
 from logtier.transaction.transaction import ProducerIdNeededError, Transaction
 
 logger = logging.getLogger(__name__)
@@ -33,13 +36,6 @@ WRITE_TIMEOUT_MS: Final = 30_000
 #: Pauses before a marker or an outcome that a log has refused is written again.
 RETRY_BACKOFF_MS: Final = 100
 RETRY_BACKOFF_MS_MAX: Final = 5_000
-
-
-class Metadata(MetadataSource, Protocol):
-    """The metadata cache, as far as the coordinator needs it."""
-
-    def subscribe(self, callback: Callable[[MetadataDelta], None], /) -> None:
-        """Call back with every change."""
 
 
 class TransactionCoordinator:
@@ -69,7 +65,7 @@ class TransactionCoordinator:
         self._markers = MarkerWriter(replica_manager, metadata, marker_listener)
         self._additions = Additions(self._add_collected)
         self._writes: set[asyncio.Task[None]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = SpawnedTasks("transaction coordinator")
         self._loading: asyncio.Task[None] | None = None
         self._is_stopped = False
 
@@ -78,10 +74,10 @@ class TransactionCoordinator:
         self._metadata.subscribe(self._metadata_changed)
         self._begin_loading()
         config = self._config
-        self._spawn(
+        self._tasks.spawn(
             self._periodically(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
         )
-        self._spawn(
+        self._tasks.spawn(
             self._periodically(config.transaction_remove_expired_transaction_cleanup_interval_ms, self.remove_expired)
         )
 
@@ -90,9 +86,7 @@ class TransactionCoordinator:
         self._is_stopped = True
         while self._writes:
             await asyncio.wait(list(self._writes))
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     # ---- where a transactional id is ----
 
@@ -115,7 +109,7 @@ class TransactionCoordinator:
 
     async def _ensure_topic(self) -> None:
         if self._metadata.image.topic(TRANSACTION_TOPIC) is None:
-            await create_transaction_topic(self._controller, transaction_topic(self._config))
+            await create_state_topic(self._controller, transaction_topic(self._config))
             self._begin_loading()
         # An empty log is loaded at once: a first client need not come back for it.
         if self._loading is not None:
@@ -349,7 +343,7 @@ class TransactionCoordinator:
         # Prepared at once, so that nothing can come in between.
         prepared = transaction.metadata
         finished = transaction.finish(self._clock.now_ms())
-        self._spawn(self._complete(transaction, prepared, finished))
+        self._tasks.spawn(self._complete(transaction, prepared, finished))
 
     async def _complete(
         self, transaction: Transaction, prepared: TransactionMetadata, finished: TransactionMetadata
@@ -454,7 +448,7 @@ class TransactionCoordinator:
 
     def _begin_loading(self) -> None:
         if self._loading is None:
-            self._loading = self._spawn(self._load())
+            self._loading = self._tasks.spawn(self._load())
 
     async def _load(self) -> None:
         try:
@@ -509,14 +503,3 @@ class TransactionCoordinator:
         metadata = TransactionMetadata(producer_id, state=TransactionState.EMPTY, last_update_ms=self._clock.now_ms())
         transaction = self._log.transactions[transactional_id] = Transaction(transactional_id, metadata)
         return transaction
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a task of the transaction coordinator failed", exc_info=task.exception())

@@ -9,8 +9,9 @@ from logtier.metadata.image import MetadataImage
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.replication.flush_wait import wait_flushed
+from logtier.state_topic.log import MetadataSource
 from logtier.transaction.metadata import TransactionMetadata, TransactionState
-from logtier.transaction.state_log import MetadataSource, Replicas
+from logtier.transaction.state_log import Replicas
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,10 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
 from pipelines.datasource.errors import OptionError, client_errors
 from pipelines.datasource.filters import Narrowing
-from pipelines.datasource.offsets import OffsetRange, split_ranges
-from pipelines.datasource.options import OffsetSpec, ReadOptions
+from pipelines.datasource.offsets import OffsetRange, Offsets, TopicPartition, split_ranges
+from pipelines.datasource.options import ReadOptions
 from pipelines.datasource.planning import Planner
+from pipelines.datasource.positions import OffsetSpec
 from pipelines.datasource.reading import RangePartition, read_range
 
 if TYPE_CHECKING:
@@ -41,15 +42,36 @@ class BatchReader(DataSourceReader):
             partitions = planner.partitions()
             if not partitions:
                 return []
-            start = planner.resolve(options.starting or OffsetSpec(everywhere=EARLIEST), partitions, starting=True)
-            end = planner.resolve(options.ending or OffsetSpec(everywhere=LATEST), partitions, starting=False)
-            start = planner.clamp_to_log(start)
+            start, end = self._bounds(planner, partitions)
             admitted = [key for key in partitions if self._narrowing.admits(*key)]
             if self._narrowing.timestamp_low_ms is not None and admitted:
                 late_enough = planner.at_or_after(admitted, self._narrowing.timestamp_low_ms)
                 start = {key: max(start[key], late_enough[key]) for key in admitted}
-            ranges = [self._narrowing.narrow(OffsetRange(*key, start[key], end[key])) for key in admitted]
-            return split_ranges(ranges, options.partitions_min)
+            ranges = [
+                self._narrowing.narrow(OffsetRange(*key, start[key], end[key], planner.topic_id(key[0])))
+                for key in admitted
+            ]
+            return split_ranges(ranges, options.partitions_min, options.records_per_partition_max)
+
+    def _bounds(self, planner: Planner, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
+        """Where to start and to end in each partition: within the log, or a data loss is reported."""
+        starting = self._options.starting or OffsetSpec(everywhere=EARLIEST)
+        ending = self._options.ending or OffsetSpec(everywhere=LATEST)
+        start = planner.resolve(starting, partitions, starting=True)
+        end = planner.resolve(ending, partitions, starting=False)
+        if starting.everywhere is None and ending.everywhere is None:
+            for topic, partition in partitions:
+                first, last = start[topic, partition], end[topic, partition]
+                if first > last:
+                    raise OptionError(
+                        f"{topic}-{partition} would be read from offset {first} to {last}: the options say an end that "
+                        "lies before the start"
+                    )
+        if ending.offsets:
+            end = planner.clamp_to_end(end, "endingOffsets")
+        if starting.offsets:
+            start = planner.clamp_to_end(start, "startingOffsets")
+        return planner.clamp_to_log(start), end
 
     def partitions(self) -> Sequence[InputPartition]:
         """One task a range."""

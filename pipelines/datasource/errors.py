@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,9 @@ from contextlib import contextmanager
 from logtier.client.errors import ClientError, OffsetOutOfRangeError
 from logtier.records.compression import CorruptRecordsError
 
-__all__ = ["DataLossError", "OptionError", "SourceError", "client_errors", "user_message"]
+__all__ = ["DataLossError", "OptionError", "SourceError", "client_errors", "report_loss", "user_message"]
+
+logger = logging.getLogger(__name__)
 
 
 class SourceError(Exception):
@@ -38,6 +41,13 @@ def user_message(error: BaseException) -> str | None:
         return str(error)
     match = _RAISED.search(str(error))
     return match.group(1).strip() if match else None
+
+
+def report_loss(what: str, *, fail: bool) -> None:
+    """Reports that records are gone: DataLossError, or with failOnDataLoss=false a warning in the log."""
+    if fail:
+        raise DataLossError(f"{what}; set failOnDataLoss=false to go on without them")
+    logger.warning("%s; going on without them (failOnDataLoss=false)", what)
 
 
 @contextmanager

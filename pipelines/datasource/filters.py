@@ -6,7 +6,7 @@ A filter only narrows what is fetched; Spark still evaluates every one of them, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,10 @@ from pyspark.sql.datasource import (
     In,
     LessThan,
     LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
 )
 
 from pipelines.datasource.offsets import OffsetRange
@@ -30,14 +34,20 @@ LOW, HIGH = -(2**63), 2**63 - 1
 
 @dataclass(slots=True)
 class Narrowing:
-    """Bounds gathered from filters: an interval of offsets and partitions, a set of topics, a lowest timestamp."""
+    """Bounds gathered from filters: an interval of offsets and partitions, what topics are called, a lowest timestamp.
+
+    `topic_parts` are (how, text): what topics must start with, end with or contain.
+    """
 
     offset_low: int = LOW
     offset_high: int = HIGH
     partition_low: int = LOW
     partition_high: int = HIGH
     partitions: frozenset[int] | None = None
+    partitions_not: frozenset[int] = frozenset()
     topics: frozenset[str] | None = None
+    topics_not: frozenset[str] = frozenset()
+    topic_parts: tuple[tuple[type[Filter], str], ...] = ()
     timestamp_low_ms: int | None = None
 
     @classmethod
@@ -50,10 +60,18 @@ class Narrowing:
         """
         result = cls()
         for one in filters:
-            attribute: tuple[str, ...] = getattr(one, "attribute", ())
-            if len(attribute) == 1:
-                result._apply(str(attribute[0]).lower(), one)
+            if isinstance(one, Not):
+                result._apply_not(_column(one.child), one.child)
+            else:
+                result._apply(_column(one), one)
         return result
+
+    def _apply_not(self, column: str, one: Filter) -> None:
+        values = _values(one) or ()
+        if column == "partition":
+            self.partitions_not |= {value for value in values if isinstance(value, int)}
+        elif column == "topic":
+            self.topics_not |= {value for value in values if isinstance(value, str)}
 
     def _apply(self, column: str, one: Filter) -> None:
         if column in ("offset", "partition"):
@@ -68,6 +86,8 @@ class Narrowing:
                 if among is not None:
                     self.partitions = among if self.partitions is None else self.partitions & among
         elif column == "topic":
+            if isinstance(one, StringStartsWith | StringEndsWith | StringContains):
+                self.topic_parts += ((type(one), one.value),)
             values = _values(one)
             if values is not None and all(isinstance(value, str) for value in values):
                 named = frozenset(values)
@@ -79,9 +99,11 @@ class Narrowing:
 
     def admits(self, topic: str, partition: int) -> bool:
         """Whether a partition can hold a record that passes the filters."""
-        if self.topics is not None and topic not in self.topics:
+        if (self.topics is not None and topic not in self.topics) or topic in self.topics_not:
             return False
-        if self.partitions is not None and partition not in self.partitions:
+        if (self.partitions is not None and partition not in self.partitions) or partition in self.partitions_not:
+            return False
+        if not all(_holds(how, topic, text) for how, text in self.topic_parts):
             return False
         return self.partition_low <= partition <= self.partition_high
 
@@ -93,7 +115,19 @@ class Narrowing:
         """
         start = max(part.start, self.offset_low)
         end = min(part.end, self.offset_high + 1)
-        return OffsetRange(part.topic, part.partition, start, max(start, end))
+        return replace(part, start=start, end=max(start, end))
+
+
+def _column(one: Filter) -> str:
+    """The column that a filter is about, in lower case; empty where it is about none or a field of one."""
+    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+    return str(attribute[0]).lower() if len(attribute) == 1 else ""
+
+
+def _holds(how: type[Filter], topic: str, text: str) -> bool:
+    if how is StringStartsWith:
+        return topic.startswith(text)
+    return topic.endswith(text) if how is StringEndsWith else text in topic
 
 
 def _values(one: Filter) -> tuple[Any, ...] | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 __all__ = [
@@ -28,12 +29,13 @@ OFFSET_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The records [start, end) of one partition."""
+    """The records [start, end) of one partition. `topic_id` is that of the topic they were planned of, if known."""
 
     topic: str
     partition: int
     start: int
     end: int
+    topic_id: uuid.UUID | None = field(default=None, repr=False)
 
     @property
     def size(self) -> int:
@@ -107,19 +109,40 @@ def limit_by_backlog(start: Mapping[TopicPartition, int], end: Mapping[TopicPart
     return {key: start[key] + shares[key] if backlog[key] else end[key] for key in end}
 
 
-def split_ranges(ranges: Iterable[OffsetRange], min_partitions: int | None) -> list[OffsetRange]:
-    """The ranges that hold something, the large ones cut so that there are about `min_partitions`.
+def split_ranges(
+    ranges: Iterable[OffsetRange], partitions_min: int | None = None, records_max: int | None = None
+) -> list[OffsetRange]:
+    """The ranges that hold something, the large ones cut as minPartitions and maxRecordsPerPartition say.
+
+    First each is cut into equal pieces of `records_max` offsets at most; if there are fewer than `partitions_min` then,
+    the larger ones are cut on until there are about as many.
 
     >>> [(r.start, r.end) for r in split_ranges([OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 10)], 4)]
-    [(0, 22), (22, 45), (45, 67), (67, 90), (0, 10)]
+    [(0, 30), (30, 60), (60, 90), (0, 10)]
+    >>> [(r.start, r.end) for r in split_ranges([OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 10)], None, 40)]
+    [(0, 30), (30, 60), (60, 90), (0, 10)]
     """
     wanted = [part for part in ranges if part.size > 0]
-    if min_partitions is None or len(wanted) >= min_partitions:
+    if records_max is not None:
+        wanted = [piece for part in wanted for piece in _cut(part, -(-part.size // records_max))]
+    if partitions_min is None or len(wanted) >= partitions_min:
         return wanted
     total = sum(part.size for part in wanted)
+    # Those too small to be cut take a task each; the others share the rest by their sizes.
+    small = [part for part in wanted if _share(part.size, total, partitions_min) == 1]
+    rest_total = total - sum(part.size for part in small)
+    rest_count = max(1, partitions_min - len(small))
     pieces: list[OffsetRange] = []
     for part in wanted:
-        count = min(part.size, max(1, round(part.size * min_partitions / total)))
-        bounds = [part.start + part.size * index // count for index in range(count + 1)]
-        pieces.extend(OffsetRange(part.topic, part.partition, start, end) for start, end in itertools.pairwise(bounds))
+        count = 1 if part in small else _share(part.size, rest_total, rest_count)
+        pieces.extend(_cut(part, min(count, part.size)))
     return pieces
+
+
+def _share(size: int, total: int, count: int) -> int:
+    return max(1, (2 * size * count + total) // (2 * total))
+
+
+def _cut(part: OffsetRange, count: int) -> list[OffsetRange]:
+    bounds = [part.start + part.size * index // count for index in range(count + 1)]
+    return [replace(part, start=start, end=end) for start, end in itertools.pairwise(bounds)]

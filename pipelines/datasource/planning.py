@@ -2,72 +2,103 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Collection, Iterable
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 
 from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
-from logtier.client.errors import UnknownTopicError
-from pipelines.datasource.errors import DataLossError, OptionError, SourceError
+from logtier.client.errors import RequestTimeoutError, UnknownTopicError
+from pipelines.datasource.errors import OptionError, SourceError, report_loss
 from pipelines.datasource.offsets import Offsets, TopicPartition
-from pipelines.datasource.options import OffsetSpec, ReadOptions
+from pipelines.datasource.options import ReadOptions
+from pipelines.datasource.positions import OffsetSpec
 
 __all__ = ["Planner"]
 
-logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class Planner:
-    """Asks a cluster for partitions and offsets on behalf of one reader."""
+    """Asks a cluster for partitions and offsets on behalf of one reader, `fetchOffset.numRetries` times if need be.
+
+    With read_committed the end of a partition is its last stable offset.
+    """
 
     def __init__(self, cluster: ClusterClient, options: ReadOptions) -> None:
         self._cluster = cluster
         self._options = options
 
-    def partitions(self, *, missing_is_empty: bool = False) -> list[TopicPartition]:
-        """The partitions that the subscription means at this moment.
+    def _attempt(self, ask: Callable[[], _T]) -> _T:
+        """Asks again where the cluster did not answer, or does not know a topic yet that was made just now."""
+        for _ in range(1, self._options.offset_attempts):
+            try:
+                return ask()
+            except (RequestTimeoutError, UnknownTopicError):
+                self.pause()
+        return ask()
 
-        With `missing_is_empty`, a subscribed topic that does not exist (any more) has none.
-        """
+    def pause(self) -> None:
+        """Lets pass the time between two attempts."""
+        time.sleep(self._options.offset_retry_ms / 1000)
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that the subscription means; UnknownTopicError where a topic that it names is missing."""
+        return self._attempt(self._partitions)
+
+    def present_partitions(self) -> list[TopicPartition]:
+        """The partitions that the subscription means at this moment; topics that are missing have none."""
+        return self._partitions(missing_is_empty=True)
+
+    def _partitions(self, *, missing_is_empty: bool = False) -> list[TopicPartition]:
         subscription = self._options.subscription
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)
-            found = {topic: parts for topic, parts in self._cluster.topics().items() if pattern.fullmatch(topic)}
+            found = {topic: parts for topic, parts in self._cluster.topics().items() if pattern.search(topic)}
             return sorted((topic, partition) for topic, parts in found.items() for partition in parts)
-        if subscription.assigned:
-            existing: dict[str, list[int]] = {}
-            for topic, partition in subscription.assigned:
-                if topic not in existing:
-                    existing[topic] = self._cluster.partitions(topic)
-                if partition not in existing[topic]:
-                    raise OptionError(
-                        f"option assign names {topic}-{partition}, but the topic has the partitions "
-                        f"0 to {len(existing[topic]) - 1}"
-                    )
-            return list(subscription.assigned)
-        found = {}
-        for topic in subscription.topics:
+        assigned = subscription.assigned
+        existing: dict[str, list[int]] = {}
+        for topic in subscription.topics or dict.fromkeys(topic for topic, _ in assigned):
             try:
-                found[topic] = self._cluster.partitions(topic)
+                existing[topic] = self._cluster.partitions(topic)
             except UnknownTopicError:
                 if not missing_is_empty:
                     raise
-        return sorted((topic, partition) for topic, parts in found.items() for partition in parts)
+        if not assigned:
+            return sorted((topic, partition) for topic, parts in existing.items() for partition in parts)
+        for topic, partition in assigned:
+            if topic in existing and partition not in existing[topic]:
+                raise OptionError(
+                    f"option assign names {topic}-{partition}, but the topic has the partitions "
+                    f"0 to {len(existing[topic]) - 1}"
+                )
+        return [key for key in assigned if key[0] in existing]
+
+    def topic_id(self, topic: str) -> uuid.UUID | None:
+        """The id of a topic when its partitions were last asked for."""
+        return self._cluster.topic_id(topic)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """The first offset of each partition."""
-        return self._cluster.list_offsets(dict.fromkeys(partitions, EARLIEST))
+        return self._list(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """The end offset of each partition: that of the next record."""
+        return self._list(dict.fromkeys(partitions, LATEST))
+
+    def present_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """The end offsets, asked for only once; UnknownTopicError and UnknownPartitionError where one is gone."""
         return self._cluster.list_offsets(dict.fromkeys(partitions, LATEST))
+
+    def _list(self, wanted: Offsets) -> Offsets:
+        return self._attempt(lambda: self._cluster.list_offsets(wanted)) if wanted else {}
 
     def at_or_after(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> Offsets:
         """The first offset of each partition that is not before a time; the end where all records are."""
         wanted = list(partitions)
-        found = self._cluster.list_offsets(dict.fromkeys(wanted, timestamp_ms))
-        missing = [key for key in wanted if found[key] < 0]
-        return {**found, **(self.latest(missing) if missing else {})}
+        found = self._list(dict.fromkeys(wanted, timestamp_ms))
+        return {**found, **self.latest(key for key in wanted if found[key] < 0)}
 
     def resolve(self, spec: OffsetSpec, partitions: Collection[TopicPartition], *, starting: bool) -> Offsets:
         """The offsets that an option means. Raises OptionError where it does not fit the partitions."""
@@ -79,13 +110,12 @@ class Planner:
             return self._by_timestamp(spec.timestamps, f"{name}OffsetsByTimestamp", starting)
         if spec.offsets:
             self._require_same(spec.offsets, partitions, f"{name}Offsets")
-            special = {key: offset for key, offset in spec.offsets.items() if offset < 0}
-            return {**spec.offsets, **(self._cluster.list_offsets(special) if special else {})}
+            return {**spec.offsets, **self._list({key: at for key, at in spec.offsets.items() if at < 0})}
         assert spec.everywhere is not None
-        return self._cluster.list_offsets(dict.fromkeys(partitions, spec.everywhere))
+        return self._list(dict.fromkeys(partitions, spec.everywhere))
 
     def _by_timestamp(self, timestamps: Offsets, option: str, starting: bool) -> Offsets:
-        found = self._cluster.list_offsets(timestamps)
+        found = self._list(timestamps)
         missing = sorted(key for key, offset in found.items() if offset < 0)
         if missing and starting and self._options.fail_without_timestamp_match:
             topic, partition = missing[0]
@@ -93,7 +123,7 @@ class Planner:
                 f"option {option}: {topic}-{partition} has no record at or after {timestamps[topic, partition]} ms; "
                 "set startingOffsetsByTimestampStrategy=latest to start at its end"
             )
-        return {**found, **(self.latest(missing) if missing else {})}
+        return {**found, **self.latest(missing)}
 
     @staticmethod
     def _require_same(given: Offsets, partitions: Collection[TopicPartition], option: str) -> None:
@@ -109,20 +139,19 @@ class Planner:
 
     def lost(self, what: str) -> None:
         """Reports that records are gone: an error, or with failOnDataLoss=false a warning."""
-        if self._options.fail_on_data_loss:
-            raise DataLossError(f"{what}; set failOnDataLoss=false to go on without them")
-        logger.warning("%s; going on without them (failOnDataLoss=false)", what)
+        report_loss(what, fail=self._options.fail_on_data_loss)
 
-    def clamp_to_end(self, start: Offsets) -> Offsets:
-        """Start offsets moved back to the ends of their partitions where they lie beyond, which is a data loss."""
-        end = self.latest(start)
-        for (topic, partition), offset in start.items():
+    def clamp_to_end(self, offsets: Offsets, option: str) -> Offsets:
+        """Offsets that an option gives, moved back to the ends of their partitions where they lie beyond: a loss."""
+        end = self.latest(offsets)
+        for (topic, partition), offset in sorted(offsets.items()):
             if offset > end[topic, partition]:
+                for_reader = ", for a read_committed reader" if self._options.client.read_committed else ""
                 self.lost(
-                    f"option startingOffsets: {topic}-{partition} ends at offset {end[topic, partition]}, "
+                    f"option {option}: {topic}-{partition} ends at offset {end[topic, partition]}{for_reader}; "
                     f"{offset} lies beyond"
                 )
-        return {key: min(offset, end[key]) for key, offset in start.items()}
+        return {key: min(offset, end[key]) for key, offset in offsets.items()}
 
     def clamp_to_log(self, start: Offsets) -> Offsets:
         """Start offsets moved up to what the log still has, which is a data loss to report."""

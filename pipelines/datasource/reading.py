@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from logtier.client.cluster import EARLIEST, ClusterClient
-from logtier.client.errors import OffsetOutOfRangeError
+from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
+from logtier.client.errors import OffsetOutOfRangeError, UnknownPartitionError, UnknownTopicError
 from logtier.client.fetcher import read_partition
-from pipelines.datasource.errors import client_errors
+from pipelines.datasource.errors import client_errors, report_loss
 from pipelines.datasource.offsets import OffsetRange
 from pipelines.datasource.options import ReadOptions
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["RangePartition", "read_range"]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -37,25 +35,89 @@ class RangePartition(InputPartition):
 
 
 def read_range(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The records of one range as Arrow batches; nothing for the placeholder that Spark makes of an empty plan."""
+    """The records of one range as Arrow batches; nothing for the placeholder that Spark makes of an empty plan.
+
+    Offsets of the range that are not in the log any more are a data loss: an error, or with failOnDataLoss=false what
+    is left is read.
+    """
     if not isinstance(partition, RangePartition):
         assert type(partition) is InputPartition, f"{partition!r} is no plan of this source"
         return
     with client_errors(), ClusterClient(options.client) as cluster:
-        part = partition.range
+        yield from _RangeReader(cluster, partition.range, options).read()
+
+
+class _RangeReader:
+    """One range, read once, from `_position` on."""
+
+    def __init__(self, cluster: ClusterClient, part: OffsetRange, options: ReadOptions) -> None:
+        self._cluster = cluster
+        self._part = part
+        self._options = options
+        self._position = part.start
+        self._attempts = 0
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        part = self._part
         try:
-            yield from _decode(cluster, part, options)
-        except OffsetOutOfRangeError:
-            if options.fail_on_data_loss:
-                raise
-            first = cluster.list_offsets({(part.topic, part.partition): EARLIEST})[part.topic, part.partition]
-            logger.warning(
-                "%s-%d: offsets up to %d are gone; reading from there (failOnDataLoss=false)",
+            if self._made_anew():
+                self._lost(f"topic {part.topic!r} was deleted and made anew since this read was planned")
+                return
+            while self._position < part.end:
+                try:
+                    yield from self._decode()
+                except OffsetOutOfRangeError:
+                    self._skip_lost()
+        except (UnknownTopicError, UnknownPartitionError):
+            self._lost(f"{part.topic}-{part.partition} is gone at offset {self._position}, before {part.end}")
+
+    def _lost(self, what: str) -> None:
+        report_loss(what, fail=self._options.fail_on_data_loss)
+
+    def _made_anew(self) -> bool:
+        self._cluster.leader(self._part.topic, self._part.partition)
+        found = self._cluster.topic_id(self._part.topic)
+        return None not in (found, self._part.topic_id) and found != self._part.topic_id
+
+    def _skip_lost(self) -> None:
+        """Moves the position to where the log goes on, after it was found to be outside of it."""
+        part = self._part
+        key = (part.topic, part.partition)
+        first = self._cluster.list_offsets({key: EARLIEST})[key]
+        end = self._cluster.list_offsets({key: LATEST})[key]
+        if self._position < first:
+            going_on = min(first, part.end)
+            self._lost(
+                f"{part.topic}-{part.partition}: the offsets {self._position} to {going_on - 1} were deleted "
+                "(by retention) before they were read"
+            )
+            self._position = going_on
+        elif self._position > end and self._attempts >= self._options.offset_attempts:
+            self._lost(f"{part.topic}-{part.partition} ends at offset {end}, but {self._position} was reached before")
+            self._position = part.end
+        elif self._attempts >= self._options.offset_attempts:
+            raise OffsetOutOfRangeError(1, f"fetching {part.topic}-{part.partition} at offset {self._position}")
+        else:  # a leader that was elected just now may not know yet how far it has come
+            self._attempts += 1
+            self._cluster.forget_leader(part.topic)
+            time.sleep(self._options.offset_retry_ms / 1000)
+
+    def _decode(self) -> Iterator[pa.RecordBatch]:
+        decode_columns = _load_decoder()
+        part = self._part
+        for fetched in read_partition(
+            self._cluster, part.topic, part.partition, self._position, part.end, self._options.fetch
+        ):
+            yield from decode_columns(
+                fetched.data,
                 part.topic,
                 part.partition,
-                min(first, part.end),
+                start_offset=self._position,
+                end_offset=part.end,
+                include_headers=self._options.include_headers,
+                aborted=fetched.aborted,
             )
-            yield from _decode(cluster, OffsetRange(part.topic, part.partition, first, part.end), options)
+            self._position = fetched.next_offset
 
 
 @cache
@@ -72,19 +134,3 @@ def _load_decoder() -> Callable[..., Iterator[pa.RecordBatch]]:
     gc.collect()
     gc.freeze()
     return decode_columns
-
-
-def _decode(cluster: ClusterClient, part: OffsetRange, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    decode_columns = _load_decoder()
-    position = part.start
-    for records in read_partition(cluster, part.topic, part.partition, part.start, part.end, options.fetch):
-        for batch in decode_columns(
-            records,
-            part.topic,
-            part.partition,
-            start_offset=position,
-            end_offset=part.end,
-            include_headers=options.include_headers,
-        ):
-            yield batch
-            position = batch.column(4)[-1].as_py() + 1

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
 from logtier.client.cluster import LATEST, ClusterClient
+from logtier.client.errors import UnknownPartitionError, UnknownTopicError
 from logtier.client.waiter import DataWaiter
 from pipelines.datasource.errors import OptionError, SourceError, client_errors
 from pipelines.datasource.offsets import (
@@ -21,8 +29,9 @@ from pipelines.datasource.offsets import (
     split_ranges,
     to_source_offset,
 )
-from pipelines.datasource.options import OffsetSpec, ReadOptions
+from pipelines.datasource.options import ReadOptions
 from pipelines.datasource.planning import Planner
+from pipelines.datasource.positions import OffsetSpec
 from pipelines.datasource.reading import RangePartition, read_range
 
 if TYPE_CHECKING:
@@ -33,14 +42,15 @@ __all__ = ["StreamReader"]
 # An idle query asks every 10 ms (spark.sql.streaming.pollingDelay). It is kept waiting here until data comes, but not
 # longer, because stopping a query waits for the call.
 IDLE_WAIT_MS = 500
-# New partitions of the subscribed topics are looked for this often.
+# New partitions of the subscribed topics are looked for this often while no data comes; with data, every time.
 DISCOVERY_INTERVAL_S = 1.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches. Lives in Spark's planner process for the life of the query; its copies in tasks only `read`.
 
-    Source offsets are those of Spark's Kafka source: {"topic": {"0": next offset}}.
+    Source offsets are those of Spark's Kafka source: {"topic": {"0": next offset}}. With read_committed no micro-batch
+    reaches beyond the last stable offset, so that none has to wait for an open transaction.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -50,11 +60,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cluster: ClusterClient | None = None
         self._waiter: DataWaiter | None = None
         self._partitions: list[TopicPartition] = []
+        self._topic_ids: dict[str, uuid.UUID] = {}
         self._discovered_s = float("-inf")
+        self._triggered_s = float("-inf")
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
-
-    # -- offsets -----------------------------------------------------------------------------------------------------
 
     def _planner(self) -> Planner:
         if self._cluster is None:
@@ -62,32 +72,110 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._waiter = DataWaiter(self._cluster)
         return Planner(self._cluster, self._options)
 
-    def _ends(self) -> Offsets:
-        """The end offsets of all partitions now, newly made ones included."""
+    # -- what the cluster has ----------------------------------------------------------------------------------------
+
+    def _discover(self) -> None:
+        """Looks for partitions that are new or gone."""
         planner = self._planner()
+        # A topic that was deleted under the stream is a data loss to report, not a name that is wrong.
+        self._partitions = planner.partitions() if self._latest is None else planner.present_partitions()
+        self._discovered_s = time.monotonic()
+        for topic, _ in self._partitions:
+            found = planner.topic_id(topic)
+            if found is not None:
+                self._topic_ids.setdefault(topic, found)
+
+    def _ends(self, known: Offsets | None = None) -> Offsets:
+        """The end offsets of all partitions now, newly made ones included; `known` are those of the last time."""
         if time.monotonic() - self._discovered_s > DISCOVERY_INTERVAL_S:
-            # A topic that was deleted under the stream is a data loss to report, not a name that is wrong.
-            self._partitions = planner.partitions(missing_is_empty=self._latest is not None)
-            self._discovered_s = time.monotonic()
-        self._latest = planner.latest(self._partitions) if self._partitions else {}
-        return self._latest
+            self._discover()
+        for _ in range(self._options.offset_attempts + 1):
+            before = self._partitions
+            try:
+                self._latest = self._planner().present_ends(before) if before else {}
+            except (UnknownTopicError, UnknownPartitionError):
+                self._discover()
+                continue
+            if self._latest == known:
+                return self._latest
+            # A look after the ends were told: if topics are still the same ones, these are ends of theirs.
+            self._discover()
+            if self._partitions == before:
+                return self._latest
+        raise SourceError("the subscribed topics come and go: their end offsets cannot be told")
+
+    def _reachable(self, known: Offsets) -> Offsets:
+        """The end that the next micro-batches lead to; partitions that are gone, or shrank, are a data loss."""
+        found = self._ends(known)
+        anew = self._take_made_anew(known)
+        if anew:
+            return anew
+        end = dict(found if self._target is None else self._target)
+        for topic, partition in sorted(known.keys() - end.keys()):
+            offset = known[topic, partition]
+            self._planner().lost(f"{topic}-{partition} is gone since offset {offset}; its further records are lost")
+        shrunk = self._shrunk(known, end)
+        for _ in range(1, self._options.offset_attempts if shrunk and self._target is None else 1):
+            # A leader that was elected just now may not know yet how far it has come.
+            self._planner().pause()
+            end = dict(self._ends(known))
+            shrunk = self._shrunk(known, end)
+            if not shrunk:
+                break
+        for topic, partition in shrunk:
+            self._planner().lost(
+                f"{topic}-{partition} ends at offset {end[topic, partition]}, but {known[topic, partition]} was "
+                "reached before: the topic was made anew, and records of it are lost"
+            )
+        return end
+
+    @staticmethod
+    def _shrunk(known: Offsets, end: Offsets) -> list[TopicPartition]:
+        return sorted(key for key in known.keys() & end.keys() if end[key] < known[key])
+
+    def _take_made_anew(self, known: Offsets) -> Offsets | None:
+        """Reports topics that were deleted and made anew since the last look, if there are any that were read.
+
+        Returns the offsets from which the query goes on, an empty micro-batch of their own, so that the checkpoint
+        says where the records of another topic begin.
+        """
+        planner = self._planner()
+        changed: set[str] = set()
+        for topic in {topic for topic, _ in self._partitions}:
+            found = planner.topic_id(topic)
+            if found is not None and found != self._topic_ids.setdefault(topic, found):
+                self._topic_ids[topic] = found
+                changed.add(topic)
+        anew = changed & {topic for topic, _ in known}
+        if not anew:
+            return None
+        for topic in sorted(anew):
+            planner.lost(f"topic {topic!r} was deleted and made anew: what was not read of it before is lost")
+        first = planner.earliest(key for key in self._partitions if key[0] in anew)
+        if self._target is not None:  # the new records came after the run had fixed its end
+            self._target = {key: end for key, end in self._target.items() if key[0] not in anew} | first
+        return {key: offset for key, offset in known.items() if key[0] not in anew} | first
+
+    # -- offsets -----------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query starts: startingOffsets, latest unless given."""
         with client_errors():
             planner = self._planner()
-            self._partitions = planner.partitions()
+            self._discover()
             spec = self._options.starting or OffsetSpec(everywhere=LATEST)
             start = planner.resolve(spec, self._partitions, starting=True)
             start = planner.clamp_to_log(start)
             if spec.offsets:
-                start = planner.clamp_to_end(start)
+                start = planner.clamp_to_end(start, "startingOffsets")
             return to_source_offset(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """maxOffsetsPerTrigger, if given."""
-        limit = self._options.offsets_per_trigger_max
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        """maxOffsetsPerTrigger, if given, else minOffsetsPerTrigger; Python's sources cannot say both (see below)."""
+        limit, least = self._options.offsets_per_trigger_max, self._options.offsets_per_trigger_min
+        if limit is not None:
+            return ReadMaxRows(limit)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fixes the end of an available-now run."""
@@ -95,7 +183,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = dict(self._ends())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The end of the next micro-batch; `start` itself if there is nothing to read, after a short wait for data."""
+        """The end of the next micro-batch; `start` itself if there is nothing to read, after a short wait for data.
+
+        A limit other than ReadAllAvailable, which asks for all there is, brings with it what the options say of the
+        least: the reader keeps the time itself, because Spark's Python sources know of no delay.
+        """
+        if not isinstance(limit, ReadAllAvailable | ReadMaxRows | ReadMinRows):
+            raise SourceError(f"the read limit {type(limit).__name__} is not supported; use maxOffsetsPerTrigger")
         with client_errors():
             known = from_source_offset(start)
             end = self._reachable(known)
@@ -105,31 +199,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = self._reachable(known)
             if end == known:
                 return start
+            if not isinstance(limit, ReadAllAvailable) and self._too_few(known, end):
+                time.sleep(IDLE_WAIT_MS / 1000)
+                end = self._reachable(known)
+                if self._too_few(known, end):
+                    return start
+            self._triggered_s = time.monotonic()
             if isinstance(limit, ReadMaxRows):
-                begin = self._with_new_partitions(known, end)
-                end = limit_by_backlog(begin, end, limit.max_rows)
-            elif not isinstance(limit, ReadAllAvailable):
-                raise SourceError(f"the read limit {type(limit).__name__} is not supported; use maxOffsetsPerTrigger")
+                end = limit_by_backlog(self._with_new_partitions(known, end), end, limit.max_rows)
             return to_source_offset(end)
 
-    def _reachable(self, known: Offsets) -> Offsets:
-        """The end that the next micro-batches lead to; partitions that are gone, or shrank, are a data loss."""
-        end = dict(self._ends() if self._target is None else self._target)
-        for key, offset in known.items():
-            topic, partition = key
-            if key not in end:
-                self._planner().lost(f"{topic}-{partition} is gone since offset {offset}; its further records are lost")
-            elif end[key] < offset:
-                self._planner().lost(
-                    f"{topic}-{partition} ends at offset {end[key]}, but {offset} was reached before: the topic was "
-                    "made anew, and records of it are lost"
-                )
-        return end
+    def _too_few(self, known: Offsets, end: Offsets) -> bool:
+        """Whether there is less than minOffsetsPerTrigger, and maxTriggerDelay has not passed.
+
+        The first micro-batch of a run never waits, as in Spark. Nor does an available-now run, which would end with
+        records unread.
+        """
+        least = self._options.offsets_per_trigger_min
+        if least is None or self._target is not None:
+            return False
+        if time.monotonic() - self._triggered_s >= self._options.trigger_delay_ms_max / 1000:
+            return False
+        return sum(max(0, offset - known.get(key, 0)) for key, offset in end.items()) < least
 
     def _with_new_partitions(self, known: Offsets, end: Offsets) -> Offsets:
         """Start offsets for every partition of `end`: a partition not seen before is read from its beginning."""
-        new = [key for key in end if key not in known]
-        return {**known, **(self._planner().earliest(new) if new else {})}
+        return {**known, **self._planner().earliest(key for key in end if key not in known)}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The end offsets last seen, from which Spark's progress shows the backlog."""
@@ -140,12 +235,34 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """One task a range of the micro-batch."""
         with client_errors():
-            ends = from_source_offset(end)
-            begins = self._with_new_partitions(from_source_offset(start), ends)
-            begins = {key: begins[key] for key in ends if begins[key] < ends[key]}
-            begins = self._planner().clamp_to_log(begins) if begins else {}
-            ranges = [OffsetRange(*key, offset, ends[key]) for key, offset in sorted(begins.items())]
-            return [RangePartition(part) for part in split_ranges(ranges, self._options.partitions_min)]
+            known, ends = from_source_offset(start), self._still_there(from_source_offset(end))
+            planner = self._planner()
+            begins = self._with_new_partitions(known, ends)
+            for topic, partition in sorted(ends.keys() - known.keys()):
+                if begins[topic, partition] > 0:
+                    planner.lost(
+                        f"{topic}-{partition} is new, but begins at offset {begins[topic, partition]}; "
+                        "records were deleted (by retention) before they were read"
+                    )
+            begins = planner.clamp_to_log({key: begins[key] for key in ends if begins[key] < ends[key]})
+            ranges = [
+                OffsetRange(*key, offset, ends[key], self._topic_ids.get(key[0]))
+                for key, offset in sorted(begins.items())
+            ]
+            options = self._options
+            pieces = split_ranges(ranges, options.partitions_min, options.records_per_partition_max)
+            return [RangePartition(part) for part in pieces]
+
+    def _still_there(self, ends: Offsets) -> Offsets:
+        """The partitions that still exist; the others are a data loss: a batch is planned anew after a restart."""
+        if not ends.keys() <= set(self._partitions):
+            self._discover()
+        gone = sorted(ends.keys() - set(self._partitions))
+        for topic, partition in gone:
+            self._planner().lost(
+                f"{topic}-{partition} is gone; its records up to offset {ends[topic, partition]} are lost"
+            )
+        return {key: end for key, end in ends.items() if key not in gone}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Fetches and decodes one range."""

@@ -16,7 +16,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tests.bench import apache_kafka, latency, pinned, restart, scale, soak, spark_throughput, start_up, throughput
+from tests.bench import (
+    apache_kafka,
+    fresh,
+    latency,
+    pinned,
+    restart,
+    scale,
+    send_buffer,
+    soak,
+    spark_connectors,
+    spark_throughput,
+    start_up,
+    throughput,
+)
 from tests.bench.drivers import DRIVERS
 from tests.bench.load import Load
 from tests.bench.processes import Failed
@@ -49,11 +62,14 @@ PARTS: dict[str, Part] = {
     "latency": lambda f, o: latency.measure(f, 5 if o.quick else 20, o.rounds(3)),
     "start-up": lambda f, o: start_up.measure(f, 3 if o.quick else 9),
     "spark": lambda f, o: spark_throughput.measure(f, o.quick),
+    "spark-kafka": lambda f, o: spark_connectors.measure(f, o.quick),
     "matrix": lambda f, o: throughput.measure_matrix(f, o.drivers, o.messages(1_000_000), o.rounds(3)),
+    "fresh": lambda f, o: fresh.measure(f, o.drivers, Load(o.messages(3_000_000)), o.rounds(3)),
     "pinned": lambda f, o: pinned.measure(f, o.messages(4_000_000), o.rounds(5)),
     "cold-reads": lambda f, o: latency.measure_beside_cold_reads(f, 5 if o.quick else 15, o.rounds(3)),
     "partitions": lambda f, o: scale.measure_partitions(f, 500 if o.quick else 5000, o.rounds(3)),
     "connections": lambda f, o: scale.measure_connections(f, 200 if o.quick else 2000, o.rounds(3)),
+    "send-buffer": lambda f, o: send_buffer.measure(f, Load(o.messages(3_000_000)), o.rounds(14)),
     "restart": lambda f, o: restart.measure(f, 0.2 if o.quick else 10, o.rounds(3)),
     "soak": lambda f, o: soak.measure(f, 310 if o.quick else 1810),
 }

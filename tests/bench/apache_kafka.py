@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.bench.processes import Child, Failed, free_port
@@ -42,16 +43,27 @@ def tool(name: str, *arguments: str) -> list[str]:
     return [java(), *CLIENT_JVM, "-cp", f"{jars()}/*", f"org.apache.kafka.tools.{name}", *arguments]
 
 
-def start(folder: Path) -> tuple[Child, int]:
-    """One broker that is its own controller, with the settings Kafka ships; (process, port) once it answers."""
+def start(
+    folder: Path,
+    *,
+    more: Mapping[str, str] | None = None,
+    listeners: Sequence[str] = (),
+    jvm: Sequence[str] = BROKER_JVM,
+) -> tuple[Child, int]:
+    """One broker that is its own controller, with the settings Kafka ships; (process, port) once it answers.
+
+    `more` are properties that go before these settings; `listeners` are further ones, as NAME://HOST:PORT.
+    """
     folder.mkdir(parents=True)
     port, controller_port = free_port(), free_port()
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": ",".join(
+            [f"PLAINTEXT://127.0.0.1:{port}", f"CONTROLLER://127.0.0.1:{controller_port}", *listeners]
+        ),
+        "advertised.listeners": ",".join([f"PLAINTEXT://127.0.0.1:{port}", *listeners]),
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(folder / "data"),
         "num.network.threads": "3",
@@ -64,10 +76,11 @@ def start(folder: Path) -> tuple[Child, int]:
         "transaction.state.log.min.isr": "1",
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
+        **(more or {}),
     }
     config = folder / "server.properties"
     config.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    base = [java(), *BROKER_JVM, "-cp", f"{jars()}/*"]
+    base = [java(), *jvm, "-cp", f"{jars()}/*"]
     # The id's first letter is fixed: a leading dash would read as an option.
     cluster_id = "H" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
     formatted = subprocess.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,10 @@ from tests.bench.processes import Child
 
 KAFKA = "Apache Kafka"
 HEADWATER = "Headwater"
-STARTERS = {KAFKA: apache_kafka.start, HEADWATER: headwater_processes.start_broker}
+STARTERS: dict[str, Callable[[Path], tuple[Child, int]]] = {
+    KAFKA: apache_kafka.start,
+    HEADWATER: headwater_processes.start_broker,
+}
 # Several times what one round writes; see `warm_memory`.
 WARM_GIBIBYTES = 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.bench.processes import Child, free_port
@@ -13,14 +14,19 @@ HEADWATER = [str(Path(sys.executable).with_name("headwater"))]
 
 def environment() -> dict[str, str]:
     """Ours, without colours and with nothing from the current folder on Python's path."""
-    return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+    ours = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+    # Where this is set, every start compiles every module anew; what pip installs has its bytecode beside it.
+    ours.pop("PYTHONDONTWRITEBYTECODE", None)
+    return ours
 
 
-def start_broker(folder: Path) -> tuple[Child, int]:
-    """(process, port) of `headwater broker` with its defaults, once it answers."""
+def start_broker(folder: Path, properties: Mapping[str, str] | None = None) -> tuple[Child, int]:
+    """(process, port) of `headwater broker`, with its defaults but for `properties`, once it answers."""
     folder.mkdir(parents=True)
     port = free_port()
     command = [*HEADWATER, "broker", "--data", str(folder / "data"), "--kafka-port", str(port)]
+    for name, value in (properties or {}).items():
+        command += ["--set", f"{name}={value}"]
     child = Child("Headwater", command, folder / "broker.log", environment())
     try:
         child.await_kafka(port)

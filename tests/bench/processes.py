@@ -136,10 +136,26 @@ def cpu_seconds(pid: int) -> float:
     return total / TICKS_PER_S
 
 
+def children(pid: int) -> dict[int, list[str]]:
+    """The commands of a process's living children, by their process ids."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (fields := _stat(int(entry))) and int(fields[1]) == pid:
+            with contextlib.suppress(OSError):
+                found[int(entry)] = Path(f"/proc/{entry}/cmdline").read_bytes().decode().split("\0")[:-1]
+    return found
+
+
 def resident_mib(pid: int) -> float:
     """Resident memory of one process in MiB."""
     fields = _stat(pid)
     return int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20 if fields else 0.0
+
+
+def bytes_read(pid: int) -> int:
+    """Bytes a process has read so far, from files and other descriptors, in the page cache or not."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("rchar")).split()[1])
 
 
 def _stat(pid: int) -> list[bytes] | None:

@@ -13,6 +13,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from pipelines.datasource import PUSHDOWN_OPTION, SESSION_CONF, session_environment
@@ -21,13 +22,14 @@ VALUE_BYTES = 200
 PARTITIONS = 6
 
 
-def session(cores: int) -> Any:
+def session(cores: int, conf: Mapping[str, str] | None = None) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ.update(session_environment())
     builder = SparkSession.builder.master(f"local[{cores}]").appName("spark_read")
     conf = {
         **SESSION_CONF,
+        **(conf or {}),
         "spark.ui.enabled": "false",
         "spark.driver.memory": "2g",
         "spark.ui.showConsoleProgress": "false",
@@ -39,14 +41,18 @@ def session(cores: int) -> Any:
     return spark
 
 
-def topic_frame(spark: Any, bootstrap: str, topic: str) -> Any:
-    return (
-        spark.read.format("headwater")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("subscribe", topic)
-        .option(PUSHDOWN_OPTION, "true")
-        .load()
-    )
+def topic_frame(spark: Any, bootstrap: str, topic: str, spark_format: str = "headwater") -> Any:
+    reader = spark.read.format(spark_format).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    return reader.option(PUSHDOWN_OPTION, "true").load() if spark_format == "headwater" else reader.load()
+
+
+def read_rate(frame: Any) -> tuple[int, float]:
+    """(records, records a second) of one read of all values."""
+    started_s = time.perf_counter()
+    row = frame.selectExpr("sum(length(value)) as bytes", "count(*) as records").collect()[0]
+    seconds = time.perf_counter() - started_s
+    assert row.bytes == row.records * VALUE_BYTES, f"{row.bytes} bytes in {row.records} records"
+    return row.records, row.records / seconds
 
 
 def ensure_topic(spark: Any, bootstrap: str, topic: str, records: int, codec: str) -> None:
@@ -86,17 +92,13 @@ def main() -> None:
     ensure_topic(spark, arguments.bootstrap, topic, arguments.records, arguments.codec)
     rates: list[float] = []
     for run in range(arguments.runs + 1):  # the first warms JVM, workers and numba's cache, and is not counted
-        started_s = time.perf_counter()
-        frame = topic_frame(spark, arguments.bootstrap, topic)
-        row = frame.selectExpr("sum(length(value)) as bytes", "count(*) as records").collect()[0]
-        seconds = time.perf_counter() - started_s
-        assert row.bytes == row.records * VALUE_BYTES, f"{row.bytes} bytes in {row.records} records"
+        records, rate = read_rate(topic_frame(spark, arguments.bootstrap, topic))
         if run:
-            rates.append(row.records / seconds)
+            rates.append(rate)
     spark.stop()
     result = {
         "benchmark": "spark_read",
-        "records": row.records,
+        "records": records,
         "value_bytes": VALUE_BYTES,
         "partitions": PARTITIONS,
         "codec": arguments.codec,
@@ -104,7 +106,7 @@ def main() -> None:
         "rows_per_s_median": round(statistics.median(rates)),
         "rows_per_s": [round(rate) for rate in rates],
     }
-    print(f"spark batch read: {result['rows_per_s_median']:,} rows/s (median of {len(rates)}, {row.records} records)")
+    print(f"spark batch read: {result['rows_per_s_median']:,} rows/s (median of {len(rates)}, {records} records)")
     print(json.dumps(result))
 
 

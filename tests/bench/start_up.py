@@ -9,10 +9,12 @@ import urllib.request
 from pathlib import Path
 
 from tests.bench.headwater_processes import HEADWATER, environment, start_node
-from tests.bench.processes import POLL_S, Child, Failed
+from tests.bench.processes import POLL_S, Child, Failed, children, resident_mib
 from tests.bench.report import Table, listing
 
 LIMIT_S = 60
+#: After the last answer, before the memory of an idle node is looked at.
+IDLE_S = 2
 
 
 def measure(folder: Path, runs: int) -> tuple[list[Table], dict[str, list[float]]]:
@@ -20,6 +22,8 @@ def measure(folder: Path, runs: int) -> tuple[list[Table], dict[str, list[float]
     figures: dict[str, list[float]] = {
         "headwater up: Kafka port answers, s": [],
         "headwater up: HTTP answers, s": [],
+        "resident memory of the idle broker, MiB": [],
+        "resident memory of the idle REST API, MiB": [],
         "headwater --help, s": [],
     }
     for run in range(runs + 1):
@@ -30,16 +34,26 @@ def measure(folder: Path, runs: int) -> tuple[list[Table], dict[str, list[float]
     return [listing(f"Start-up, {runs} runs", figures)], figures
 
 
-def _up(folder: Path) -> tuple[float, float]:
+def _up(folder: Path) -> tuple[float, float, float, float]:
     start = time.perf_counter()
     child, kafka_port, http_port = start_node(folder)
     try:
         child.await_kafka(kafka_port, LIMIT_S)
         kafka_s = time.perf_counter() - start
         _await_http(child, f"http://127.0.0.1:{http_port}/v3/clusters")
-        return kafka_s, time.perf_counter() - start
+        http_s = time.perf_counter() - start
+        time.sleep(IDLE_S)
+        commands = children(child.pid)
+        broker_mib, api_mib = (_resident_mib(commands, verb) for verb in ("broker", "api"))
+        return kafka_s, http_s, broker_mib, api_mib
     finally:
         child.stop()
+
+
+def _resident_mib(commands: dict[int, list[str]], verb: str) -> float:
+    """Resident memory of the process of a node that runs `headwater VERB`."""
+    (pid,) = (pid for pid, command in commands.items() if verb in command)
+    return resident_mib(pid)
 
 
 def _await_http(child: Child, url: str) -> None:

@@ -25,6 +25,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from logtier.client.blocking import BlockingConnection
+from logtier.client.cluster import LATEST, ClientConfig, ClusterClient, parse_bootstrap_servers
+from logtier.client.messages import ApiKey, kio_request
+from logtier.client.security import ClientSecurity
+
 if TYPE_CHECKING:
     from tests.conftest import BrokerProcess, Certificates
 
@@ -191,6 +196,37 @@ def test_kafka_python_produces_and_consumes(secure: Secure, listener: str, mecha
     received = [next(consumer).value for _ in range(50)]
     consumer.close()
     assert received == [str(number).encode() for number in range(50)]
+
+
+@pytest.mark.parametrize(("listener", "mechanism"), [way for way in WAYS_IN if way[1] != "OAUTHBEARER"])
+def test_our_own_client_comes_in(secure: Secure, listener: str, mechanism: str | None) -> None:
+    properties = secure.properties(listener, mechanism)
+    [address] = parse_bootstrap_servers(properties.pop("bootstrap.servers"))
+    for name in ("log_level", "socket.timeout.ms"):
+        del properties[name]
+    topic = f"test-{uuid.uuid4().hex[:8]}"
+    with ClusterClient(ClientConfig((address,), security=ClientSecurity.from_properties(properties))) as cluster:
+        assert cluster.partitions(topic, allow_auto_create=True) == [0]
+        assert cluster.list_offsets({(topic, 0): LATEST}) == {(topic, 0): 0}
+
+
+def test_a_session_of_our_own_client_goes_on_after_its_end(secure: Secure) -> None:
+    [(host, port)] = parse_bootstrap_servers(secure.addresses["SHORT"])
+    security = ClientSecurity(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="alice", password="alice-secret")
+    connection = BlockingConnection(
+        host,
+        port,
+        client_id="short",
+        connect_timeout_ms=TIMEOUT_S * 1000,
+        request_timeout_ms=TIMEOUT_S * 1000,
+        receive_buffer_bytes=-1,
+        security=security,
+    )
+    with contextlib.closing(connection):
+        ends = time.monotonic() + 4
+        while time.monotonic() < ends:
+            assert connection.call(kio_request(ApiKey.API_VERSIONS, 0, {})).error_code == 0
+            time.sleep(0.1)
 
 
 def refusal_of(properties: Mapping[str, Any]) -> str:

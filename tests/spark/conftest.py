@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the data source, and a client of the broker that they share."""
+"""One Spark session for all tests of the data source, and the brokers that they share: ours, and an Apache Kafka."""
 
 from __future__ import annotations
 
@@ -11,12 +11,40 @@ import pytest
 from confluent_kafka import Producer
 
 from pipelines.datasource import PUSHDOWN_OPTION, SESSION_CONF, session_environment
+from tests.bench import apache_kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tests.conftest import BrokerProcess
+
 ReadTopic: TypeAlias = "Callable[..., DataFrame]"
 Produce: TypeAlias = "Callable[..., None]"
+
+
+# Small: the topics of these tests are.
+KAFKA_JVM = ["-Xmx384m", "-Xms384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+GIVEN = os.environ.get("HEADWATER_TEST_BOOTSTRAP")
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an Apache Kafka of one broker, its own controller."""
+    child, port = apache_kafka.start(tmp_path_factory.mktemp("kafka") / "broker", jvm=KAFKA_JVM)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        child.stop()
+
+
+@pytest.fixture(scope="session", params=["given"] if GIVEN else ["headwater", "kafka"])
+def bootstrap_servers(request: pytest.FixtureRequest) -> str:
+    """Where the broker under test listens: each scenario runs against both."""
+    if request.param == "headwater":
+        broker: BrokerProcess = request.getfixturevalue("headwater_broker")
+        return broker.address
+    address: str = GIVEN or request.getfixturevalue("kafka_broker")
+    return address
 
 
 @pytest.fixture(scope="session")

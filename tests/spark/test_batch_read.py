@@ -188,23 +188,21 @@ def test_without_pushdown_the_source_works_where_filters_are_switched_off(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subscribe": "a", "assign": '{"a": [0]}'}, "exactly one of the options subscribe, subscribePattern, assign"),
         ({"startingOffsets": "soon"}, "option startingOffsets = 'soon': neither earliest, latest"),
         ({"startingOffsets": "latest"}, "a batch read cannot start at latest"),
         ({"endingOffsets": "earliest"}, "a batch read cannot end at earliest"),
-        ({"minPartitions": "many"}, "option minPartitions = 'many': not a whole number"),
-        ({"kafka.group.id": "g"}, "option 'kafka.group.id' is not supported by headwater when reading"),
-        ({"kafka.security.protocol": "SSL"}, "only plaintext is supported"),
-        ({"kafka.isolation.level": "read_committed"}, "only read_uncommitted is supported"),
-        ({"kafka.bootstrap.servers": "nonsense"}, "'nonsense' is not an address"),
         ({"startingOffsets": '{"TOPIC": {"0": 0}}'}, "does not name"),
+        ({"startingTimestamp": 2000, "endingTimestamp": 1000}, "an end that lies before the start"),
+        ({"startingOffsets": '{"TOPIC": {"0": 0, "1": 300}}'}, "-1 ends at offset 3; 300 lies beyond"),
+        ({"endingOffsets": '{"TOPIC": {"0": 300, "1": 0}}'}, "-0 ends at offset 3; 300 lies beyond"),
     ],
 )
 def test_a_bad_option_is_one_clear_line(
-    options: dict[str, str], message: str, new_topic: NewTopic, read_topic: ReadTopic
+    options: dict[str, Any], message: str, new_topic: NewTopic, read_topic: ReadTopic, produce: Produce
 ) -> None:
     topic = new_topic(2, KEPT)
-    given = {name: value.replace("TOPIC", topic) for name, value in options.items()}
+    produce(topic, [{"value": b"v", "partition": i % 2, "timestamp": 1000 * (i // 2 + 1)} for i in range(6)])
+    given = {name: str(value).replace("TOPIC", topic) for name, value in options.items()}
     assert message in failing(lambda: read_topic(**{"topic": topic, **given}).count())
 
 

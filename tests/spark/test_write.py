@@ -131,9 +131,9 @@ def failing(action: Callable[[], Any]) -> str:
         (["'v' AS value", "1.5 AS key"], {}, "column key is of type decimal(2,1)"),
         (["'v' AS value", "array('h') AS headers"], {}, "it must be array<struct<key:string,value:binary>>"),
         (["'v' AS value", "9 AS partition"], {}, "partition 9 in the data, but the topic has the partitions 0 to 1"),
-        (["'v' AS value"], {"kafka.acks": "0"}, "option kafka.acks = '0': only all or -1 is supported"),
+        (["'v' AS value"], {"kafka.acks": "2"}, "option kafka.acks = '2': only all or -1 or 1 or 0 is supported"),
         (["'v' AS value"], {"kafka.compression.type": "brotli"}, "only none or gzip or snappy or lz4 or zstd"),
-        (["'v' AS value"], {"kafka.transactional.id": "x"}, "'kafka.transactional.id' is not supported"),
+        (["'v' AS value"], {"kafka.transactional.id": "x"}, "kafka.transactional.id is not supported"),
         (["repeat('x', 3000000) AS value"], {}, "MESSAGE_TOO_LARGE"),
     ],
 )

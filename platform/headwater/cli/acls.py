@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from headwater.cli.administration import admin_client, answer, data_option, offline
+from headwater.cli.administration import admin_client, data_option, offline
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.options import client_options, output_option
 from headwater.cli.output import note, print_rows
@@ -105,8 +105,8 @@ def add(**given: Any) -> None:
                 raise CliError("acls add", error.message, exit_code=EXIT_FAILED)
     else:
         admin = admin_client("acls add", given["bootstrap_servers"])
-        for future in admin.create_acls([_to_client(binding) for binding in bindings]).values():
-            answer("acls add", future)
+        for future in admin.client.create_acls([_to_client(binding) for binding in bindings]).values():
+            admin.answer("acls add", future)
     for binding in bindings:
         note(f"Added: {binding}.")
 
@@ -170,8 +170,8 @@ def remove(yes: bool, **given: Any) -> None:
         offline(verb, given["data_dir"], delete)
     else:
         admin = admin_client(verb, given["bootstrap_servers"])
-        for future in admin.delete_acls([_to_client_filter(each) for each in filters]).values():
-            answer(verb, future)
+        for future in admin.client.delete_acls([_to_client_filter(each) for each in filters]).values():
+            admin.answer(verb, future)
     note(f"Removed {len(found)} rules.")
 
 
@@ -264,7 +264,7 @@ def _found(verb: str, given: dict[str, Any], *, exact: bool = False) -> list[Acl
         return list(found)
     admin = admin_client(verb, given["bootstrap_servers"])
     for wanted in filters:
-        for each in answer(verb, admin.describe_acls(_to_client_filter(wanted))):
+        for each in admin.answer(verb, admin.client.describe_acls(_to_client_filter(wanted))):
             found[_from_client(each)] = None
     return list(found)
 

@@ -1,9 +1,11 @@
-"""What verbs that administer a broker share: a client of a running one, or the metadata of one that does not run."""
+"""What verbs that administer a broker share: clients of a running one, or the metadata of one that does not run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -11,11 +13,15 @@ from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.options import client_security, servers, settings
 
 if TYPE_CHECKING:
+    from logtier.client.cluster import ClusterClient
     from logtier.controller.controller import Controller
     from logtier.metadata.image import MetadataCache
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+
+CALLBACK_WAIT_S: Final = 0.02
+"""How long librdkafka's callbacks are waited for at a time, while an answer is due."""
 
 
 def data_option(function: F) -> F:
@@ -44,25 +50,74 @@ def reachable_servers(verb: str, bootstrap_servers: str | None) -> str:
     return brokers
 
 
-def admin_client(verb: str, bootstrap_servers: str | None) -> Any:
-    """Return librdkafka's administration client; whoever calls has to hold it until it is answered."""
-    from confluent_kafka.admin import AdminClient
+class AdminClient:
+    """librdkafka's administration client, and why brokers refuse it, which it tells to a callback only."""
 
-    from api.connection import client_properties
+    def __init__(self, brokers: str) -> None:
+        from confluent_kafka.admin import AdminClient
 
-    brokers = reachable_servers(verb, bootstrap_servers)
-    return AdminClient(client_properties(brokers, settings().request_timeout_ms, client_security()))
+        from api.connection import Outage, client_properties
+
+        self._outage = Outage()
+        properties = client_properties(brokers, settings().request_timeout_ms, client_security())
+        self.client: Any = AdminClient(properties | {"error_cb": self._outage})
+
+    def answer(self, verb: str, future: Any) -> Any:
+        """Wait for the broker's answer; CliError with its reason when it refused the request, or us."""
+        from confluent_kafka import KafkaException
+
+        deadline = time.monotonic() + 2 * settings().request_timeout_ms / 1000 + 5
+        while not future.done() and self._outage.refusal is None and time.monotonic() < deadline:
+            self.client.poll(CALLBACK_WAIT_S)
+        if not future.done() and self._outage.refusal is not None:
+            raise CliError(verb, self._outage.refusal, exit_code=EXIT_FAILED)
+        try:
+            return future.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            raise CliError(verb, "no broker answered in time", exit_code=EXIT_FAILED) from None
+        except KafkaException as error:
+            reason = error.args[0].str().removeprefix("Broker: ").removeprefix("Local: ")
+            raise CliError(verb, reason, exit_code=EXIT_FAILED) from None
 
 
-def answer(verb: str, future: Any) -> Any:
-    """Wait for the broker's answer; CliError with its reason when it refused."""
-    from confluent_kafka import KafkaException
+def admin_client(verb: str, bootstrap_servers: str | None) -> AdminClient:
+    """Return a client for what librdkafka can administer."""
+    return AdminClient(reachable_servers(verb, bootstrap_servers))
+
+
+@contextmanager
+def cluster_client(verb: str, bootstrap_servers: str | None) -> Iterator[ClusterClient]:
+    """Our own client, for requests that librdkafka does not know; its errors become lines for the user."""
+    from api.connection import BootstrapServersError, parse_bootstrap_servers
+    from logtier.client.cluster import ClientConfig, ClusterClient
+    from logtier.client.errors import AuthenticationError, BrokerConnectionError, ClientError
+    from logtier.client.security import ClientSecurity
+    from logtier.config import ConfigError
 
     try:
-        return future.result(2 * settings().request_timeout_ms / 1000 + 5)
-    except KafkaException as error:
-        reason = error.args[0].str().removeprefix("Broker: ").removeprefix("Local: ")
-        raise CliError(verb, reason, exit_code=EXIT_FAILED) from None
+        addresses = tuple(parse_bootstrap_servers(servers(bootstrap_servers)))
+    except BootstrapServersError as error:
+        raise CliError(verb, str(error)) from None
+    timeout_ms = settings().request_timeout_ms
+    try:
+        config = ClientConfig(
+            addresses,
+            request_timeout_ms=timeout_ms,
+            api_timeout_ms=timeout_ms,
+            security=ClientSecurity.from_properties(client_security()),
+        )
+        with ClusterClient(config) as cluster:
+            yield cluster
+    except ConfigError as error:
+        raise CliError(verb, str(error), "correct the file of --command-config") from None
+    except AuthenticationError as error:
+        fix = "say how to connect by --command-config"
+        raise CliError(verb, str(error), fix, exit_code=EXIT_FAILED) from None
+    except BrokerConnectionError as error:
+        fix = "start one with `headwater up`, or name another with --bootstrap-servers"
+        raise CliError(verb, str(error), fix, exit_code=EXIT_FAILED) from None
+    except ClientError as error:
+        raise CliError(verb, str(error), exit_code=EXIT_FAILED) from None
 
 
 def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache], Coroutine[Any, Any, T]]) -> T:

@@ -112,6 +112,10 @@ def _run(properties: dict[str, object], link: ParentLink) -> None:
     import asyncio
     import logging
 
+    # kio describes its types to hypothesis, a tool for tests, wherever that is installed: 0.2 s and 9 MiB for nothing.
+    # To the import system None is a module that is not there (Python's reference, "The module cache").
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+
     from logtier.broker import Broker, BrokerStartError
     from logtier.config import BrokerConfig, ConfigError
     from logtier.runtime.event_loop import run

@@ -158,6 +158,9 @@ def explain(error: Exception) -> tuple[str, int]:
         return str(error), EXIT_USER
     if kinds.get("PipelineFailed") == "pipelines.errors" or kinds.get("PipelineBusy") == "pipelines.errors":
         return str(error), EXIT_FAILED
+    if kinds.get("KafkaException") == "cimpl" and error.args[0].name() == "_INVALID_ARG":
+        # librdkafka does not make a client of such properties; those that the user gives are in that file.
+        return f"{error.args[0].str()}; correct the file of --command-config", EXIT_USER
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; check the path and its permissions", EXIT_FAILED
     reason = " ".join(str(error).split())[:500] or "no reason given"

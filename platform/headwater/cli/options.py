@@ -60,7 +60,7 @@ def client_security() -> dict[str, str]:
 
 @functools.cache
 def _client_config(path: str) -> dict[str, str]:
-    from api.client_config import ClientConfigError, read_client_config
+    from logtier.config.client_properties import ClientConfigError, read_client_config
 
     try:
         return read_client_config(path)
@@ -84,6 +84,18 @@ def output_option(function: F) -> F:
         default="table",
         show_default=True,
         help="Format of what is printed.",
+    )(function)
+
+
+def compression_option(function: F) -> F:
+    """Add `-z, --compression`."""
+    return click.option(
+        "-z",
+        "--compression",
+        type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+        default="none",
+        show_default=True,
+        help="Codec of the record batches.",
     )(function)
 
 

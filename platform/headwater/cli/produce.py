@@ -12,7 +12,7 @@ from api.connection import BrokerUnreachableError, client_properties, require_re
 from api.topic_model import validate_topic_name
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.message_input import LineTooLongError, read_lines, split_key, unescape
-from headwater.cli.options import client_options, client_security, key_value, servers, settings
+from headwater.cli.options import client_options, client_security, compression_option, key_value, servers, settings
 from headwater.cli.output import note
 
 if TYPE_CHECKING:
@@ -48,14 +48,7 @@ class _Deliveries:
 @click.option("-k", "--key-separator", metavar="TEXT", help=r"What stands between key and value, such as : or \t.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Partition to write to.  [default: by key]")
-@click.option(
-    "-z",
-    "--compression",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Codec of the record batches.",
-)
+@compression_option
 @click.option(
     "--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="Whom to wait for."
 )

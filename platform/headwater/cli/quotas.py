@@ -1,6 +1,6 @@
 """`headwater quotas`: how much clients may use; on a running broker, or in the folder of one that does not run.
 
-librdkafka has no quotas in its administration, so a running broker is asked by the raw client, which speaks plain text.
+librdkafka has no quotas in its administration, so a running broker is asked by our own client.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from headwater.cli.administration import data_option, offline, reachable_servers
+from headwater.cli.administration import cluster_client, data_option, offline, reachable_servers
 from headwater.cli.errors import EXIT_FAILED, CliError
-from headwater.cli.options import client_options, client_security, key_values, output_option, settings
+from headwater.cli.options import client_options, key_values, output_option
 from headwater.cli.output import note, print_rows
 
 if TYPE_CHECKING:
-    from logtier.client.blocking import BlockingConnection
     from logtier.config.quotas import ClientQuota, QuotaEntity
     from logtier.controller.controller import Controller
     from logtier.metadata.image import MetadataCache
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-DESCRIBE: Final = 48
-ALTER: Final = 49
-VERSION: Final = 1
 #: How the default of a type is named on the command line.
 DEFAULT: Final = "*"
 
@@ -121,48 +117,21 @@ def _entity(given: dict[str, str | None]) -> QuotaEntity:
     return entity_of({kind: None if name == DEFAULT else name for kind, name in parts.items()})
 
 
-def _call(bootstrap_servers: str | None, api_key: int, fields: dict[str, Any]) -> Any:
-    from api.connection import parse_bootstrap_servers
-    from logtier.client.errors import ClientError
+def _call(verb: str, bootstrap_servers: str | None, api_key: int, fields: dict[str, Any]) -> Any:
     from logtier.client.messages import kio_request
 
-    if client_security().get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
-        raise CliError(
-            "quotas",
-            "quotas of a running broker are managed through a plain-text listener only",
-            "use --data while the broker does not run, or Kafka's kafka-configs.sh",
-        )
-    reason = "no bootstrap server"
-    for host, port in parse_bootstrap_servers(reachable_servers("quotas", bootstrap_servers)):
-        try:
-            connection = _connect(host, port)
-            try:
-                return connection.call(kio_request(api_key, VERSION, fields))
-            finally:
-                connection.close()
-        except ClientError as error:
-            reason = str(error)
-    raise CliError("quotas", reason, exit_code=EXIT_FAILED)
-
-
-def _connect(host: str, port: int) -> BlockingConnection:
-    from logtier.client.blocking import BlockingConnection
-
-    timeout_ms = settings().request_timeout_ms
-    return BlockingConnection(
-        host,
-        port,
-        client_id="headwater-quotas",
-        connect_timeout_ms=timeout_ms,
-        request_timeout_ms=timeout_ms,
-        receive_buffer_bytes=-1,
-    )
+    brokers = reachable_servers(verb, bootstrap_servers)
+    with cluster_client(verb, brokers) as cluster:
+        connection = cluster.any_connection()
+        return connection.call(kio_request(api_key, connection.version(api_key), fields))
 
 
 def _described(bootstrap_servers: str | None) -> list[ClientQuota]:
+    from logtier.client.messages import ApiKey
     from logtier.config.quotas import ClientQuota, entity_of
 
-    response = _call(bootstrap_servers, DESCRIBE, {"components": (), "strict": False})
+    asked = {"components": (), "strict": False}
+    response = _call("quotas list", bootstrap_servers, ApiKey.DESCRIBE_CLIENT_QUOTAS, asked)
     if response.error_code:
         raise CliError("quotas list", _reason(response), exit_code=EXIT_FAILED)
     return [
@@ -175,11 +144,14 @@ def _described(bootstrap_servers: str | None) -> list[ClientQuota]:
 
 
 def _set(bootstrap_servers: str | None, entity: QuotaEntity, changes: list[tuple[str, float | None]]) -> None:
+    from logtier.client.messages import ApiKey
+
     entry = {
         "entity": tuple({"entity_type": kind, "entity_name": name} for kind, name in entity),
         "ops": tuple({"key": key, "value": value or 0.0, "remove": value is None} for key, value in changes),
     }
-    response = _call(bootstrap_servers, ALTER, {"entries": (entry,), "validate_only": False})
+    changed = {"entries": (entry,), "validate_only": False}
+    response = _call("quotas set", bootstrap_servers, ApiKey.ALTER_CLIENT_QUOTAS, changed)
     for answered in response.entries:
         if answered.error_code:
             raise CliError("quotas set", _reason(answered), exit_code=EXIT_FAILED)

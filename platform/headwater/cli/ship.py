@@ -12,7 +12,7 @@ import click
 from api.connection import BrokerUnreachableError, client_properties, require_reachable
 from api.topic_model import validate_topic_name
 from headwater.cli.errors import EXIT_FAILED, CliError
-from headwater.cli.options import client_options, client_security, servers, settings
+from headwater.cli.options import client_options, client_security, compression_option, servers, settings
 from headwater.cli.output import note
 
 if TYPE_CHECKING:
@@ -30,14 +30,7 @@ LINGER_MS = 20
 )
 @click.option("--from-end", is_flag=True, help="Begin at the end of files that are there and not known yet.")
 @click.option("--to-end", is_flag=True, help="Stop at the end of the files instead of following them.")
-@click.option(
-    "-z",
-    "--compression",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Codec of the record batches.",
-)
+@compression_option
 @click.option(
     "--line-bytes-max",
     type=click.IntRange(1, 64 << 20),

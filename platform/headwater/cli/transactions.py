@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from headwater.cli.errors import EXIT_FAILED, CliError
-from headwater.cli.options import client_options, client_security, output_option, servers, settings
+from headwater.cli.administration import cluster_client
+from headwater.cli.errors import CliError
+from headwater.cli.options import client_options, output_option
 from headwater.cli.output import format_table, note, print_rows
-from logtier.client.cluster import ClientConfig, ClusterClient, parse_bootstrap_servers
-from logtier.client.errors import BrokerConnectionError, ClientError
+from logtier.client.cluster import ClusterClient
 from logtier.client.transactions import HangingTransaction, OpenTransaction, TransactionAdmin
 
 _STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
@@ -44,7 +42,7 @@ def list_transactions(
     bootstrap_servers: str | None,
 ) -> None:
     """List the transactional ids."""
-    with _cluster("transactions list", bootstrap_servers) as cluster:
+    with cluster_client("transactions list", bootstrap_servers) as cluster:
         listed = TransactionAdmin(cluster).listings(
             states=states,
             producer_ids=producer_ids,
@@ -67,7 +65,7 @@ def describe(transactional_ids: tuple[str, ...], output: str, bootstrap_servers:
     """Show who writes under transactional ids, since when, and to which partitions."""
     rows: list[dict[str, Any]] = []
     now_ms = _now_ms()
-    with _cluster("transactions describe", bootstrap_servers) as cluster:
+    with cluster_client("transactions describe", bootstrap_servers) as cluster:
         admin = TransactionAdmin(cluster)
         for name in transactional_ids:
             described = admin.describe(name)
@@ -123,7 +121,7 @@ def find_hanging(
     topic: str | None, partition: int | None, older_than_minutes: int, output: str, bootstrap_servers: str | None
 ) -> None:
     """List transactions that are open in a partition, and that no coordinator will end; with their owners."""
-    with _cluster("transactions find-hanging", bootstrap_servers) as cluster:
+    with cluster_client("transactions find-hanging", bootstrap_servers) as cluster:
         hanging = _find(cluster, topic, partition, older_than_minutes)
     _print_hanging(hanging, output)
 
@@ -155,7 +153,7 @@ def abort(
     """
     if all_hanging == (start_offset is not None):
         raise CliError("transactions abort", "say which: --all-hanging, or --topic, --partition and --start-offset")
-    with _cluster("transactions abort", bootstrap_servers) as cluster:
+    with cluster_client("transactions abort", bootstrap_servers) as cluster:
         admin = TransactionAdmin(cluster)
         if start_offset is None:
             hanging = _find(cluster, topic, partition, older_than_minutes)
@@ -239,29 +237,6 @@ def _summary(transaction: OpenTransaction) -> str:
         f"the transaction of producer {transaction.producer_id} in {transaction.topic}-{transaction.partition} "
         f"(from offset {transaction.start_offset})"
     )
-
-
-@contextmanager
-def _cluster(what: str, bootstrap_servers: str | None) -> Iterator[ClusterClient]:
-    """A client of the cluster; its errors become lines for the user."""
-    if client_security().get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
-        # librdkafka does not know these requests, and the raw client speaks plain text.
-        why = "transactions are managed through a plain-text listener only"
-        raise CliError(what, why, "use one, or Kafka's kafka-transactions.sh")
-    try:
-        addresses = parse_bootstrap_servers(servers(bootstrap_servers))
-    except ValueError as error:
-        raise CliError(what, str(error)) from error
-    timeout_ms = settings().request_timeout_ms
-    config = ClientConfig(addresses, request_timeout_ms=timeout_ms, api_timeout_ms=timeout_ms)
-    try:
-        with ClusterClient(config) as cluster:
-            yield cluster
-    except BrokerConnectionError as error:
-        fix = "start one with `headwater up`, or name another with --bootstrap-servers"
-        raise CliError(what, str(error), fix, exit_code=EXIT_FAILED) from error
-    except ClientError as error:
-        raise CliError(what, str(error), exit_code=EXIT_FAILED) from error
 
 
 def _now_ms() -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.administration import admin_client, answer, data_option, offline
+from headwater.cli.administration import admin_client, data_option, offline
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.options import client_options, output_option
 from headwater.cli.output import note, print_rows
@@ -122,8 +122,8 @@ def _upsert(bootstrap_servers: str | None, name: str, mechanism: str, iterations
 
     info = ScramCredentialInfo(ScramMechanism[mechanism.replace("-", "_")], iterations)
     change = UserScramCredentialUpsertion(name, info, password.encode())
-    admin = admin_client("user", bootstrap_servers)  # a client that nobody holds ends before it is answered
-    answer("user", admin.alter_user_scram_credentials([change])[name])
+    admin = admin_client("user", bootstrap_servers)
+    admin.answer("user", admin.client.alter_user_scram_credentials([change])[name])
 
 
 def _delete(bootstrap_servers: str | None, name: str, mechanism: str) -> None:
@@ -131,12 +131,12 @@ def _delete(bootstrap_servers: str | None, name: str, mechanism: str) -> None:
 
     change = UserScramCredentialDeletion(name, ScramMechanism[mechanism.replace("-", "_")])
     admin = admin_client("user", bootstrap_servers)
-    answer("user", admin.alter_user_scram_credentials([change])[name])
+    admin.answer("user", admin.client.alter_user_scram_credentials([change])[name])
 
 
 def _described(bootstrap_servers: str | None) -> dict[str, dict[str, int]]:
     admin = admin_client("user", bootstrap_servers)
-    described = answer("user", admin.describe_user_scram_credentials())
+    described = admin.answer("user", admin.client.describe_user_scram_credentials())
     return {
         user: {info.mechanism.name.replace("_", "-"): info.iterations for info in found.scram_credential_infos}
         for user, found in described.items()

@@ -28,6 +28,7 @@ ADDED = {
     "group.consumer.regex.refresh.interval.ms": "internal in Kafka",
     "prometheus.host": "our metrics",
     "prometheus.port": "our metrics",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "Kafka takes it as a dynamic config only, from another table",
 }
 #: Other defaults than Kafka's, and why.
 OTHER_DEFAULTS = {

@@ -47,6 +47,23 @@ def test_the_console_producer_and_consumer(
     assert found == sorted(f"k{i}\tv{i}" for i in range(50))
 
 
+@pytest.mark.parametrize("level", ["1", "4", "17"])
+def test_the_console_consumer_reads_what_we_compress_by_lz4_at_any_level(
+    kafka_tool: KafkaTool, bootstrap_servers: str, new_topic: TopicFactory, level: str
+) -> None:
+    topic = new_topic(config={"compression.type": "lz4", "compression.lz4.level": level})
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 100})
+    values = [f"v{number:06d}" + "late" * (number % 40) for number in range(3_000)]
+    for value in values:
+        producer.produce(topic, value.encode())
+    producer.flush(60)
+    arguments = ["--bootstrap-server", bootstrap_servers, "--topic", topic]
+    output = kafka_tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", *arguments, "--from-beginning", "--max-messages", "3000"
+    )
+    assert [line for line in output.splitlines() if line.startswith("v")] == values
+
+
 @pytest.mark.parametrize("protocol", ["CLASSIC", "CONSUMER"])
 def test_the_verifiable_producer_and_consumer(
     kafka_tool: KafkaTool, bootstrap_servers: str, new_topic: TopicFactory, protocol: str

@@ -20,8 +20,8 @@ from kafka import KafkaProducer
 
 from logtier.client.blocking import BlockingConnection
 from logtier.client.messages import kio_request
-from logtier.metadata.coordinator_partition import partition_for
 from logtier.records.batch import HEADER, TRANSACTIONAL, Record, build_batch, decode_records, iterate_batches
+from logtier.state_topic.topic import partition_for
 from logtier.transaction.metadata import TransactionMetadata, TransactionState
 from logtier.transaction.records import parse_key, parse_value, transaction_key, transaction_value
 

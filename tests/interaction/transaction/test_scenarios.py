@@ -32,7 +32,8 @@ import pytest
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.transaction.metadata import NO_PRODUCER, ProducerIdAndEpoch, TransactionMetadata
-from tests.unit.transaction.world import World, settle
+from tests.unit.state_topic.surroundings import settle
+from tests.unit.transaction.world import World
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 TRANSACTIONAL_ID = "payments"

@@ -19,7 +19,8 @@ from logtier.group.replay import Replay
 from logtier.protocol.errors import KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import end_transaction_marker
-from tests.unit.group.conftest import World, settle
+from tests.unit.group.conftest import World
+from tests.unit.state_topic.surroundings import settle
 
 GROUPS = ("g", "h", "another group")
 PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]

@@ -18,7 +18,8 @@ from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.transaction.metadata import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TransactionState
 from logtier.transaction.topic import TRANSACTION_TOPIC
-from tests.unit.transaction.world import World, settle
+from tests.unit.state_topic.surroundings import settle
+from tests.unit.transaction.world import World
 
 IDS = ("payments", "orders")
 PARTITIONS = [TopicPartition("t", index) for index in range(3)]

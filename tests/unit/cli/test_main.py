@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from headwater.cli import main as root_module
 from headwater.cli.errors import CliError
@@ -91,6 +93,18 @@ def test_a_failure_is_one_line(
     failing.append(failure)
     assert main(["version"]) == exit_code
     assert lines(capsys) == [line]
+
+
+def test_properties_that_librdkafka_does_not_take_are_the_users_mistake(
+    failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KafkaException) as refused:
+        AdminClient({"sasl.passwort": "secret"})
+    failing.append(refused.value)
+    assert main(["version"]) == 2
+    assert lines(capsys) == [
+        'headwater: No such configuration property: "sasl.passwort"; correct the file of --command-config'
+    ]
 
 
 def test_ctrl_c_is_silent_and_130(failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:

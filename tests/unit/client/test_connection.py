@@ -80,3 +80,10 @@ def test_cut_off_tagged_fields_are_refused(body: bytes) -> None:
     connection.send(request(tagged=True))
     with pytest.raises(ProtocolViolationError, match="cannot be decoded"):
         feed(connection, frame(0, body), piece=100)
+
+
+def test_an_answer_in_tls_is_called_so() -> None:
+    connection = ClientConnection("me")
+    connection.get_buffer()[:4] = b"\x15\x03\x03\x00"
+    with pytest.raises(ProtocolViolationError, match="speaks TLS"):
+        connection.buffer_updated(4)

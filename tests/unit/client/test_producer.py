@@ -37,6 +37,7 @@ class ScriptedBroker:
         self.accepted: dict[tuple[str, int], list[int]] = {}
         self.connections = 0
         self.leader_forgotten = 0
+        self.gone: int | None = None
 
     def append(self, topic: str, partition: int, records: bytes) -> int:
         header = RecordBatchHeader.parse(records)
@@ -104,11 +105,16 @@ class ScriptedCluster:
     def any_connection(self) -> ScriptedConnection:
         return ScriptedConnection(self.broker)
 
-    def open_node_connection(self, _node_id: int) -> ScriptedConnection:
+    def open_node_connection(self, node_id: int) -> ScriptedConnection:
+        if node_id == self.broker.gone:
+            raise BrokerConnectionError(f"broker {node_id} refuses")
         self.broker.connections += 1
         return ScriptedConnection(self.broker)
 
     def leader(self, _topic: str, partition: int) -> int:
+        # Once somebody has asked anew, the partitions of the broker that is gone are led by the other one.
+        if self.broker.leader_forgotten and self.broker.gone is not None:
+            return 1 - self.broker.gone
         return partition % 2
 
     def forget_leader(self, _topic: str) -> None:
@@ -171,6 +177,12 @@ def test_a_lost_connection_neither_loses_nor_doubles(broker: ScriptedBroker, tex
     produce(broker)
     assert_each_once(broker)
     assert broker.connections > 2
+
+
+def test_batches_of_a_leader_that_is_gone_go_to_the_new_one(broker: ScriptedBroker) -> None:
+    broker.gone = 1
+    produce(broker)
+    assert_each_once(broker)
 
 
 def test_a_fatal_error_is_raised_with_its_name(broker: ScriptedBroker) -> None:

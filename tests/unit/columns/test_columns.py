@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logtier.client.partitioner import murmur2, partition_for_key
-from logtier.client.producer_state import seal_batch
+from logtier.client.producer_state import ProducerIdentity, seal_batch
 from logtier.records import columns_kernels as kernels
 from logtier.records.batch import Record, build_batch, check_batch, decode_records, iterate_batches
 from logtier.records.columns import column_schema, decode_columns
@@ -92,7 +92,7 @@ def test_what_is_encoded_decodes_to_the_same(
     encoder = BatchEncoder(partitions, codec=codec, batch_bytes=batch_bytes)
     written: dict[int, list[Record]] = {partition: [] for partition in range(partitions)}
     for encoded in encoder.encode(rows, now_ms=0):
-        seal_batch(encoded.data, 7, 0, 0)
+        seal_batch(encoded.data, ProducerIdentity(7, 0), 0)
         assert check_batch(bytes(encoded.data)).record_count == encoded.record_count
         written[encoded.partition] += decode_records(bytes(encoded.data))
     for partition, got in written.items():

@@ -92,7 +92,7 @@ def test_topics_with_the_same_overrides_share_their_config() -> None:
         ({"cleanup.policy": ""}, "cleanup.policy: must be a list of delete, compact"),
         ({"cleanup.policy": "compact,compact"}, "cleanup.policy: must be a list of delete, compact"),
         ({"compression.type": "lz5"}, "compression.type: must be one of"),
-        ({"compression.lz4.level": "12"}, "compression.lz4.level='12' is not supported"),
+        ({"compression.lz4.level": "18"}, "compression.lz4.level: must be between 1 and 17, not '18'"),
         ({"remote.storage.enable": "true"}, "no tiered storage"),
         ({"preallocate": "true"}, "preallocate='true' is not supported"),
         ({"unclean.leader.election.enable": "true"}, "is not supported"),

@@ -23,7 +23,8 @@ from logtier.group.consumer_records import (
     consumer_key,
     consumer_value,
 )
-from logtier.group.records import CorruptCoordinatorRecordError, parse_key, parse_value
+from logtier.group.records import parse_key, parse_value
+from logtier.state_topic.record_codec import CorruptStateRecordError
 
 texts = st.text(max_size=20)
 epochs = st.integers(-2, 2**31 - 1)
@@ -74,7 +75,7 @@ def test_a_damaged_value_is_told_or_another_value(record: tuple[ConsumerKey, Any
     cut = data.draw(st.integers(0, len(encoded)))
     try:
         parse_value(key, bytes(encoded[:cut]))
-    except CorruptCoordinatorRecordError as error:
+    except CorruptStateRecordError as error:
         assert key.kind.name in str(error)
 
 

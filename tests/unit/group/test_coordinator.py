@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from logtier.group.events import GroupState, LeavingMember
 from logtier.group.offsets import CommittedOffset
-from logtier.group.offsets_topic import OFFSETS_TOPIC, partition_for
+from logtier.group.offsets_topic import OFFSETS_TOPIC
 from logtier.group.records import GroupKey, parse_key
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import decode_records
+from logtier.state_topic.topic import partition_for
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -35,6 +35,9 @@ class PromptDisk(RealDisk):
 
         return self.in_background(sync)
 
+    def change_folders(self, task: Callable[[], None]) -> Completion:
+        return self.in_background(task)
+
     def in_background(self, task: Callable[[], None]) -> Completion:
         done: Future[None] = Future()
         try:

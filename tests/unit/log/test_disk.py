@@ -109,3 +109,33 @@ def test_folders_are_listed_with_sizes(tmp_path: Path) -> None:
     disk.rmtree(str(tmp_path / "z"))
     assert disk.listdir(str(tmp_path)) == []
     assert disk.free_bytes(str(tmp_path)) > 0
+
+
+def test_what_is_not_in_memory_is_not_waited_for(tmp_path: Path) -> None:
+    file = RealDisk().open(str(tmp_path / "segment"), create=True)
+    file.append([bytes(range(256)) * 8192])
+    assert file.pread_in_memory(300, 256) == file.pread(300, 256)
+    assert file.pread_in_memory(300, file.size - 10) == file.pread(10, file.size - 10), "fewer at the end of the file"
+    file.fsync()
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    try:
+        file.pread_in_memory(300, 0)
+    except BlockingIOError:
+        file.pread(300, 0)
+        assert file.pread_in_memory(300, 0) == file.pread(300, 0)
+    else:
+        pytest.skip("this file system does not give up its pages")
+
+
+def test_a_file_system_that_cannot_tell_waits_for_the_newest_bytes_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: object) -> int:
+        raise OSError(95, "not supported")
+
+    file = RealDisk().open(str(tmp_path / "segment"), create=True)
+    file.append([bytes(range(256)) * 8192])
+    monkeypatch.setattr(os, "preadv", unsupported)
+    with pytest.raises(BlockingIOError):
+        file.pread_in_memory(300, 0)
+    assert file.pread_in_memory(300, file.size - 400) == file.pread(300, file.size - 400)

@@ -1,3 +1,4 @@
+import asyncio
 import uuid
 
 import pytest
@@ -109,6 +110,34 @@ def test_a_failing_subscriber_does_not_keep_the_others_from_knowing() -> None:
     with pytest.raises(OSError, match="disk full"):
         cache.publish(with_topic(MetadataImage(), "t", FIRST))
     assert len(seen) == 1
+
+
+def test_a_change_is_seen_by_nobody_until_it_is_prepared() -> None:
+    cache = MetadataCache(BrokerConfig.from_properties())
+    happened: list[str] = []
+
+    async def prepare(delta: MetadataDelta) -> None:
+        happened.append(f"prepare {delta.created[0].name}")
+        await asyncio.sleep(0)
+        assert cache.image.topic("t") is None
+
+    cache.prepare_with(prepare)
+    cache.subscribe(lambda delta: happened.append(f"take over {delta.created[0].name}"))
+    asyncio.run(cache.advance(with_topic(MetadataImage(), "t", FIRST)))
+    assert happened == ["prepare t", "take over t"]
+
+
+def test_a_change_that_cannot_be_prepared_is_published_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    cache = MetadataCache(BrokerConfig.from_properties())
+
+    async def fail(_: MetadataDelta) -> None:
+        raise OSError("no thread to be had")
+
+    cache.prepare_with(fail)
+    image = with_topic(MetadataImage(), "t", FIRST)
+    asyncio.run(cache.advance(image))
+    assert cache.image is image
+    assert "could not be prepared" in caplog.text
 
 
 def test_dynamic_broker_configs_are_the_defaults_of_topics() -> None:

@@ -135,6 +135,45 @@ def test_ephemeral_nodes_end_with_the_session(tmp_path: Path) -> None:
     run(tmp_path, step, after_a_restart, after_a_restart)
 
 
+def test_every_durable_change_has_an_offset_that_outlives_restarts(tmp_path: Path) -> None:
+    async def first(store: MetadataStore) -> None:
+        assert store.end_offset == 0
+        await store.create("/a", b"")
+        await store.multi([Create("/a/b", b""), SetData("/a", b"1")])
+        assert store.end_offset == 2
+
+    async def second(store: MetadataStore) -> None:
+        assert store.end_offset == 2
+        await store.create("/a/gone", b"", ephemeral=True)
+        with pytest.raises(NodeExistsError):
+            await store.create("/a", b"")
+        await store.multi([Check("/a", 1)])
+        assert store.end_offset == 2, "nothing of it has to be kept"
+        await store.delete("/a/b")
+        assert store.end_offset == 3
+
+    run(tmp_path, first, second)
+
+
+def test_a_journal_that_is_compacted_goes_on_at_its_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logtier.metadata.local._COMPACT_BYTES_MIN", 200)
+
+    async def fill(store: MetadataStore) -> None:
+        await store.create("/a", b"")
+        for number in range(50):
+            await store.set("/a", str(number).encode())
+        assert store.end_offset == 51
+
+    async def after_a_restart(store: MetadataStore) -> None:
+        assert store.end_offset == 51
+        assert await store.get("/a") == (b"49", 50)
+        await store.set("/a", b"")
+        assert store.end_offset == 52
+
+    run(tmp_path, fill, after_a_restart)
+    assert (tmp_path / "journal").stat().st_size < 1000
+
+
 def test_watches_are_told_of_changes_below_their_path(tmp_path: Path) -> None:
     async def step(store: MetadataStore) -> None:
         seen: list[WatchEvent] = []

@@ -20,6 +20,7 @@ TOPIC_ID = UUID("8a1f6a0e-2c1b-4d7e-9f10-aabbccddeeff")
 @dataclass
 class MemoryFile:
     data: bytes
+    path = "memory"
 
     @property
     def size(self) -> int:

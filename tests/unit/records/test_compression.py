@@ -65,12 +65,21 @@ def test_a_snappy_frame_of_many_blocks_has_one_limit_for_all() -> None:
         decompress(SNAPPY, compress(SNAPPY, DATA), limit_bytes=100_000)
 
 
-def test_lz4_is_written_with_independent_blocks_as_java_demands() -> None:
-    frame = compress(LZ4, DATA)
+@pytest.mark.parametrize("level", [None, 1, 3, 9, 12, 17])
+def test_lz4_is_written_with_independent_blocks_as_java_demands(level: int | None) -> None:
+    frame = compress(LZ4, DATA, level=level)
     flags = frame[4]
     assert flags >> 6 == 1  # version
     assert flags & 0x20  # independent blocks
+    assert frame[5] == 0x40  # of 64 KiB
     assert bytes(cramjam.lz4.decompress(frame)) == DATA
+    assert decompress(LZ4, frame, limit_bytes=LIMIT) == DATA
+
+
+@pytest.mark.parametrize("data", [b"", b"x", bytes(1 << 20)])
+def test_lz4_of_any_level_takes_any_data(data: bytes) -> None:
+    for level in range(1, 18):
+        assert decompress(LZ4, compress(LZ4, data, level=level), limit_bytes=LIMIT) == data
 
 
 def test_lz4_stores_blocks_that_do_not_shrink() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from logtier.records.batch import Record, build_batch
 from logtier.replication.delayed_fetch import FetchPartition
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import SystemClock
-from logtier.runtime.disk import Buffer, File, RealDisk, RealFile
+from logtier.runtime.disk import Buffer, Completion, File, RealDisk, RealFile
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -51,6 +52,17 @@ class FaultyDisk(RealDisk):
     def rename(self, path: str, new_path: str) -> None:
         self.check("rename", path)
         super().rename(path, new_path)
+
+    def copy(self, source: File, path: str, position: int, size: int) -> None:
+        self.check("copy", source.path)
+        super().copy(source, path, position, size)
+
+    def change_folders(self, task: Callable[[], None]) -> Completion:
+        """At once, while it fails what it is to fail."""
+        done: Future[None] = Future()
+        task()
+        done.set_result(None)
+        return done
 
 
 class FaultyFile(RealFile):
@@ -185,10 +197,10 @@ def test_a_log_that_cannot_be_made_is_made_later_and_keeps_no_other_from_it(worl
     assert world.append(P1) == 0
     assert world.code_of_append(P0) is ErrorCode.kafka_storage_error
     assert world.fetch(0, P0) == [ErrorCode.kafka_storage_error]
-    world.replicas.make_missing_logs()
+    asyncio.run(world.replicas.make_missing_logs())
     assert world.code_of_append(P0) is ErrorCode.kafka_storage_error
     world.disk.failing = {}
-    world.replicas.make_missing_logs()
+    asyncio.run(world.replicas.make_missing_logs())
     assert world.append(P0) == 0
     assert world.append(P1) == 1
 
@@ -212,7 +224,7 @@ def test_a_topic_deleted_while_its_log_is_missing_is_not_made_later(world: World
         world.create(FIRST)
     world.disk.failing = {}
     world.delete()
-    world.replicas.make_missing_logs()
+    asyncio.run(world.replicas.make_missing_logs())
     assert world.code_of_append() is ErrorCode.unknown_topic_or_partition
 
 

@@ -315,5 +315,27 @@ def test_a_full_disk_at_the_start_is_no_reason_not_to_start(start: Start, folder
     assert full.append(0) == 0
     assert full.append(1) is STORAGE_ERROR
     disk.failing = {}
-    full.replicas.make_missing_logs()
+    asyncio.run(full.replicas.make_missing_logs())
     assert full.append(1) == 0
+
+
+@pytest.mark.parametrize("fault", ["source", "target"])
+def test_a_move_that_fails_takes_the_folder_offline_that_failed(start: Start, folders: list[str], fault: str) -> None:
+    async def scenario() -> None:
+        disk = FaultyDisk()
+        node = start(disk=disk, only=folders[:2])
+        node.create(partitions=2)
+        [partition] = node.in_folder(folders[1])
+        for _ in range(3):
+            node.append(partition)
+        # The kernel copies: it does not say which of the two it was.
+        disk.failing = {"copy": BROKEN, "pread": BROKEN} if fault == "source" else {"copy": BROKEN}
+        disk.where = folders[1]
+        node.replicas.log_dirs.alter(TopicPartition("flights", partition), folders[0])
+        while any(each.is_future for where in node.replicas.log_dirs.describe(None) for each in where.replicas):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        disk.failing = {}
+        online = [directory.is_online for directory in node.logs.directories]
+        assert online == ([True, False] if fault == "source" else [False, True])
+
+    asyncio.run(scenario())

@@ -14,6 +14,7 @@ from typing import cast
 import pytest
 
 from logtier.config import BrokerConfig, TopicConfig
+from logtier.config.definition import LONG_MAX
 from logtier.log.append_info import AppendInfo
 from logtier.log.log_manager import LogManager
 from logtier.metadata import paths
@@ -406,6 +407,54 @@ def test_a_partition_that_comes_later_is_made_where_it_was_asked_for(tmp_path: P
         assert code_of(node, P0, node.folders[1]) is ErrorCode.unknown_topic_or_partition
         node.create()
         assert node.folder == node.folders[1]
+        node.kill()
+
+    asyncio.run(scenario())
+
+
+def test_moves_keep_to_the_rate_that_is_set_and_go_on_when_it_is_raised(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        node.create()
+        for value in range(200):
+            node.append(value)
+        target = node.other_folder
+        node.replicas.log_dirs.limit_moves(0)
+        node.replicas.log_dirs.alter(P0, target)
+        for _ in range(200):
+            await asyncio.sleep(0.0001)
+        halted = node.future()
+        assert halted is not None
+        assert halted.size_bytes == 0
+        node.replicas.log_dirs.limit_moves(10_000_000)
+        await node.moved()
+        assert node.folder == target
+        assert node.values() == list(range(200))
+        node.kill()
+
+    asyncio.run(scenario())
+
+
+def test_a_limited_move_copies_in_small_parts_and_follows_what_is_written(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path)
+        node.create()
+        for value in range(200):
+            node.append(value)
+        target = node.other_folder
+        # A tenth of a second's is a part: less than a segment.
+        node.replicas.log_dirs.limit_moves(15_000)
+        node.replicas.log_dirs.alter(P0, target)
+        sizes: set[int] = set()
+        while (future := node.future()) and len(sizes) < 3:
+            sizes.add(future.size_bytes)
+            await asyncio.sleep(0.001)
+        assert len(sizes) == 3
+        node.append(200)
+        node.replicas.log_dirs.limit_moves(LONG_MAX)
+        await node.moved()
+        assert node.folder == target
+        assert node.values() == list(range(201))
         node.kill()
 
     asyncio.run(scenario())

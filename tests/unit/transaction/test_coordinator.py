@@ -12,7 +12,8 @@ from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.transaction.metadata import ProducerIdAndEpoch, TransactionMetadata, TransactionState
 from logtier.transaction.topic import TRANSACTION_TOPIC
-from tests.unit.transaction.world import Marker, World, code_of, settle
+from tests.unit.state_topic.surroundings import settle
+from tests.unit.transaction.world import Marker, World, code_of
 
 ID = "payments"
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

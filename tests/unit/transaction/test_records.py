@@ -8,14 +8,9 @@ from dataclasses import replace
 import pytest
 
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.state_topic.record_codec import CorruptStateRecordError
 from logtier.transaction.metadata import STATES_BY_NUMBER, TransactionMetadata, TransactionState
-from logtier.transaction.records import (
-    CorruptTransactionRecordError,
-    parse_key,
-    parse_value,
-    transaction_key,
-    transaction_value,
-)
+from logtier.transaction.records import parse_key, parse_value, transaction_key, transaction_value
 
 METADATA = TransactionMetadata(
     1005,
@@ -91,13 +86,13 @@ def test_a_key_of_a_later_version_is_passed_over() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 3, 5])
 def test_a_cut_key_is_corrupt(size: int) -> None:
-    with pytest.raises(CorruptTransactionRecordError):
+    with pytest.raises(CorruptStateRecordError):
         parse_key(transaction_key("payments")[:size])
 
 
 @pytest.mark.parametrize("size", range(0, 60, 3))
 def test_a_cut_value_is_corrupt(size: int) -> None:
-    with pytest.raises(CorruptTransactionRecordError):
+    with pytest.raises(CorruptStateRecordError):
         parse_value(transaction_value(METADATA)[:size])
 
 
@@ -111,5 +106,5 @@ def test_a_cut_value_is_corrupt(size: int) -> None:
     ],
 )
 def test_hostile_values_are_corrupt(data: bytes) -> None:
-    with pytest.raises(CorruptTransactionRecordError):
+    with pytest.raises(CorruptStateRecordError):
         parse_value(data)

@@ -4,44 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import uuid
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from logtier.config import BrokerConfig
-from logtier.metadata.coordinator_partition import partition_for
-from logtier.metadata.image import (
-    BrokerRegistration,
-    MetadataDelta,
-    MetadataImage,
-    TopicImage,
-    first_partition_state,
-    metadata_delta,
-)
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch, check_batch, decode_records
+from logtier.records.batch import Record, build_batch
+from logtier.state_topic.topic import partition_for
 from logtier.transaction.coordinator import TransactionCoordinator
 from logtier.transaction.metadata import TransactionMetadata, TransactionState
 from logtier.transaction.records import transaction_key, transaction_value
 from logtier.transaction.replay import Replay
 from logtier.transaction.topic import TRANSACTION_TOPIC
-
-PARTITIONS = 3
-
-
-class ManualClock:
-    """Stands still until it is told."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
+from tests.unit.state_topic.surroundings import (
+    Appended,
+    ManualClock,
+    MemoryController,
+    MemoryMetadata,
+    MemoryReplicas,
+    settle,
+)
 
 
 class Marker(NamedTuple):
@@ -54,109 +37,11 @@ class Marker(NamedTuple):
 
 
 @dataclass
-class Appended:
-    first_offset: int
-    flush: None = None
+class MarkedReplicas(MemoryReplicas):
+    """The replica manager as it takes markers, too; `refused` partitions take none."""
 
-
-class MemoryLog:
-    """Batches with offsets assigned, as a log keeps them."""
-
-    def __init__(self) -> None:
-        self.stored: list[bytes] = []
-        self.end_offset = 0
-
-    def append(self, batch: bytes) -> int:
-        header = check_batch(batch)
-        first_offset = self.end_offset
-        self.stored.append(first_offset.to_bytes(8, "big") + batch[8:])
-        self.end_offset += header.record_count
-        return first_offset
-
-    def batches(self) -> Iterator[bytes]:
-        yield from list(self.stored)
-
-    def compact(self) -> None:
-        """Keep the last record of each key, at its offset."""
-        records = [record for batch in self.stored for record in decode_records(batch)]
-        last = {record.key: record.offset for record in records}
-        self.stored = [
-            build_batch([Record(record.key, record.value, record.timestamp_ms)], base_offset=record.offset)
-            for record in records
-            if last[record.key] == record.offset
-        ]
-
-
-class MemoryMetadata:
-    """The metadata cache."""
-
-    def __init__(self) -> None:
-        self.image = MetadataImage(brokers={1: BrokerRegistration(1, "here", 9092)})
-        self.subscribers: list[Callable[[MetadataDelta], None]] = []
-
-    def subscribe(self, callback: Callable[[MetadataDelta], None], /) -> None:
-        self.subscribers.append(callback)
-
-    def set_topics(self, topics: dict[str, TopicImage]) -> None:
-        old = self.image
-        self.image = replace(old, topics=topics, topic_names={topic.topic_id: name for name, topic in topics.items()})
-        for subscriber in self.subscribers:
-            subscriber(metadata_delta(old, self.image))
-
-    def add(self, name: str, partitions: int = PARTITIONS) -> None:
-        topic = TopicImage(name, uuid.uuid4(), tuple(first_partition_state((1,)) for _ in range(partitions)))
-        self.set_topics({**self.image.topics, name: topic})
-
-    def remove(self, name: str) -> None:
-        self.set_topics({key: topic for key, topic in self.image.topics.items() if key != name})
-
-
-@dataclass
-class Created:
-    error: KafkaError | None = None
-
-
-@dataclass
-class MemoryController:
-    """Creates topics in the metadata."""
-
-    metadata: MemoryMetadata
-    created: list[Any] = field(default_factory=list)
-
-    async def create_topics(self, topics: Sequence[Any], /) -> Sequence[Created]:
-        self.created += topics
-        for topic in topics:
-            self.metadata.add(topic.name, topic.num_partitions)
-        return [Created() for _ in topics]
-
-
-@dataclass
-class MemoryReplicas:
-    """The replica manager: `error` makes writes fail, `gate` makes them wait, `refused` partitions take no marker."""
-
-    metadata: MemoryMetadata
-    logs: dict[TopicPartition, MemoryLog] = field(default_factory=dict)
     markers: dict[TopicPartition, list[Marker]] = field(default_factory=dict)
     refused: dict[TopicPartition, KafkaError] = field(default_factory=dict)
-    error: Exception | None = None
-    gate: asyncio.Event | None = None
-    writes: int = 0
-
-    def leader_partitions(self, topic: str) -> list[int]:
-        image = self.metadata.image.topic(topic)
-        return [] if image is None else list(range(len(image.partitions)))
-
-    def log(self, topic_partition: TopicPartition, /) -> MemoryLog:
-        return self.logs.setdefault(topic_partition, MemoryLog())
-
-    async def append_and_wait(self, topic_partition: TopicPartition, records: bytes, timeout_ms: int, /) -> Appended:
-        if self.error is not None:
-            raise self.error
-        self.writes += 1
-        first_offset = self.log(topic_partition).append(records)
-        if self.gate is not None:
-            await self.gate.wait()
-        return Appended(first_offset)
 
     def append_end_txn_marker(
         self,
@@ -190,7 +75,7 @@ class World:
         )
         self.clock = ManualClock()
         self.metadata = MemoryMetadata()
-        self.replicas = MemoryReplicas(self.metadata)
+        self.replicas = MarkedReplicas(self.metadata)
         self.controller = MemoryController(self.metadata)
         self.producer_ids = itertools.count(1000)
         self.told: list[tuple[TopicPartition, int, bool]] = []
@@ -259,12 +144,6 @@ class World:
     def live(self) -> dict[str, TransactionMetadata]:
         """What the coordinator knows, but for what is not in the log."""
         return {name: replace(metadata, last_producer_epoch=-1) for name, metadata in self.coordinator.transactions()}
-
-
-async def settle() -> None:
-    """Let everything happen that is due at once."""
-    for _ in range(30):
-        await asyncio.sleep(0)
 
 
 async def code_of(awaitable: Any) -> ErrorCode:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from api.client_config import ClientConfigError, read_client_config
+from logtier.config.client_properties import ClientConfigError, read_client_config
 
 
 def read(tmp_path: Path, text: str) -> dict[str, str]:
@@ -54,6 +54,8 @@ def test_librdkafkas_own_names_stay_as_they_are(tmp_path: Path) -> None:
         ("alice-secret", "line 1 is not of the form name=value"),
         ("acks=all", "'acks' does not say how to connect"),
         ("ssl.truststore.type=JKS\nssl.truststore.location=x", "only PEM can be read"),
+        ("ssl.truststore.password=trust-secret\nssl.truststore.location=x", "only PEM can be read, which has none"),
+        ("ssl.enabled.protocols=TLSv1.3", "only Java's clients can do that"),
         ("ssl.keystore.type=JKS\nssl.keystore.location=x", "only PEM and PKCS12 can be read"),
         ('sasl.jaas.config=Module required password="alice-secret"', "it must end with a semicolon"),
     ],

@@ -1,4 +1,4 @@
-"""The bytes of coordinator records: Kafka's primitive types, plain and flexible (KIP-482).
+"""The bytes of a coordinator's records: Kafka's primitive types, plain and flexible (KIP-482).
 
 Plain strings have int16 lengths, -1 is null; flexible ones have unsigned varint lengths plus one, 0 is null, and every
 structure ends with its tagged fields.
@@ -8,12 +8,18 @@ import struct
 from collections.abc import Mapping
 from uuid import UUID
 
+from logtier.protocol.wire import unsigned_varint
+
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 
 _UUID_BYTES = 16
+
+
+class CorruptStateRecordError(Exception):
+    """A record of a coordinator's topic that is none of the known formats."""
 
 
 class RecordReader:
@@ -82,9 +88,19 @@ class RecordReader:
         self._take(size)
 
     def array_length(self) -> int:
-        """How many elements follow."""
+        """How many elements follow; ValueError where the array is null."""
+        count = self._array_length()
+        if count < 0:
+            raise ValueError(f"an array of {count} elements")
+        return count
+
+    def nullable_array_length(self) -> int:
+        """How many elements follow; a null array has none."""
+        return max(self._array_length(), 0)
+
+    def _array_length(self) -> int:
         count = self._varint() - 1 if self._is_flexible else self.int32()
-        if not 0 <= count <= len(self._data):
+        if count > len(self._data):
             raise ValueError(f"an array of {count} elements")
         return count
 
@@ -187,23 +203,3 @@ class FlexibleWriter:
     def to_bytes(self) -> bytes:
         """What was written."""
         return b"".join(self._parts)
-
-
-def plain_string(text: str) -> bytes:
-    """A text as keys and older values have it."""
-    data = text.encode()
-    return _INT16.pack(len(data)) + data
-
-
-def unsigned_varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first.
-
-    >>> unsigned_varint(300).hex()
-    'ac02'
-    """
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

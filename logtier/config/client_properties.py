@@ -1,7 +1,8 @@
 """The file that says how clients connect: `security.protocol`, `sasl.*` and `ssl.*`, as Kafka's tools take it.
 
 It has the names of librdkafka, and those of the Java client as far as librdkafka can do the same, so that one file
-serves the tools of both (`--command-config`).
+serves the tools of both (`--command-config`). The one place where such a file is read: librdkafka's clients take what
+comes of it as it is, our own makes a `ClientSecurity` of it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from logtier.config import ConfigError
+from logtier.config.definition import ConfigError
 from logtier.config.jaas import login_options
 
 FILE_BYTES_MAX: Final = 1 << 20
@@ -19,6 +20,16 @@ FILE_BYTES_MAX: Final = 1 << 20
 _PREFIXES: Final = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.")
 _OTHERS: Final = ("bootstrap.servers", "client.id", "broker.address.family")
 _IGNORED: Final = ("sasl.login.callback.handler.class", "sasl.client.callback.handler.class", "ssl.protocol")
+_JAVAS: Final = (
+    "security.providers",
+    "ssl.enabled.protocols",
+    "ssl.engine.factory.class",
+    "ssl.keymanager.algorithm",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+)
+"""What the Java client alone can do."""
 
 
 class ClientConfigError(ValueError):
@@ -76,6 +87,8 @@ def librdkafka_properties(properties: Mapping[str, str]) -> dict[str, str]:
         translate = _TRANSLATED.get(name)
         if translate is not None:
             translated.update(translate(value, properties))
+        elif name in _JAVAS:
+            raise ConfigError(f"{name}: only Java's clients can do that")
         elif name.startswith(_PREFIXES) or name in _OTHERS:
             if name not in _IGNORED:
                 translated[name] = value
@@ -93,6 +106,10 @@ def _truststore(value: str, properties: Mapping[str, str]) -> dict[str, str]:
     if properties.get("ssl.truststore.type", "PEM") != "PEM":
         raise ConfigError("ssl.truststore.type: only PEM can be read")
     return {"ssl.ca.location": value}
+
+
+def _truststore_password(_value: str, _properties: Mapping[str, str]) -> dict[str, str]:
+    raise ConfigError("ssl.truststore.password: only PEM can be read, which has none")
 
 
 def _keystore(value: str, properties: Mapping[str, str]) -> dict[str, str]:
@@ -113,6 +130,7 @@ _TRANSLATED: Final[Mapping[str, Callable[[str, Mapping[str, str]], dict[str, str
     "ssl.truststore.location": _truststore,
     "ssl.truststore.certificates": lambda value, _: {"ssl.ca.pem": value},
     "ssl.truststore.type": _nothing,
+    "ssl.truststore.password": _truststore_password,
     "ssl.keystore.location": _keystore,
     "ssl.keystore.type": _nothing,
     "ssl.keystore.key": lambda value, _: {"ssl.key.pem": value},

@@ -1,0 +1,53 @@
+"""How a client authenticates: SaslHandshake names the mechanism, SaslAuthenticate carries its tokens (KIP-152)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+from logtier.client.connection import Request
+from logtier.client.errors import AuthenticationError, error_name
+from logtier.client.messages import ApiKey, kio_request
+from logtier.client.sasl import SaslExchangeError, sasl_client
+from logtier.client.security import ClientSecurity
+
+__all__ = ["authenticate"]
+
+# Of SCRAM's exchange, the longest: two tokens of ours. A broker that asks for more is not one.
+TOKENS_MAX: Final = 4
+_NONCE_BYTES: Final = 24
+
+
+def authenticate(
+    call: Callable[[Request[Any]], Any], version: Callable[[int], int], security: ClientSecurity, address: str
+) -> int:
+    """Authenticate; how many milliseconds the session lasts, 0 for any time.
+
+    `call` sends a request and returns its answer, `version` chooses the version of an API. Raises AuthenticationError,
+    which holds no secret.
+    """
+    handshake = call(
+        kio_request(ApiKey.SASL_HANDSHAKE, version(ApiKey.SASL_HANDSHAKE), {"mechanism": security.mechanism})
+    )
+    if handshake.error_code:
+        offered = ", ".join(map(str, handshake.mechanisms)) or "none"
+        raise AuthenticationError(
+            f"{address} does not authenticate by {security.mechanism} "
+            f"({error_name(int(handshake.error_code))}; its mechanisms: {offered[:200]})"
+        )
+    exchange = sasl_client(security, secrets.token_urlsafe(_NONCE_BYTES))
+    token: bytes | None = exchange.first()
+    for _ in range(TOKENS_MAX):
+        answer = call(kio_request(ApiKey.SASL_AUTHENTICATE, version(ApiKey.SASL_AUTHENTICATE), {"auth_bytes": token}))
+        if answer.error_code:
+            reason = str(answer.error_message or error_name(int(answer.error_code)))
+            raise AuthenticationError(f"{address} refuses user {security.username!r}: {reason[:500]}")
+        try:
+            token = exchange.evaluate(bytes(answer.auth_bytes))
+        except SaslExchangeError as error:
+            raise AuthenticationError(f"authentication at {address} by {security.mechanism} failed: {error}") from None
+        if token is None:
+            lifetime = getattr(answer, "session_lifetime", None)
+            return 0 if lifetime is None else int(lifetime.total_seconds() * 1000)
+    raise AuthenticationError(f"authentication at {address} by {security.mechanism} does not come to an end")

@@ -1,0 +1,133 @@
+"""SASL as a client: PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677); tokens in, tokens out, no I/O."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from typing import Final, Protocol
+
+from logtier.client.security import ClientSecurity
+
+__all__ = ["PlainClient", "SaslClient", "SaslExchangeError", "ScramClient", "sasl_client"]
+
+# Fewer rounds than the RFC asks for would give a password away to who pretends to be the broker; more than this would
+# let it keep a client busy. Kafka's credentials have 4,096 to 16,384.
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 1_000_000
+
+_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_SERVER_FIRST: Final = re.compile(r"r=([!-+\--~]+),s=([A-Za-z0-9+/=]+),i=([1-9][0-9]{0,9})(?:,[A-Za-z]=[^,\0]+)*")
+_SERVER_FINAL: Final = re.compile(r"v=([A-Za-z0-9+/=]+)(?:,[A-Za-z]=[^,\0]+)*")
+_SERVER_ERROR: Final = re.compile(r"e=([^,\0]{1,100})(?:,.*)?", re.DOTALL)
+
+
+class SaslExchangeError(Exception):
+    """What the broker said does not belong to the exchange, or does not prove that it knows the password."""
+
+
+class SaslClient(Protocol):
+    """One exchange of one mechanism."""
+
+    def first(self) -> bytes:
+        """The token to begin with."""
+        ...
+
+    def evaluate(self, challenge: bytes) -> bytes | None:
+        """The answer to the broker's token; None when nothing is left to say. SaslExchangeError."""
+        ...
+
+
+def sasl_client(security: ClientSecurity, nonce: str) -> SaslClient:
+    """An exchange by the mechanism that is configured; `nonce` is printable, unpredictable and never used twice."""
+    if security.mechanism == "PLAIN":
+        return PlainClient(security.username, security.password)
+    return ScramClient(security.mechanism, security.username, security.password, nonce)
+
+
+class PlainClient:
+    """PLAIN: one token with the name and the password.
+
+    >>> PlainClient("alice", "secret").first()
+    b'\\x00alice\\x00secret'
+    """
+
+    __slots__ = ("_password", "_username")
+
+    def __init__(self, username: str, password: str) -> None:
+        self._username = username
+        self._password = password
+
+    def first(self) -> bytes:
+        """Name and password; no authorization id."""
+        return f"\0{self._username}\0{self._password}".encode()
+
+    def evaluate(self, challenge: bytes) -> bytes | None:
+        """The broker has nothing to say but that it took them."""
+        if challenge:
+            raise SaslExchangeError("the broker answers PLAIN by a challenge, which PLAIN does not have")
+        return None
+
+
+class ScramClient:
+    """SCRAM: the password is proved, not told, and the broker has to prove that it knows its credential."""
+
+    __slots__ = ("_first_bare", "_hash", "_nonce", "_password", "_signature")
+
+    def __init__(self, mechanism: str, username: str, password: str, nonce: str) -> None:
+        self._hash = _HASHES[mechanism]
+        self._password = password
+        self._nonce = nonce
+        escaped = username.replace("=", "=3D").replace(",", "=2C")
+        self._first_bare = f"n={escaped},r={nonce}"
+        self._signature: bytes | None = None
+
+    def first(self) -> bytes:
+        """The name and our nonce; without channel binding, which Kafka does not have."""
+        return f"n,,{self._first_bare}".encode()
+
+    def evaluate(self, challenge: bytes) -> bytes | None:
+        """Prove the password to the broker's first message; check the proof in its final one."""
+        try:
+            text = challenge.decode()
+        except UnicodeDecodeError:
+            raise SaslExchangeError("the broker's message is not UTF-8") from None
+        if self._signature is None:
+            return self._prove(text)
+        refused = _SERVER_ERROR.fullmatch(text)
+        if refused is not None:
+            raise SaslExchangeError(f"the broker refuses: {refused[1]}")
+        final = _SERVER_FINAL.fullmatch(text)
+        if final is None or not hmac.compare_digest(_base64(final[1]), self._signature):
+            raise SaslExchangeError("the broker does not prove that it knows the user's credential")
+        return None
+
+    def _prove(self, text: str) -> bytes:
+        message = _SERVER_FIRST.fullmatch(text)
+        if message is None:
+            raise SaslExchangeError("the broker's first message is not of the form r=nonce,s=salt,i=iterations")
+        nonce, salt, iterations = message[1], _base64(message[2]), int(message[3])
+        if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
+            raise SaslExchangeError("the broker's nonce does not continue ours")
+        if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+            raise SaslExchangeError(
+                f"the broker asks for {iterations} iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are taken"
+            )
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password.encode(), salt, iterations)
+        client_key = hmac.digest(salted, b"Client Key", self._hash)
+        server_key = hmac.digest(salted, b"Server Key", self._hash)
+        without_proof = f"c=biws,r={nonce}"
+        auth_message = f"{self._first_bare},{text},{without_proof}".encode()
+        signature = hmac.digest(hashlib.new(self._hash, client_key).digest(), auth_message, self._hash)
+        proof = bytes(key ^ sign for key, sign in zip(client_key, signature, strict=True))
+        self._signature = hmac.digest(server_key, auth_message, self._hash)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise SaslExchangeError("a part of the broker's message is not base64") from None

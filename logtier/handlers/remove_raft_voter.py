@@ -1,0 +1,15 @@
+"""RemoveRaftVoter: one voter less in the quorum that decides metadata (KIP-853)."""
+
+from typing import Any
+
+from logtier.handlers.context import RequestContext
+from logtier.handlers.raft_voters import no_reconfiguration, require_voter
+
+API_KEY = 81
+VERSIONS = (0, 0)
+
+
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+    """Refuse: the controller is a quorum of one."""
+    require_voter(request, context, "Remove")
+    raise no_reconfiguration("removing")

@@ -1,0 +1,84 @@
+"""What OffsetCommit and TxnOffsetCommit ask to commit, and what is to be refused of it one by one."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from logtier.group.offsets import NO_LEADER_EPOCH, CommittedOffset
+from logtier.handlers.context import RequestContext
+from logtier.protocol.errors import ErrorCode
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.security.operations import AclOperation, ResourceType
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedCommits:
+    """The offsets to commit, and the answer as it is if they are.
+
+    Attributes:
+        commits: What names an existing partition and may be committed.
+        answers: Of every topic in the request.
+        accepted: Those among the partitions' answers that belong to `commits`.
+    """
+
+    commits: dict[TopicPartition, CommittedOffset]
+    answers: list[dict[str, Any]]
+    accepted: list[dict[str, Any]]
+
+    def refuse(self, code: ErrorCode) -> None:
+        """They are not committed after all."""
+        for answer in self.accepted:
+            answer["error_code"] = code
+
+
+def requested_commits(
+    request: Any,
+    context: RequestContext,
+    now_ms: int,
+    refusal: ErrorCode | None,
+    *,
+    has_leader_epoch: bool,
+    expire_timestamp_ms: int | None = None,
+) -> RequestedCommits:
+    """Sort out the request: unknown partitions, overlong metadata and topics that the client may not read are refused.
+
+    Args:
+        refusal: Why nothing at all can be committed, None if something can.
+        has_leader_epoch: Whether the request's version has leader epochs.
+        expire_timestamp_ms: Until when the client wants its offsets kept, if it says.
+    """
+    image = context.services.metadata.image
+    metadata_max = context.services.config.offset_metadata_max_bytes
+    commits: dict[TopicPartition, CommittedOffset] = {}
+    answers = []
+    accepted = []
+    for requested in request.topics:
+        topic = image.topic(requested.name)
+        partition_count = 0 if topic is None else len(topic.partitions)
+        topic_id = None if topic is None else topic.topic_id
+        denial = refusal
+        if denial is None and not context.is_authorized(AclOperation.read, ResourceType.topic, requested.name):
+            denial = ErrorCode.topic_authorization_failed
+        partitions = []
+        for partition in requested.partitions:
+            index = partition.partition_index
+            metadata = partition.committed_metadata or ""
+            answer = {"partition_index": index, "error_code": ErrorCode.none}
+            if denial is not None:
+                answer["error_code"] = denial
+            elif not 0 <= index < partition_count:
+                answer["error_code"] = ErrorCode.unknown_topic_or_partition
+            elif len(metadata) > metadata_max:
+                answer["error_code"] = ErrorCode.offset_metadata_too_large
+            else:
+                accepted.append(answer)
+                commits[TopicPartition(requested.name, index)] = CommittedOffset(
+                    partition.committed_offset,
+                    partition.committed_leader_epoch if has_leader_epoch else NO_LEADER_EPOCH,
+                    metadata,
+                    now_ms,
+                    expire_timestamp_ms,
+                    topic_id,
+                )
+            partitions.append(answer)
+        answers.append({"name": requested.name, "partitions": partitions})
+    return RequestedCommits(commits, answers, accepted)

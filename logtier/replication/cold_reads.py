@@ -1,0 +1,70 @@
+"""Look-ups in logs that would wait for a device: another thread does them first, so that only their reader waits.
+
+What it reads is in the page cache afterwards, and the indexes it loads the log gets: the look-up itself, which then
+follows on the event loop, finds everything in memory.
+"""
+
+import contextlib
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from logtier.log.log import Log
+from logtier.log.reading import LogReader, LogView
+from logtier.protocol.errors import KafkaError
+from logtier.runtime.read_ahead import ReadAhead
+
+Result = TypeVar("Result")
+
+
+class ColdRead(NamedTuple):
+    """A read of a log that would have to wait; the arguments are those of `LogReader.read`."""
+
+    log: Log
+    offset: int
+    bytes_max: int
+    upper_bound_offset: int
+    min_one_batch: bool
+    is_read_committed: bool
+
+
+async def warm(reads: Sequence[ColdRead], read_ahead: ReadAhead) -> None:
+    """Have everything that reads look at read; what goes wrong, they find out for themselves."""
+    views = [LogView(read.log, read.offset) for read in reads]
+    await read_ahead.run(partial(_read_all, reads, views))
+    for view in views:
+        view.hand_back()
+
+
+async def look_up(log: Log, find: Callable[[LogReader, bool], Result], read_ahead: ReadAhead | None) -> Result:
+    """Look something up in a log: at once if it is in memory, else by another thread.
+
+    Args:
+        find: Looks into a log; where it may not wait it raises BlockingIOError.
+    """
+    if read_ahead is None:
+        return find(log, True)
+    with contextlib.suppress(BlockingIOError):
+        return find(log, False)
+    view = LogView(log, log.log_start_offset)
+    try:
+        return await read_ahead.run(partial(find, view, True))
+    except FileNotFoundError:
+        # Retention or compaction took a segment away meanwhile.
+        return find(log, True)
+    finally:
+        view.hand_back()
+
+
+def _read_all(reads: Sequence[ColdRead], views: Sequence[LogView]) -> None:
+    for read, view in zip(reads, views, strict=True):
+        with contextlib.suppress(OSError, ValueError, KafkaError, struct.error):
+            found = view.read(
+                read.offset,
+                read.bytes_max,
+                upper_bound_offset=read.upper_bound_offset,
+                min_one_batch=read.min_one_batch,
+            )
+            if read.is_read_committed and found.size:
+                view.aborted_transactions(read.offset, min(read.upper_bound_offset, view.end_of_slice(found)))

@@ -1,0 +1,79 @@
+"""How fast replicas may be copied between log folders, all of them together. Pure."""
+
+from math import ceil
+from typing import Final
+
+from logtier.config.definition import LONG_MAX
+
+# Copied at a time, in seconds of the rate: often enough to be even, seldom enough for the syncs in between.
+_PIECE_S: Final = 0.1
+# What may be caught up with after a pause.
+_BURST_S: Final = 1.0
+# Whoever waits looks at least so often whether the rate is another one.
+_WAIT_MS_MAX: Final = 200
+
+
+class CopyThrottle:
+    """Bytes that come at a steady rate and are taken by copies (`replica.alter.log.dirs.io.max.bytes.per.second`).
+
+    Times are milliseconds of a monotonic clock.
+
+    >>> throttle = CopyThrottle()
+    >>> throttle.allow(9_000, 0)
+    9000
+    >>> throttle.change_rate(1_000, 0)
+    >>> throttle.allow(9_000, 0), throttle.wait_ms(9_000, 0)
+    (0, 100)
+    >>> throttle.allow(9_000, 500), throttle.allow(9_000, 550), throttle.wait_ms(9_000, 550)
+    (500, 0, 50)
+    """
+
+    def __init__(self) -> None:
+        self._rate = LONG_MAX
+        self._bytes = 0.0
+        self._refilled_ms = 0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a rate to keep to."""
+        return self._rate < LONG_MAX
+
+    def change_rate(self, bytes_per_second: int, now_ms: int) -> None:
+        """Keep to another rate from now on; the greatest LONG is none."""
+        if bytes_per_second != self._rate:
+            if not self.is_limited:
+                self._bytes = 0.0
+                self._refilled_ms = now_ms
+            self._refill(now_ms)
+            self._rate = bytes_per_second
+
+    def allow(self, wanted: int, now_ms: int) -> int:
+        """Take as many of the wanted bytes as may be copied now; 0 where that is not worth while yet."""
+        if not self.is_limited:
+            return wanted
+        self._refill(now_ms)
+        if self._bytes < self._piece(wanted):
+            return 0
+        allowed = min(wanted, int(self._bytes))
+        self._bytes -= allowed
+        return allowed
+
+    def overdraw(self, size: int) -> None:
+        """Count bytes that were copied without being allowed: others wait the longer."""
+        self._bytes -= size
+
+    def wait_ms(self, wanted: int, now_ms: int) -> int:
+        """How long until it is worth while to ask again."""
+        self._refill(now_ms)
+        missing = self._piece(wanted) - self._bytes
+        if missing <= 0 or not self.is_limited:
+            return 0
+        return min(_WAIT_MS_MAX, ceil(missing * 1000 / self._rate)) if self._rate else _WAIT_MS_MAX
+
+    def _piece(self, wanted: int) -> float:
+        return min(wanted, max(1, int(self._rate * _PIECE_S)))
+
+    def _refill(self, now_ms: int) -> None:
+        elapsed_s = max(0, now_ms - self._refilled_ms) / 1000
+        self._bytes = min(self._bytes + self._rate * elapsed_s, max(1.0, self._rate * _BURST_S))
+        self._refilled_ms = now_ms

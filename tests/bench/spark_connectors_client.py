@@ -1,0 +1,81 @@
+"""Reads the same topics through two Spark connectors in turn; prints the figures as JSON in its last line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.bench import spark_read
+
+FORMATS = ("kafka", "headwater")
+CORES = 2
+# Offsets a micro-batch: where what it costs to plan one matters most, and where the records do.
+TRIGGERS = (10_000, 100_000)
+BATCHES = 25
+# The first ones of a query compile code and start workers.
+WARM_BATCHES = 5
+
+
+def micro_batches_ms(
+    spark: Any, spark_format: str, bootstrap: str, topic: str, limit: int, checkpoint: Path
+) -> list[float]:
+    """How long each micro-batch of an available-now run took."""
+    query = (
+        spark.readStream.format(spark_format)
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", limit)
+        .load()
+        .select("key", "value")
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    done = [one for one in query.recentProgress if one["numInputRows"]]
+    return [float(one["durationMs"]["triggerExecution"]) for one in done[WARM_BATCHES:]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bootstrap")
+    parser.add_argument("jars")
+    parser.add_argument("--records", type=int, required=True)
+    parser.add_argument("--runs", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    arguments = parser.parse_args()
+    spark = spark_read.session(
+        CORES, {"spark.jars": arguments.jars, "spark.sql.streaming.numRecentProgressUpdates": "1000"}
+    )
+    figures: dict[str, dict[str, list[float]]] = {}
+
+    topic = "read"
+    spark_read.ensure_topic(spark, arguments.bootstrap, topic, arguments.records, "none")
+    rates: dict[str, list[float]] = {one: [] for one in FORMATS}
+    for run in range(arguments.runs + 1):  # the first warms JVM, workers and numba's cache, and is not counted
+        for one in FORMATS if run % 2 else FORMATS[::-1]:
+            records, rate = spark_read.read_rate(spark_read.topic_frame(spark, arguments.bootstrap, topic, one))
+            assert records == arguments.records, f"{one} read {records} records"
+            if run:
+                rates[one].append(rate)
+    figures["batch read, rows/s"] = rates
+
+    for limit in TRIGGERS:
+        topic = f"micro-{limit}"
+        spark_read.ensure_topic(spark, arguments.bootstrap, topic, limit * BATCHES, "none")
+        times: dict[str, list[float]] = {one: [] for one in FORMATS}
+        for run in range(2):
+            for one in FORMATS if run % 2 else FORMATS[::-1]:
+                checkpoint = arguments.folder / f"{topic}-{one}-{run}"
+                times[one] += micro_batches_ms(spark, one, arguments.bootstrap, topic, limit, checkpoint)
+        figures[f"micro-batch of {limit:,} records, ms"] = times
+    spark.stop()
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

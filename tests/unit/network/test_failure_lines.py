@@ -1,0 +1,131 @@
+"""Failed logins and other connections that come to nothing: the log tells of each, but not line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logtier.handlers import sasl_authenticate, sasl_handshake
+from logtier.handlers.context import RequestContext
+from logtier.network.server import Server, ServerLimits
+from logtier.protocol.errors import ProtocolViolationError
+from logtier.runtime.network import SocketNetwork
+from logtier.security.failure_lines import ADDRESSES_MAX, LINES_MAX, OTHERS, WINDOW_MS, FailureLines
+from logtier.security.sasl import PlainServer
+from logtier.security.sasl_session import SaslListener, SaslSession
+
+LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
+ADDRESS = "192.0.2.1"
+
+
+class ManualClock:
+    ms = 0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+
+def test_an_address_gets_a_few_lines_in_each_window() -> None:
+    lines = FailureLines()
+    for window in range(3):
+        at_ms = window * WINDOW_MS
+        lines.due(at_ms)
+        assert [lines.admit(ADDRESS, at_ms) for _ in range(LINES_MAX + 2)] == [True] * LINES_MAX + [False] * 2
+
+
+def test_one_address_does_not_silence_another() -> None:
+    lines = FailureLines()
+    for _ in range(100):
+        lines.admit(ADDRESS, 0)
+    assert lines.admit("192.0.2.2", 0)
+
+
+def test_addresses_without_number_are_counted_as_one() -> None:
+    lines = FailureLines()
+    admitted = sum(lines.admit(f"2001:db8::{number:x}", 0) for number in range(10 * ADDRESSES_MAX))
+    assert admitted == ADDRESSES_MAX + LINES_MAX
+    [withheld] = lines.due(WINDOW_MS)
+    assert withheld == (OTHERS, 9 * ADDRESSES_MAX - LINES_MAX)
+    assert lines.admit(ADDRESS, WINDOW_MS)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20_000), st.sampled_from("abc"), st.booleans()), max_size=300))
+def test_every_failure_is_told_once(failures: list[tuple[int, str, bool]]) -> None:
+    lines = FailureLines()
+    now_ms = told = 0
+    for passed_ms, address, is_checked in failures:
+        now_ms += passed_ms
+        told += lines.admit(address, now_ms)
+        if is_checked:
+            told += sum(withheld.failures for withheld in lines.due(now_ms))
+    told += sum(withheld.failures for withheld in lines.due(now_ms + WINDOW_MS))
+    assert told == len(failures)
+
+
+def test_failed_logins_are_not_logged_without_limit(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    listener = SaslListener({"PLAIN": lambda: PlainServer({"alice": "right"})}, {}, failure_delay_ms=0)
+
+    async def fail() -> None:
+        session = SaslSession(listener)
+        context = cast(
+            "RequestContext",
+            SimpleNamespace(
+                sasl=session,
+                services=SimpleNamespace(clock=clock),
+                client_host=ADDRESS,
+                api_version=1,
+                listener=SimpleNamespace(name="SASL_PLAINTEXT"),
+            ),
+        )
+        handshake: Any = SimpleNamespace(mechanism="PLAIN")
+        assert (await sasl_handshake.handle(handshake, context))["error_code"] == 0
+        token: Any = SimpleNamespace(auth_bytes=b"\0alice\0wrong")
+        assert (await sasl_authenticate.handle(token, context))["error_code"] == 58
+
+    async def main() -> None:
+        for _ in range(50):
+            await fail()
+
+    asyncio.run(main())
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == LINES_MAX
+    assert all(ADDRESS in line and "wrong" not in line for line in lines)
+    assert listener.failures.due(WINDOW_MS) == [(ADDRESS, 50 - LINES_MAX)]
+
+
+def test_what_was_not_logged_is_counted_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    clock = ManualClock()
+
+    def refuse(*_: object) -> None:
+        raise ProtocolViolationError("this is no Kafka request")
+
+    async def main() -> None:
+        server = Server(SocketNetwork(), clock, refuse, LIMITS)
+        host, port = server.bind("127.0.0.1", 0)
+        server.serve()
+        for _ in range(LINES_MAX + 3):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(struct.pack(">i", 20) + bytes(20))
+            assert await reader.read() == b""
+            writer.close()
+        clock.ms = WINDOW_MS
+        server._check_idle()
+        server.stop()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[:-1] == ["closed the connection of 127.0.0.1: this is no Kafka request"] * LINES_MAX
+    assert lines[-1] == "3 more failures of connections from 127.0.0.1 were not logged"
