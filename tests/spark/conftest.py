@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from pipelines.datasource import PUSHDOWN_OPTION, SESSION_CONF, session_environment
 from tests.bench import apache_kafka
@@ -45,6 +46,12 @@ def bootstrap_servers(request: pytest.FixtureRequest) -> str:
         return broker.address
     address: str = GIVEN or request.getfixturevalue("kafka_broker")
     return address
+
+
+@pytest.fixture(scope="session")
+def admin(bootstrap_servers: str) -> AdminClient:
+    """On the broker of the scenario: the one of all tests, once made, would stay on ours."""
+    return AdminClient({"bootstrap.servers": bootstrap_servers})
 
 
 @pytest.fixture(scope="session")
