@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench import apache_kafka, drivers, headwater_processes
+from tests.bench.load import Load
 from tests.bench.processes import Child
 
 KAFKA = "Apache Kafka"
@@ -17,8 +19,8 @@ STARTERS: dict[str, Callable[[Path], tuple[Child, int]]] = {
     KAFKA: apache_kafka.start,
     HEADWATER: headwater_processes.start_broker,
 }
-# Several times what one round writes; see `warm_memory`.
-WARM_GIBIBYTES = 3
+# So many times what one round writes is warmed; see `warm_memory`.
+WARM_FACTOR = 4
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ def in_turn(brokers: list[Broker], round_number: int) -> list[Broker]:
     return brokers if round_number % 2 else brokers[::-1]
 
 
-def warm_memory() -> None:
+def warm_memory(load: Load, clients: int = 1) -> None:
     """Make free memory as fast as used memory, for what is measured next."""
-    drivers.run([*drivers.PYTHON, "tests.bench.warm_memory", str(WARM_GIBIBYTES)])
+    gibibytes = math.ceil(WARM_FACTOR * clients * load.messages * load.message_bytes / 2**30)
+    drivers.run([*drivers.PYTHON, "tests.bench.warm_memory", str(gibibytes)])

@@ -40,7 +40,7 @@ def measure(folder: Path, messages: int, rounds: int) -> tuple[list[Table], Figu
 def _one_round(broker: Broker, load: Load, topic: str, client_cores: set[int]) -> dict[str, float]:
     drivers.client("create", broker.bootstrap, topic, load)
     try:
-        brokers.warm_memory()
+        brokers.warm_memory(load, PRODUCERS)
         before = cpu_seconds(broker.child.pid)
         command = drivers.client_command("produce", broker.bootstrap, topic, load)
         clients = [

@@ -90,7 +90,7 @@ def _speeds(broker: Broker, rounds: int) -> list[float]:
 def _speed(broker: Broker, topic: str) -> float:
     drivers.client("create", broker.bootstrap, topic, LOAD)
     try:
-        brokers.warm_memory()
+        brokers.warm_memory(LOAD)
         return drivers.DRIVERS["python"].produce(broker.bootstrap, topic, LOAD)
     finally:
         drivers.client("delete", broker.bootstrap, topic, LOAD)

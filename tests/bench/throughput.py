@@ -85,7 +85,7 @@ def phase(
     broker: Broker, what: str, action: Callable[[str, str, Load], float], topic: str, load: Load
 ) -> dict[str, float]:
     """Speed by the client's clock; the broker's CPU time, with what it puts off until just after."""
-    brokers.warm_memory()
+    brokers.warm_memory(load)
     before = cpu_seconds(broker.child.pid)
     speed = action(broker.bootstrap, topic, load)
     time.sleep(SETTLE_S)
