@@ -237,6 +237,7 @@ def _recover(
     scanned_from = next_offset
     epochs: list[tuple[int, int]] = []
     known_epochs: tuple[tuple[int, int], ...] = ()
+    ends: list[int] = []
     for i in range(first, len(segments)):
         segment = segments[i]
         if segment.base_offset < next_offset:
@@ -263,6 +264,7 @@ def _recover(
             if not epochs or found.header.partition_leader_epoch != epochs[-1][0]:
                 epochs.append((found.header.partition_leader_epoch, found.header.base_offset))
             next_offset = found.header.last_offset + 1
+        ends.append(next_offset)
         if segment.size != size:
             _logger.warning(
                 "%s: %d bytes after offset %d were not whole batches and were cut off",
@@ -277,6 +279,12 @@ def _recover(
         if i + 1 < len(segments):
             segment.write_indexes()
             segment.release()
+    while len(ends) > 1 and not segments[-1].size and recovery_point <= ends[-2] < segments[-1].base_offset:
+        # The end of the segment before was not on the device, and was lost at the edge of a batch. With the empty one
+        # in place, the log would have an end offset that nobody could read up to.
+        _drop(segments[-1:], f"it is empty, and {segments[-2].log_path} ends at offset {ends[-2]}")
+        del segments[-1:], ends[-1:]
+        next_offset = ends[-1]
     leader_epochs.restore(scanned_from, (*known_epochs, *epochs))
     return next_offset, producers
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
+import re
 import subprocess
 import threading
 import time
@@ -21,6 +23,14 @@ RATE = 1000
 WARM_UP_S = 3
 COLD_LOAD = Load(messages=10_000_000)
 COLD_TOPIC = "cold"
+OTHER_BROKER = "beside a cold reader of the other broker"
+COLD_STATES: dict[str, Load | None] = {
+    "quiet": None,
+    "beside a cold reader of 25 MB/s": dataclasses.replace(COLD_LOAD, read_per_s=125_000),
+    "beside a cold reader at full speed": COLD_LOAD,
+    OTHER_BROKER: COLD_LOAD,
+}
+STATE_LETTERS = re.compile(r"[^a-z0-9]+")
 
 
 def measure(folder: Path, seconds: float, rounds: int) -> tuple[list[Table], Figures]:
@@ -40,7 +50,11 @@ def measure(folder: Path, seconds: float, rounds: int) -> tuple[list[Table], Fig
 
 
 def measure_beside_cold_reads(folder: Path, seconds: float, rounds: int) -> tuple[list[Table], Figures]:
-    """The same while another consumer reads data that is in the page cache, and data that has to come from the disk."""
+    """The same while another consumer reads older messages that have to come from the disk.
+
+    The consumer reads at a steady rate, and at full speed; and, to tell the broker's part from the machine's, at full
+    speed from the other broker of the pair, with which the measured one shares nothing but the cores and the disk.
+    """
     figures: Figures = {}
     with brokers.both(folder) as pair:
         for broker in pair:
@@ -48,17 +62,18 @@ def measure_beside_cold_reads(folder: Path, seconds: float, rounds: int) -> tupl
             drivers.client("produce", broker.bootstrap, COLD_TOPIC, COLD_LOAD)
         os.sync()
         for round_number in range(rounds):
-            for state in ("quiet", "beside hot reads", "beside cold reads"):
+            for state, load in COLD_STATES.items():
                 for broker in brokers.in_turn(pair, round_number):
-                    topic = f"{state.replace(' ', '-')}-{round_number}"
+                    (other,) = (one for one in pair if one is not broker)
+                    read_from = other if state == OTHER_BROKER else broker
                     with contextlib.ExitStack() as stack:
-                        if state != "quiet":
-                            stack.enter_context(reading(broker, from_disk=state == "beside cold reads"))
-                        before, start = bytes_read(broker.child.pid), time.monotonic()
-                        row = one_run(broker, topic, "1", seconds)
-                        rate = (bytes_read(broker.child.pid) - before) / (time.monotonic() - start)
+                        if load is not None:
+                            stack.enter_context(cold_reader(read_from, load))
+                        before, start = bytes_read(read_from.child.pid), time.monotonic()
+                        row = one_run(broker, f"{STATE_LETTERS.sub('-', state)}-{round_number}", "1", seconds)
+                        rate = (bytes_read(read_from.child.pid) - before) / (time.monotonic() - start)
                     note(figures, broker, state, row)
-                    figures.setdefault(f"{state}: read by the broker, MB/s", {}).setdefault(broker.name, []).append(
+                    figures.setdefault(f"{state}: read from the disk, MB/s", {}).setdefault(broker.name, []).append(
                         rate / 1e6
                     )
     title = f"{RATE:,} messages/s, acks=1, beside a reader of {COLD_LOAD.messages:,} older messages, {rounds} rounds"
@@ -66,15 +81,14 @@ def measure_beside_cold_reads(folder: Path, seconds: float, rounds: int) -> tupl
 
 
 @contextlib.contextmanager
-def reading(broker: Broker, *, from_disk: bool) -> Iterator[None]:
-    """Another consumer reads the older topic again and again."""
+def cold_reader(broker: Broker, load: Load) -> Iterator[None]:
+    """Another consumer reads the older topic again and again, each time from the disk."""
     stop = threading.Event()
-    command = drivers.client_command("consume", broker.bootstrap, COLD_TOPIC, COLD_LOAD)
+    command = drivers.client_command("consume", broker.bootstrap, COLD_TOPIC, load)
 
     def loop() -> None:
         while not stop.is_set():
-            if from_disk:
-                evict(broker.folder)
+            evict(broker.folder)
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as reader:
                 # On few cores a reader at full speed delays the client that takes the time, whatever the broker does.
                 os.sched_setscheduler(reader.pid, os.SCHED_IDLE, os.sched_param(0))

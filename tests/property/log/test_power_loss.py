@@ -181,6 +181,7 @@ class World:
         offset = 0
         while offset < end:
             part = log.read(offset, 1_000, upper_bound_offset=end, min_one_batch=True)
+            assert part.size, f"{partition} has nothing to read at {offset}, before its end at {end}"
             for header, batch in iterate_batches(part.file.pread(part.size, part.position)):
                 [record] = decode_records(batch)
                 assert record.offset == offset

@@ -93,6 +93,22 @@ def test_only_segments_after_the_recovery_point_are_checked(small_segments: LogF
     assert small_segments.crash(recovery_point=0).log_end_offset < 50
 
 
+@pytest.mark.parametrize("left", [0, 30])
+def test_an_empty_segment_after_a_lost_batch_does_not_end_the_log(
+    small_segments: LogFolder, make_batch: MakeBatch, left: int
+) -> None:
+    before = fill(small_segments, make_batch)
+    *_, older, last = (small_segments.path / name for name in small_segments.names(".log"))
+    base = int(last.name[:20])
+    *_, lost = (found.position for found in small_segments.log.segments[-2].headers())
+    older.write_bytes(older.read_bytes()[:lost])
+    last.write_bytes(last.read_bytes()[:left])
+    log = small_segments.crash()
+    assert log.log_end_offset == base - 1
+    assert small_segments.read_all() == before[: base - 1]
+    assert small_segments.append(make_batch(1)).first_offset == base - 1
+
+
 def test_a_clean_stop_whose_files_were_cut_is_recovered(
     folder: LogFolder, make_batch: MakeBatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -32,7 +32,7 @@ async def unreadable_after(parts: Sequence[Part]) -> list[UnreadableError]:
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(struct.pack(">i", 20) + bytes(20))
     with contextlib.suppress(ConnectionResetError):
-        await reader.read()
+        await asyncio.wait_for(reader.read(), LIMITS.idle_ms_max / 2000)
     writer.close()
     server.stop()
     await asyncio.sleep(0)
@@ -76,4 +76,4 @@ def test_the_error_of_a_buffer_is_the_peers(monkeypatch: pytest.MonkeyPatch) -> 
             raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(socket, "socket", Broken)
-    assert asyncio.run(unreadable_after([b"head"])) == []
+    assert asyncio.run(unreadable_after([b"head", b"body"])) == []
