@@ -9,6 +9,8 @@ from fastapi import APIRouter, FastAPI
 from api.access import ClusterDirectory
 from api.errors import install_error_handlers
 from api.limits import BODY_BYTES_MAX, BodyLimits
+from api.registry import routes as registry_routes
+from api.registry.service import SchemaRegistry
 from api.routers import clusters, configs, partitions, topics
 from api.schemas.resource import ErrorBody
 from api.topic_admin import TopicAdmin
@@ -19,17 +21,21 @@ PREFIXES = ("/v3", "/kafka/v3")
 _ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorBody, "description": "Failure"}}
 
 
-def create_app(admin: TopicAdmin, body_bytes_max: int = BODY_BYTES_MAX) -> FastAPI:
-    """Build the application around one cluster's administration client."""
+def create_app(
+    admin: TopicAdmin, body_bytes_max: int = BODY_BYTES_MAX, *, registry: SchemaRegistry | None = None
+) -> FastAPI:
+    """Build the application around one cluster's administration client and the schema registry there."""
     app = FastAPI(
         title="Headwater REST API",
-        description="Topic administration with Confluent REST v3's paths and shapes, at /v3 and at /kafka/v3.",
+        description="Topic administration with Confluent REST v3's paths and shapes, at /v3 and at /kafka/v3; a schema "
+        "registry with Confluent's, at the root.",
         responses=_ERRORS,
         # Their pages load scripts from other hosts; the OpenAPI document at /openapi.json is all that tools need.
         docs_url=None,
         redoc_url=None,
     )
     app.state.clusters = ClusterDirectory(admin)
+    app.state.registry = registry if registry is not None else SchemaRegistry.on_topic(admin)
     install_error_handlers(app)
     app.add_middleware(BodyLimits, body_bytes_max=body_bytes_max)
 
@@ -39,6 +45,8 @@ def create_app(admin: TopicAdmin, body_bytes_max: int = BODY_BYTES_MAX) -> FastA
         resources.include_router(module.router)
     for prefix in PREFIXES:
         app.include_router(resources, prefix=prefix, include_in_schema=prefix == PREFIXES[0])
+
+    app.include_router(registry_routes.all_routes())
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> dict[str, str]:

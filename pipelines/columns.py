@@ -1,7 +1,7 @@
 """Names of the columns that carry a record's origin through a stage.
 
 They begin with '_' and are reserved: a value's own field of such a name is refused. A topic sink leaves them out of the
-value; a Delta sink keeps those of `LINEAGE`, so that each row says which record it came from.
+value; a Delta sink keeps those of `KEPT`, so that each row says which record or file it came from.
 """
 
 TOPIC = "_topic"
@@ -11,13 +11,17 @@ TIMESTAMP = "_timestamp"
 KEY = "_key"
 VALUE = "_value"
 
+FILE = "_file"  # path of the file that a row comes from
+EVENT = "_event"  # name of the event type that a record is of
+
 LINEAGE = (TOPIC, PARTITION, OFFSET, TIMESTAMP)
+KEPT = (*LINEAGE, FILE)  # what a table keeps
 ORIGIN = (*LINEAGE, KEY, VALUE)
 
 ERROR = "_error"  # why a record could not be decoded; null for those that could
 FAILED = "_failed"  # name of the first expectation that a row does not meet; null for those that meet all
 
-RESERVED = (*ORIGIN, ERROR, FAILED)
+RESERVED = (*ORIGIN, FILE, ERROR, FAILED)
 
 # Schema of `format("headwater")` and `format("kafka")`, as far as stages use it.
 RECORD_DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"

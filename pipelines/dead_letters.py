@@ -23,6 +23,7 @@ EXPECTATION = PREFIX + "expectation"
 TOPIC = PREFIX + "topic"
 PARTITION = PREFIX + "partition"
 OFFSET = PREFIX + "offset"
+FILE = PREFIX + "file"
 
 
 def _headers(pairs: list[tuple[str, Column]]) -> Column:
@@ -34,13 +35,17 @@ def _headers(pairs: list[tuple[str, Column]]) -> Column:
 
 
 def undecodable(rejected: DataFrame, pipeline: str, stage: str) -> DataFrame:
-    """Dead letters (key, value, headers) of records that a format refused; their columns are ORIGIN and ERROR."""
+    """Dead letters (key, value, headers) of what a format refused.
+
+    Records have the columns of ORIGIN and ERROR, lines of files VALUE, FILE and ERROR.
+    """
     from pyspark.sql import functions as f
 
-    pairs = [(ERROR, f.col(columns.ERROR)), (PIPELINE, f.lit(pipeline)), (STAGE, f.lit(stage)), *_origin()]
-    return rejected.select(
-        f.col(columns.KEY).alias("key"), f.col(columns.VALUE).alias("value"), _headers(pairs).alias("headers")
-    )
+    pairs = [(ERROR, f.col(columns.ERROR)), (PIPELINE, f.lit(pipeline)), (STAGE, f.lit(stage))]
+    is_record = columns.TOPIC in rejected.columns
+    pairs += _origin() if is_record else [(FILE, f.col(columns.FILE))]
+    key = f.col(columns.KEY) if is_record else f.lit(None).cast("binary")
+    return rejected.select(key.alias("key"), f.col(columns.VALUE).alias("value"), _headers(pairs).alias("headers"))
 
 
 def unmet(rows: DataFrame, pipeline: str, stage: str, conditions: dict[str, str]) -> DataFrame:

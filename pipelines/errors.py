@@ -36,10 +36,13 @@ class Problem:
 
 
 class PipelineError(Exception):
-    """The pipeline's text, or what it names, is wrong. `problems` is never empty and is in the order of the file."""
+    """The pipeline's text, or what it names, is wrong. `problems` is never empty and is in the order of each file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems: tuple[Problem, ...] = tuple(sorted(problems, key=lambda p: (p.line, p.column)))
+        found = list(problems)
+        files = list(dict.fromkeys(problem.file for problem in found))
+        found.sort(key=lambda p: (files.index(p.file), p.line, p.column))
+        self.problems: tuple[Problem, ...] = tuple(found)
         assert self.problems, "a PipelineError without a problem says nothing"
         super().__init__("\n".join(str(problem) for problem in self.problems))
 

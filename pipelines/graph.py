@@ -1,17 +1,39 @@
-"""The graph of a pipeline: stages joined by topics. Pure.
+"""The graph of a pipeline: stages joined by the topics, tables and files that they write and read. Pure.
 
-What no single field can tell is checked here: names that are used twice or do not exist, and cycles.
+What a pipeline's parts say about each other is checked by `pipelines.checks`.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
-from pipelines.errors import Problem, nearest
-from pipelines.spec import DeltaSink, Loaded, Pipeline, Stage, TopicSink
+from pipelines.spec import (
+    DeltaSink,
+    DeltaSource,
+    DeltaTable,
+    FilesSink,
+    FilesSource,
+    FilesTable,
+    JdbcSink,
+    JdbcSource,
+    JdbcTable,
+    Pipeline,
+    Sink,
+    Source,
+    SqlStep,
+    Stage,
+    Table,
+    TopicSink,
+    TopicSource,
+    TopicTable,
+)
 
 DEAD_LETTERS_SUFFIX = ".dead_letters"
+
+Place: TypeAlias = tuple[str, str]
+"""Something that stages write and read: its kind (topic, delta, files, jdbc) and its name or path."""
 
 
 def dead_letter_topic(topic: str) -> str:
@@ -23,34 +45,94 @@ def dead_letter_topic(topic: str) -> str:
     return topic + DEAD_LETTERS_SUFFIX
 
 
+def row_dead_letters(pipeline: Pipeline, stage: Stage) -> str:
+    """Topic for the rows of a stage that break an expectation: its topic's, if it has no other input."""
+    if len(stage.inputs) == 1 and isinstance(stage.inputs[0], TopicSource):
+        return dead_letter_topic(stage.inputs[0].topic)
+    return f"{pipeline.pipeline}.{stage.name}{DEAD_LETTERS_SUFFIX}"
+
+
+def dead_letter_topics(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
+    """Every topic that may get dead letters of a stage: for its rows first, then for the records of each input."""
+    found = [row_dead_letters(pipeline, stage), *(dead_letter_topic(source.topic) for source in stage.topic_inputs)]
+    return tuple(dict.fromkeys(found))
+
+
+def place_read(source: Source | Table) -> Place | None:
+    """What an input or a table reads; None if no stage can write it."""
+    if isinstance(source, TopicSource | TopicTable):
+        return "topic", source.topic
+    if isinstance(source, DeltaSource | DeltaTable):
+        return "delta", _normal(source.delta)
+    if isinstance(source, FilesSource):
+        return "files", _normal(source.files)
+    if isinstance(source, FilesTable):
+        return "files", _normal(source.path)
+    if isinstance(source, JdbcSource | JdbcTable) and source.table is not None:
+        return "jdbc", f"{source.jdbc} {source.table}"
+    return None
+
+
+def place_written(sink: Sink) -> Place | None:
+    """What a sink writes; None for a function, which may write anything."""
+    if isinstance(sink, TopicSink):
+        return "topic", sink.topic
+    if isinstance(sink, DeltaSink):
+        return "delta", _normal(sink.delta)
+    if isinstance(sink, FilesSink):
+        return "files", _normal(sink.files)
+    if isinstance(sink, JdbcSink):
+        return "jdbc", f"{sink.jdbc} {sink.table}"
+    return None
+
+
+def _normal(path: str) -> str:
+    return path if "://" in path else posixpath.normpath(path)
+
+
+def places_written(pipeline: Pipeline, stage: Stage) -> set[Place]:
+    """Everything that a stage writes, dead letters included."""
+    found = {place for sink in stage.to if (place := place_written(sink)) is not None}
+    return found | {("topic", topic) for topic in dead_letter_topics(pipeline, stage)}
+
+
 def writers(pipeline: Pipeline, topic: str) -> list[Stage]:
     """The stages that write to a topic."""
-    return [s for s in pipeline.stages if any(isinstance(t, TopicSink) and t.topic == topic for t in s.to)]
+    return place_writers(pipeline, ("topic", topic))
+
+
+def place_writers(pipeline: Pipeline, place: Place) -> list[Stage]:
+    """The stages that write to a place by a sink."""
+    return [s for s in pipeline.stages if any(place_written(sink) == place for sink in s.to)]
 
 
 def upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:
-    """The stages whose output this stage reads, dead letters included (itself, if it reads its own)."""
-    topic = stage.source.topic
-    origin = topic.removesuffix(DEAD_LETTERS_SUFFIX) if topic.endswith(DEAD_LETTERS_SUFFIX) else None
-    return [
-        other
-        for other in pipeline.stages
-        if any(isinstance(t, TopicSink) and t.topic == topic for t in other.to)
-        or (origin is not None and other.source.topic == origin)
-    ]
+    """The stages whose output this stage reads as a stream, dead letters included (itself, if it reads its own)."""
+    wanted = {place for source in stage.inputs if (place := place_read(source)) is not None}
+    return [other for other in pipeline.stages if wanted & places_written(pipeline, other)]
+
+
+def table_upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:
+    """The other stages that write the tables which this stage uses."""
+    wanted = {
+        place for name in tables_used(pipeline, stage) if (place := place_read(pipeline.tables[name])) is not None
+    }
+    return [other for other in pipeline.stages if other is not stage and wanted & places_written(pipeline, other)]
 
 
 def topological_order(pipeline: Pipeline) -> list[Stage]:
     """Stages so that each comes after those that feed it, else in the order of the file.
 
-    Raises ValueError for a cycle; `check` reports those first.
+    A stage also comes after those that write its tables, as far as streams allow it. Raises ValueError for a cycle of
+    streams; `check` reports those first.
     """
     ordered: list[Stage] = []
     waiting = list(pipeline.stages)
     while waiting:
-        ready = next((s for s in waiting if not any(u in waiting for u in upstream(pipeline, s))), None)
-        if ready is None:
+        fed = [s for s in waiting if not any(u in waiting for u in upstream(pipeline, s))]
+        if not fed:
             raise ValueError(f"cycle among the stages {[s.name for s in waiting]}")
+        ready = next((s for s in fed if not any(u in waiting for u in table_upstream(pipeline, s))), fed[0])
         waiting.remove(ready)
         ordered.append(ready)
     return ordered
@@ -123,139 +205,30 @@ def expression_fault(expression: str) -> str:
     return ""
 
 
-def check(loaded: Loaded, existing_topics: frozenset[str]) -> tuple[list[Problem], list[Problem]]:
-    """Problems, and warnings, of the whole: names, references, cycles, SQL."""
-    problems: list[Problem] = []
-    warnings: list[Problem] = []
-    problems += _duplicates(loaded)
-    problems += _sources(loaded, existing_topics)
-    problems += _clashes(loaded)
-    for cycle in cycles(loaded.pipeline):
-        around = " -> ".join([s.name for s in cycle] + [cycle[0].name])
-        problems.append(
-            loaded.problem(
-                loaded.stage_loc(cycle[0], "from", "topic"),
-                f"the stages form a cycle: {around}",
-                "a stage cannot read what it feeds; write to another topic",
-            )
-        )
-    for stage in loaded.pipeline.stages:
-        _sql(loaded, stage, problems, warnings)
-    return problems, warnings
-
-
-def _duplicates(loaded: Loaded) -> Iterable[Problem]:
-    names: dict[str, Stage] = {}
-    for index, stage in enumerate(loaded.pipeline.stages):
-        loc = ("stages", index)
-        # Folders of the state are named after stages, and some file systems ignore case.
-        if stage.name.lower() in names:
-            yield loaded.problem((*loc, "name"), f"there are two stages named '{stage.name}'", "rename one")
-        names[stage.name.lower()] = stage
-        expectations: set[str] = set()
-        for position, expectation in enumerate(stage.expect):
-            if expectation.name in expectations:
-                yield loaded.problem(
-                    (*loc, "expect", position, "name"),
-                    f"there are two expectations named '{expectation.name}'",
-                    "rename one",
-                )
-            expectations.add(expectation.name)
-        targets: set[str] = set()
-        for position, sink in enumerate(stage.to):
-            target = f"topic {sink.topic}" if isinstance(sink, TopicSink) else f"delta {loaded.path(sink.delta)}"
-            if target in targets:
-                yield loaded.problem((*loc, "to", position), f"the stage writes to {target} twice", "remove one")
-            targets.add(target)
-
-
-def _sources(loaded: Loaded, existing_topics: frozenset[str]) -> Iterable[Problem]:
-    pipeline = loaded.pipeline
-    known = sorted(known_topics(pipeline) | existing_topics)
-    for index, stage in enumerate(pipeline.stages):
-        topic = stage.source.topic
-        loc = ("stages", index, "from", "topic")
-        if topic not in known:
-            yield loaded.problem(
-                loc,
-                f"the topic '{topic}' is neither declared under topics nor written by a stage",
-                _or(nearest(topic, known), "declare it under topics"),
-            )
-            continue
-        declared = pipeline.topics.get(topic)
-        sources = [s for s in writers(pipeline, topic) if s is not stage]
-        if declared is None or declared.value != "json" or declared.schema_file is not None:
-            if declared is None and len(sources) > 1:
-                yield loaded.problem(
-                    loc,
-                    f"the topic '{topic}' is written by {' and '.join(s.name for s in sources)}: which columns has it?",
-                    "declare it under topics with a schema",
-                )
-            continue
-        if len(sources) != 1:
-            why = "no stage writes it" if not sources else f"{len(sources)} stages write it"
-            yield loaded.problem(
-                loc, f"the topic '{topic}' has value: json but no schema, and {why}", f"add a schema to topics.{topic}"
-            )
-
-
-def _clashes(loaded: Loaded) -> Iterable[Problem]:
-    """A table and a topic of one name would be one view."""
-    topics = {t.lower() for t in known_topics(loaded.pipeline)}
-    for name in loaded.pipeline.tables:
-        if name.lower() in topics:
-            yield loaded.problem(("tables", name), f"'{name}' is a topic and a table", "rename the table")
+def tables_used(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
+    """The tables that a stage's SQL names; all of them if a step is no SQL or sqlglot cannot tell."""
+    named: set[str] = set()
+    if not stage.transforms:
+        return ()
+    for step in stage.transforms:
+        if isinstance(step, SqlStep):
+            names, fault = tables_named(step.sql)
+            if fault:
+                return tuple(pipeline.tables)
+            named |= {name.lower() for name in names}
+        elif step.may_read_tables:
+            return tuple(pipeline.tables)
+    return tuple(table for table in pipeline.tables if table.lower() in named)
 
 
 def known_topics(pipeline: Pipeline) -> frozenset[str]:
     """Topics that the file declares or writes, dead letters included."""
-    written = {t.topic for s in pipeline.stages for t in s.to if isinstance(t, TopicSink)}
     # Only records that exist can be dead letters: a topic nobody declares or writes has none.
-    real = set(pipeline.topics) | written
-    return frozenset(real | {dead_letter_topic(s.source.topic) for s in pipeline.stages if s.source.topic in real})
-
-
-def _sql(loaded: Loaded, stage: Stage, problems: list[Problem], warnings: list[Problem]) -> None:
-    for position, expectation in enumerate(stage.expect):
-        if fault := expression_fault(expectation.that):
-            loc = loaded.stage_loc(stage, "expect", position, "that")
-            warnings.append(loaded.problem(loc, f"the condition may not be valid SQL: {fault}"))
-    for position, sink in enumerate(stage.to):
-        named: Sequence[tuple[str, str | None]] = (
-            [(f"partition_by[{i}]", e) for i, e in enumerate(sink.partition_by)]
-            if isinstance(sink, DeltaSink)
-            else [("key", sink.key), ("value", sink.value)]
-        )
-        for name, expression in named:
-            if expression is not None and (fault := expression_fault(expression)):
-                loc = loaded.stage_loc(stage, "to", position, name.split("[")[0])
-                warnings.append(loaded.problem(loc, f"{name} may not be a valid SQL expression: {fault}"))
-    if stage.sql is None:
-        return
-    loc = loaded.stage_loc(stage, "sql")
-    tables, fault = tables_named(stage.sql)
-    if fault:
-        warnings.append(loaded.problem(loc, f"the SQL may not be valid: {fault}", "Spark decides when it runs"))
-        return
-    known = {stage.source.topic, *loaded.pipeline.tables}
-    folded = {name.lower() for name in known}
-    unknown = sorted(name for name in tables if name.lower() not in folded)
-    problems.extend(
-        loaded.problem(
-            loc,
-            f"the SQL reads '{name}', which is neither the stage's topic nor a table",
-            _or(nearest(name, sorted(known)), "declare it under tables"),
-        )
-        for name in unknown
-    )
-    if not unknown and stage.source.topic.lower() not in {name.lower() for name in tables}:
-        quoted = f"`{stage.source.topic}`"
-        problems.append(
-            loaded.problem(loc, f"the SQL does not read the stage's topic {quoted}", f"write FROM {quoted}")
-        )
-
-
-def _or(first: str, second: str) -> str:
-    return (
-        f"{first} Else {second}" if first.startswith("did you mean") else (f"{second} ({first})" if first else second)
-    )
+    real = set(pipeline.topics) | {t.topic for s in pipeline.stages for t in s.to if isinstance(t, TopicSink)}
+    letters = {
+        topic
+        for stage in pipeline.stages
+        for topic in dead_letter_topics(pipeline, stage)
+        if all(source.topic in real for source in stage.topic_inputs)
+    }
+    return frozenset(real | letters)

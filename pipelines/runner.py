@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipelines.analysis import Analysis, analyse
+from pipelines.batch_writing import OnStep, Outcome, no_step
 from pipelines.errors import PipelineBusy, PipelineError, PipelineFailed, nearest
 from pipelines.graph import topological_order
 from pipelines.plan import Plan, TopicPlan, checkpoint_folder, make_plan
@@ -23,7 +24,7 @@ from pipelines.progress import StageProgress, StageTotals, from_spark
 from pipelines.session import open_session
 from pipelines.spark_errors import first_line
 from pipelines.spec import Loaded, Stage
-from pipelines.stage_query import Outcome, StageQuery, StopRequested
+from pipelines.stage_query import StageQuery, StopRequested
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,13 +64,19 @@ class Runner:
     """Runs one pipeline once. `run` blocks; `stop` may be called from a signal handler or another thread."""
 
     def __init__(
-        self, loaded: Loaded, options: RunOptions, ensure_topics: EnsureTopics, on_progress: OnProgress = _quiet
+        self,
+        loaded: Loaded,
+        options: RunOptions,
+        ensure_topics: EnsureTopics,
+        on_progress: OnProgress = _quiet,
+        on_step: OnStep = no_step,
     ) -> None:
         self.plan: Plan = make_plan(loaded)
         self._loaded = loaded
         self._options = options
         self._ensure_topics = ensure_topics
         self._on_progress = on_progress
+        self._on_step = on_step
         self._stop = threading.Event()
         self._totals: dict[str, StageTotals] = {}
         self._seen: dict[str, tuple[str, int, str]] = {}
@@ -92,16 +99,19 @@ class Runner:
         start).
         """
         stages = self._chosen()
+        self._loaded.require_secrets()
         with _lock(self._folder):
             self._ensure_topics([t for t in self.plan.topics if t.partitions is not None])
-            spark = open_session(f"headwater {self._loaded.pipeline.pipeline}", self.log_path, self._options.spark_conf)
+            own = {name: text.reveal() for name, text in self._loaded.pipeline.spark.items()}
+            conf = {**own, **self._options.spark_conf}
+            spark = open_session(f"headwater {self._loaded.pipeline.pipeline}", self.log_path, conf)
             if on_session is not None:
                 on_session(spark)
             self._totals = {stage.name: StageTotals(stage.name) for stage in stages}
             if self._stop.is_set():
                 return RunResult(dict(self._totals), True)
             with self._told():
-                analysis = analyse(spark, self._loaded)
+                analysis = analyse(spark, self._loaded, self._options.bootstrap_servers)
                 if self._options.available_now:
                     self._available_now(spark, analysis, stages)
                 else:
@@ -117,7 +127,8 @@ class Runner:
         try:
             yield
         except (Py4JError, PySparkException) as error:
-            raise PipelineFailed(f"Spark failed: {first_line(error)} (details: {self.log_path})") from error
+            said = self._loaded.redacted(first_line(error))
+            raise PipelineFailed(f"Spark failed: {said} (details: {self.log_path})") from error
 
     def _chosen(self) -> list[Stage]:
         order = topological_order(self._loaded.pipeline)
@@ -139,6 +150,7 @@ class Runner:
             os.path.abspath(checkpoint),
             self._stop,
             self._outcome,
+            self._on_step,
         )
 
     def _outcome(self, outcome: Outcome) -> None:
@@ -163,7 +175,7 @@ class Runner:
                 query = one.start(available_now=available_now)
                 started.append((one, query))
             while any(query.isActive for _, query in started):
-                if self._stop.is_set() or any(not q.isActive and q.exception() is not None for _, q in started):
+                if self._stop.is_set() or any(_has_failed(one, query) for one, query in started):
                     self._stop_all(started)
                     break
                 time.sleep(POLL_SECONDS)
@@ -172,9 +184,10 @@ class Runner:
             for one, query in started:
                 self._raise_failure(one, query)
         finally:
-            for one, query in started:
+            for _, query in started:
                 if query.isActive:
                     query.stop()
+            for one in queries:
                 one.close()
 
     def _stop_all(self, started: Sequence[tuple[StageQuery, StreamingQuery]]) -> None:
@@ -193,14 +206,15 @@ class Runner:
 
     def _raise_failure(self, one: StageQuery, query: StreamingQuery) -> None:
         failure = query.exception()
-        if failure is None or isinstance(one.error, StopRequested) or (self._stop.is_set() and one.error is None):
+        if isinstance(one.error, StopRequested) or (one.error is None and (failure is None or self._stop.is_set())):
             return
         if isinstance(one.error, PipelineFailed | PipelineError):
             raise one.error
         cause = one.error or failure
+        assert cause is not None
         raise PipelineFailed(
-            f"stage {one.stage.name}: {first_line(cause)}; what was written before is kept, and the next run "
-            f"goes on from there (details: {self.log_path})"
+            f"stage {one.stage.name}: {self._loaded.redacted(first_line(cause))}; what was written before is kept, and "
+            f"the next run goes on from there (details: {self.log_path})"
         ) from cause
 
     def _report(self, started: Sequence[tuple[StageQuery, StreamingQuery]]) -> None:
@@ -221,6 +235,11 @@ class Runner:
                     self._on_progress(progress, self._totals[name])
                 elif progress.watermark:
                     self._totals[name].watermark = progress.watermark
+
+
+def _has_failed(one: StageQuery, query: StreamingQuery) -> bool:
+    """Whether a stage has ended by a failure, its query's or that of an input in the background."""
+    return not query.isActive and (query.exception() is not None or one.error is not None)
 
 
 @contextmanager

@@ -6,40 +6,45 @@ that a hostile file (deep nesting, an alias that expands to billions of nodes, a
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
-from pipelines.errors import PipelineError, Problem, nearest
+from pipelines.errors import PipelineError, Problem
 
 FILE_BYTES_MAX = 256 * 1024  # a pipeline of 200 stages is about 100 KiB
 NESTING_MAX = 20  # the deepest field of the format is at 6; JSON in options may add some
 NODES_MAX = 20_000  # counted after aliases are expanded: this is what defuses an alias bomb
 
 Loc = tuple[str | int, ...]
-_VARIABLE = re.compile(r"\$(?:(\$\{)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in the file, counted from 1. `block` is the line where the text of a literal block (`|`) begins."""
+    """A place in the file, counted from 1. `block` is the line where the text of a literal block (`|`) begins.
+
+    `file` is '' in the document's own file, and the name of an included one.
+    """
 
     line: int
     column: int
     block: int = 0
+    file: str = ""
 
 
 @dataclass(slots=True)
 class Document:
-    """The values of a file and, for each path into them, the mark of the value and of its key."""
+    """The values of a file and, for each path into them, the mark of the value and of its key.
+
+    `references` are the secrets that the text names, each with the place where it does so first.
+    """
 
     file: str
-    values: Any = None
-    marks: dict[Loc, Mark] = field(default_factory=dict)
-    keys: dict[Loc, Mark] = field(default_factory=dict)
+    values: Any = field(default=None, repr=False)  # may hold a password that somebody wrote into the file
+    marks: dict[Loc, Mark] = field(default_factory=dict, repr=False)
+    keys: dict[Loc, Mark] = field(default_factory=dict, repr=False)
+    references: dict[str, Loc] = field(default_factory=dict)
 
     def mark(self, loc: Loc) -> Mark:
         """Mark of the value at `loc`, or of the nearest value that encloses it."""
@@ -53,10 +58,28 @@ class Document:
         """Mark of the key at `loc` (the field's own name), or of the nearest value that encloses it."""
         return self.keys.get(loc) or self.mark(loc)
 
+    def place(self, loc: Loc) -> Loc:
+        """A path into the models as the file has it: where it gives one value for a list of one, no index is shown.
+
+        >>> Document("f", {"from": {"topic": "t"}}).place(("from", 0, "topic"))
+        ('from', 'topic')
+        """
+        found: Loc = ()
+        value = self.values
+        for part in loc:
+            if part == 0 and not isinstance(value, list):
+                continue
+            found = (*found, part)
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                value = []  # not in the file: the rest of the path is taken as it is
+        return found
+
     def problem(self, loc: Loc, message: str, hint: str = "", *, at_key: bool = False) -> Problem:
         """A problem at this place."""
         mark = self.key_mark(loc) if at_key else self.mark(loc)
-        return Problem(self.file, mark.line, mark.column, field_name(loc), message, hint)
+        return Problem(mark.file or self.file, mark.line, mark.column, field_name(loc), message, hint)
 
 
 def field_name(loc: Loc) -> str:
@@ -167,46 +190,3 @@ class _Builder:
             self.document.keys[place] = mark
             values[key] = self.build(value_node, place)
         return values
-
-
-def substitute(document: Document, variables: Mapping[str, str], *, skip: frozenset[str] = frozenset()) -> set[str]:
-    """Replace `${name}` in every text value (`$${` stays a literal `${`), except in the top-level fields in `skip`.
-
-    Returns the names that were used. Raises PipelineError with every unknown name.
-    """
-    used: set[str] = set()
-    problems: list[Problem] = []
-
-    def replaced(value: Any, loc: Loc) -> Any:
-        if isinstance(value, dict):
-            return {key: replaced(child, (*loc, key)) for key, child in value.items() if loc or key not in skip} | (
-                {} if loc else {key: value[key] for key in skip if key in value}
-            )
-        if isinstance(value, list):
-            return [replaced(child, (*loc, index)) for index, child in enumerate(value)]
-        if not isinstance(value, str) or "${" not in value:
-            return value
-
-        def one(match: re.Match[str]) -> str:
-            if match[1]:
-                return "${"
-            name = match[2]
-            if name in variables:
-                used.add(name)
-                return variables[name]
-            hint = nearest(name, sorted(variables)) if variables else ""
-            problems.append(
-                document.problem(
-                    loc,
-                    f"no value for the variable ${{{name}}}",
-                    hint or f"give it with --set {name}=VALUE or under variables",
-                )
-            )
-            return ""
-
-        return _VARIABLE.sub(one, value)
-
-    document.values = replaced(document.values, ())
-    if problems:
-        raise PipelineError(problems)
-    return used

@@ -101,6 +101,7 @@ class ClusterClient:
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
         self._connections: dict[int, BlockingConnection] = {}
+        self._idle: dict[int, BlockingConnection] = {}
         self._any: BlockingConnection | None = None
         self._metadata = _Metadata()
 
@@ -138,6 +139,21 @@ class ClusterClient:
         """A new connection to a partition's leader, which the caller owns."""
         return self.open_node_connection(self.leader(topic, partition))
 
+    def take_leader_connection(self, topic: str, partition: int) -> tuple[int, BlockingConnection]:
+        """The leader of a partition, and a connection to it which the caller owns: the one given back last, or new."""
+        node_id = self.leader(topic, partition)
+        idle = self._idle.pop(node_id, None)
+        if idle is None or idle.closed:
+            return node_id, self.open_node_connection(node_id)
+        return node_id, idle
+
+    def give_back(self, node_id: int, connection: BlockingConnection) -> None:
+        """Keeps a connection for the next `take_leader_connection`; with requests in flight it is closed instead."""
+        if connection.in_flight or node_id in self._idle:
+            connection.close()
+        elif not connection.closed:
+            self._idle[node_id] = connection
+
     def any_connection(self) -> BlockingConnection:
         """A connection to some broker, for calls: the one last used, or the first that answers."""
         if self._any is not None and not self._any.closed:
@@ -164,9 +180,10 @@ class ClusterClient:
 
     def close(self) -> None:
         """Closes every connection."""
-        for connection in (*self._connections.values(), *([self._any] if self._any else [])):
+        for connection in (*self._connections.values(), *self._idle.values(), *([self._any] if self._any else [])):
             connection.close()
         self._connections.clear()
+        self._idle.clear()
         self._any = None
 
     def __enter__(self) -> ClusterClient:

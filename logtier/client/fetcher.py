@@ -23,6 +23,10 @@ from logtier.records.batch import HEADER_BYTES, LAST_OFFSET_DELTA, LOG_OVERHEAD,
 
 __all__ = ["FetchConfig", "FetchedRecords", "offset_after", "read_partition"]
 
+# What an offset is taken to cost before any was fetched, and the least that is asked for: some batches of it.
+OFFSET_BYTES = 256
+FETCH_BYTES_MIN = 64 << 10
+
 _BATCH = struct.Struct(">qi")
 _DELTA = struct.Struct(">i")
 
@@ -76,6 +80,20 @@ def offset_after(records: memoryview, offset: int) -> int:
     return offset
 
 
+def fetch_bytes(offsets: int, fetched_bytes: int, fetched_offsets: int, bytes_max: int) -> int:
+    """How much to ask for so that `offsets` more come, as far as can be told from what came before: a quarter more.
+
+    A small range, such as a task of a micro-batch, must not bring megabytes of records that follow it.
+
+    >>> fetch_bytes(1_000, 0, 0, 8 << 20), fetch_bytes(1_000, 50_000, 100, 8 << 20), fetch_bytes(10, 0, 0, 8 << 20)
+    (320000, 625000, 65536)
+    >>> fetch_bytes(10**9, 50_000, 100, 8 << 20) == 8 << 20
+    True
+    """
+    wanted = offsets * fetched_bytes // fetched_offsets if fetched_offsets else offsets * OFFSET_BYTES
+    return min(bytes_max, max(wanted * 5 // 4, FETCH_BYTES_MIN))
+
+
 def read_partition(
     cluster: ClusterClient, topic: str, partition: int, start_offset: int, end_offset: int, config: FetchConfig
 ) -> Iterator[FetchedRecords]:
@@ -92,7 +110,7 @@ def read_partition(
 
 
 class _PartitionReader:
-    """One partition, one connection of its own, at most one fetch in flight."""
+    """One partition, one connection of its own while it reads, at most one fetch in flight."""
 
     def __init__(self, cluster: ClusterClient, topic: str, partition: int, config: FetchConfig) -> None:
         self._cluster = cluster
@@ -100,19 +118,26 @@ class _PartitionReader:
         self._partition = partition
         self._config = config
         self._connection: BlockingConnection | None = None
+        self._node_id = -1
+        self._end_offset = 0
+        self._fetched_bytes = 0
+        self._fetched_offsets = 0
 
     def close(self) -> None:
         if self._connection is not None:
-            self._connection.close()
+            self._cluster.give_back(self._node_id, self._connection)
 
     def read(self, start_offset: int, end_offset: int) -> Iterator[FetchedRecords]:
         offset = start_offset
+        self._end_offset = end_offset
         progress_s = time.monotonic()
         while offset < end_offset:
             fetched = self._fetch(offset)
             following = offset_after(fetched.records, offset)
             if following > offset:
                 progress_s = time.monotonic()
+                self._fetched_bytes += len(fetched.records)
+                self._fetched_offsets += following - offset
                 offset = following
             elif time.monotonic() - progress_s > self._config.stall_timeout_ms / 1000:
                 raise RequestTimeoutError(
@@ -137,14 +162,17 @@ class _PartitionReader:
     def _send(self, offset: int) -> None:
         connection = self._connection
         if connection is None or connection.closed:
-            connection = self._cluster.open_leader_connection(self._topic, self._partition)
+            self._node_id, connection = self._cluster.take_leader_connection(self._topic, self._partition)
             self._connection = connection
+        bytes_max = fetch_bytes(
+            self._end_offset - offset, self._fetched_bytes, self._fetched_offsets, self._config.bytes_max
+        )
         request = fetch_request(
             connection.version(ApiKey.FETCH),
-            [FetchPartition(self._topic, self._partition, offset, self._config.bytes_max)],
+            [FetchPartition(self._topic, self._partition, offset, bytes_max)],
             wait_ms=self._config.wait_ms,
             bytes_min=self._config.bytes_min,
-            bytes_max=self._config.bytes_max,
+            bytes_max=bytes_max,
             isolation_level=self._cluster.config.isolation_level,
         )
         connection.send(request)

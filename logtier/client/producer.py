@@ -89,10 +89,7 @@ class IdempotentProducer:
         """
         sequencer = self._partitions.get((topic, partition))
         if sequencer is None:
-            sequencer = PartitionSequencer(
-                self._first_sequences.get((topic, partition), 0),
-                first_alone=self._identity.transactional_id is not None,
-            )
+            sequencer = PartitionSequencer(self._first_sequences.get((topic, partition), 0))
             self._partitions[topic, partition] = sequencer
         deadline_s = time.monotonic() + self._config.delivery_timeout_ms / 1000
         pending = PendingBatch(topic, partition, batch, record_count, 0, 0, deadline_s)

@@ -61,17 +61,18 @@ class PartitionSequencer:
     this partition is sent until all that is in flight is answered; then the failed ones go again, first and in order.
     The broker recognises those it has already (KIP-98), so that a retry never doubles a record.
 
-    With `first_alone` nothing follows the first batch before that is acknowledged. The first batch of a transaction may
-    be refused because the one before is still being ended; older brokers would then take the second for the first.
+    Nothing follows the first batch before that is acknowledged. It may be refused, because the leader of a new topic is
+    not ready, or because the transaction before is still being ended: a broker that knows nothing of the producer would
+    take the second batch for the first, and then never the first.
     """
 
-    def __init__(self, first_sequence: int = 0, *, first_alone: bool = False) -> None:
+    def __init__(self, first_sequence: int = 0) -> None:
         self._queue: deque[PendingBatch] = deque()
         self._failed: list[PendingBatch] = []
         self._in_flight = 0
         self._node_id = -1
         self._next_sequence = first_sequence
-        self._is_first_due = first_alone
+        self._is_first_due = True
         self._next_order = 0
 
     @property

@@ -13,6 +13,7 @@ from typing import Any
 
 from logtier.client.cluster import ClusterClient, TopicPartition
 from logtier.client.connection import Request
+from logtier.client.coordinators import TRANSACTION, find_coordinator
 from logtier.client.errors import ClientError, broker_error
 from logtier.client.messages import ApiKey, kio_request
 from logtier.client.wire import Cursor
@@ -22,7 +23,6 @@ __all__ = ["HangingTransaction", "OpenTransaction", "TransactionAdmin", "Transac
 # The state of a transaction that is open, or whose markers are on their way.
 _LIVE_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
 _TRANSACTIONAL_ID_NOT_FOUND = 105
-_TRANSACTION = 1
 _NO_OFFSET = -1
 
 _HEAD = struct.Struct(">i")
@@ -119,7 +119,8 @@ class TransactionAdmin:
     def describe(self, transactional_id: str) -> TransactionDescription | None:
         """What its coordinator knows of a transactional id; None if it does not know it."""
         node = self._cluster.retry(
-            f"the coordinator of {transactional_id!r}", lambda: self._coordinator(transactional_id)
+            f"the coordinator of {transactional_id!r}",
+            lambda: find_coordinator(self._cluster, TRANSACTION, transactional_id),
         )
         connection = self._cluster.connection(node)
         # kio takes a time before 1970 for damage, and that is how "no transaction" is told.
@@ -222,21 +223,6 @@ class TransactionAdmin:
                         raise broker_error(
                             int(part.error_code), f"aborting the transaction in {topic.name}-{part.partition_index}"
                         )
-
-    def _coordinator(self, transactional_id: str) -> int:
-        connection = self._cluster.any_connection()
-        response: Any = connection.call(
-            kio_request(
-                ApiKey.FIND_COORDINATOR,
-                connection.version(ApiKey.FIND_COORDINATOR),
-                {"key_type": _TRANSACTION, "coordinator_keys": (transactional_id,)},
-            )
-        )
-        [found] = response.coordinators
-        if found.error_code:
-            raise broker_error(int(found.error_code), f"the coordinator of {transactional_id!r}", found.error_message)
-        self._cluster.retry("the brokers", lambda: self._cluster.refresh_metadata(()))
-        return int(found.node_id)
 
     def _call(self, node: int, api_key: int, values: Mapping[str, Any]) -> Any:
         connection = self._cluster.connection(node)

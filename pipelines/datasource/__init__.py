@@ -7,16 +7,24 @@ numba is imported where rows are read or written.
 import sys
 from typing import Final
 
-__all__ = ["PUSHDOWN_OPTION", "SESSION_CONF", "session_environment"]
+__all__ = ["PUSHDOWN_OPTION", "SESSION_CONF", "TASK_RECORDS", "TASK_RECORDS_OPTION", "session_environment"]
 
 # The reader that takes filters is chosen by this option: Spark refuses it where the setting below is off, and a data
 # source cannot see the settings.
 PUSHDOWN_OPTION: Final = "headwater.pushdown"
 
+# Ranges with fewer offsets share a task. By default every partition has a task of its own, as in `format("kafka")`; a
+# task costs tens of milliseconds whatever it reads, so micro-batches of a few records are faster together.
+TASK_RECORDS_OPTION: Final = "headwater.minRecordsPerTask"
+# What streams gain most with: reading as many takes about as long as starting a task.
+TASK_RECORDS: Final = 20_000
+
 # What a session sets to get the most of this source.
 SESSION_CONF: Final[dict[str, str]] = {
     # Without it Spark never offers a filter to a Python source; off by default.
     "spark.sql.python.filterPushdown.enabled": "true",
+    # Options stand in plans and on Spark's pages: not those that are secret.
+    "spark.sql.redaction.options.regex": "(?i)url|jaas|password|secret|ssl.keystore.key",
     # A worker that stays has numba, Arrow and the compiled kernels loaded already (the default; relied upon).
     "spark.python.worker.reuse": "true",
 }

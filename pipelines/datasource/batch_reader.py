@@ -10,11 +10,11 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
 from pipelines.datasource.errors import OptionError, client_errors
 from pipelines.datasource.filters import Narrowing
-from pipelines.datasource.offsets import OffsetRange, Offsets, TopicPartition, split_ranges
+from pipelines.datasource.offsets import OffsetRange, Offsets, TopicPartition
 from pipelines.datasource.options import ReadOptions
 from pipelines.datasource.planning import Planner
 from pipelines.datasource.positions import OffsetSpec
-from pipelines.datasource.reading import RangePartition, read_range
+from pipelines.datasource.reading import plan_tasks, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ class BatchReader(DataSourceReader):
                 self._narrowing.narrow(OffsetRange(*key, start[key], end[key], planner.topic_id(key[0])))
                 for key in admitted
             ]
-            return split_ranges(ranges, options.partitions_min, options.records_per_partition_max)
+            return [part for part in ranges if part.size > 0]
 
     def _bounds(self, planner: Planner, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
         """Where to start and to end in each partition: within the log, or a data loss is reported."""
@@ -74,8 +74,8 @@ class BatchReader(DataSourceReader):
         return planner.clamp_to_log(start), end
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One task a range."""
-        return [RangePartition(part) for part in self.ranges()]
+        """The ranges as tasks."""
+        return plan_tasks(self.ranges(), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Fetches and decodes one range."""

@@ -14,6 +14,7 @@ __all__ = [
     "Offsets",
     "SourceOffset",
     "from_source_offset",
+    "group_ranges",
     "limit_by_backlog",
     "parse_offsets",
     "split_ranges",
@@ -137,6 +138,29 @@ def split_ranges(
         count = 1 if part in small else _share(part.size, rest_total, rest_count)
         pieces.extend(_cut(part, min(count, part.size)))
     return pieces
+
+
+def group_ranges(ranges: Iterable[OffsetRange], offsets_min: int) -> list[tuple[OffsetRange, ...]]:
+    """Ranges put together, in their order, until each group spans `offsets_min` offsets: one task reads a group.
+
+    >>> parts = [OffsetRange("t", number, 0, size) for number, size in enumerate((5, 5, 20, 3))]
+    >>> [[part.partition for part in group] for group in group_ranges(parts, 10)]
+    [[0, 1], [2, 3]]
+    >>> [[part.partition for part in group] for group in group_ranges(parts, 1)]
+    [[0], [1], [2], [3]]
+    """
+    groups: list[list[OffsetRange]] = []
+    size = 0
+    for part in ranges:
+        if not groups or size >= offsets_min:
+            groups.append([])
+            size = 0
+        groups[-1].append(part)
+        size += part.size
+    if len(groups) > 1 and size < offsets_min:  # what is left over is too small for a task of its own
+        last = groups.pop()
+        groups[-1] += last
+    return [tuple(group) for group in groups]
 
 
 def _share(size: int, total: int, count: int) -> int:

@@ -10,7 +10,7 @@ from logtier.client.cluster import ClientConfig
 from logtier.client.fetcher import FetchConfig
 from logtier.client.producer import ProducerConfig
 from logtier.records.compression import CODECS
-from pipelines.datasource import PUSHDOWN_OPTION
+from pipelines.datasource import PUSHDOWN_OPTION, TASK_RECORDS_OPTION
 from pipelines.datasource.errors import OptionError
 from pipelines.datasource.kafka_properties import (
     CONSUMER_PROPERTIES,
@@ -40,6 +40,7 @@ READ_OPTIONS: Final = (
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
     PUSHDOWN_OPTION,
+    TASK_RECORDS_OPTION,
     "includeHeaders",
     "kafkaConsumer.pollTimeoutMs",
     "maxOffsetsPerTrigger",
@@ -74,7 +75,8 @@ class ReadOptions:
         offset_attempts: How often partitions and offsets are asked for before the query fails.
         trigger_delay_ms_max: How long fewer than `offsets_per_trigger_min` offsets may wait for more.
         partitions_min: Tasks to cut the read into, about; None leaves a task a partition.
-        records_per_partition_max: Offsets a task may span.
+        records_per_partition_max: Offsets that a task may span of one partition.
+        records_per_task_min: Ranges with fewer offsets share a task.
         pushdown: Whether the session's Spark offers filters to the batch reader.
     """
 
@@ -93,6 +95,7 @@ class ReadOptions:
     trigger_delay_ms_max: int
     partitions_min: int | None
     records_per_partition_max: int | None
+    records_per_task_min: int
     pushdown: bool
 
     @classmethod
@@ -131,6 +134,7 @@ class ReadOptions:
             trigger_delay_ms_max=values.parse("maxTriggerDelay", duration_ms, TRIGGER_DELAY_MS),
             partitions_min=values.integer("minPartitions", 0) or None,
             records_per_partition_max=values.integer("maxRecordsPerPartition", 0, high=LONG_MAX) or None,
+            records_per_task_min=values.integer(TASK_RECORDS_OPTION, 1),
             pushdown=values.flag(PUSHDOWN_OPTION, False),
         )
 

@@ -6,7 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
 from logtier.client.errors import RequestTimeoutError, UnknownTopicError
@@ -16,6 +16,9 @@ from pipelines.datasource.options import ReadOptions
 from pipelines.datasource.positions import OffsetSpec
 
 __all__ = ["Planner"]
+
+# The cluster did not answer; or it does not know a topic yet that was made just now.
+PASSING: Final = (RequestTimeoutError, UnknownTopicError)
 
 _T = TypeVar("_T")
 
@@ -30,12 +33,12 @@ class Planner:
         self._cluster = cluster
         self._options = options
 
-    def _attempt(self, ask: Callable[[], _T]) -> _T:
-        """Asks again where the cluster did not answer, or does not know a topic yet that was made just now."""
+    def _attempt(self, ask: Callable[[], _T], passing: tuple[type[Exception], ...] = PASSING) -> _T:
+        """Asks again after errors that may pass."""
         for _ in range(1, self._options.offset_attempts):
             try:
                 return ask()
-            except (RequestTimeoutError, UnknownTopicError):
+            except passing:
                 self.pause()
         return ask()
 
@@ -88,8 +91,9 @@ class Planner:
         return self._list(dict.fromkeys(partitions, LATEST))
 
     def present_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The end offsets, asked for only once; UnknownTopicError and UnknownPartitionError where one is gone."""
-        return self._cluster.list_offsets(dict.fromkeys(partitions, LATEST))
+        """The end offsets; UnknownTopicError and UnknownPartitionError at once where one is gone."""
+        wanted = dict.fromkeys(partitions, LATEST)
+        return self._attempt(lambda: self._cluster.list_offsets(wanted), (RequestTimeoutError,))
 
     def _list(self, wanted: Offsets) -> Offsets:
         return self._attempt(lambda: self._cluster.list_offsets(wanted)) if wanted else {}

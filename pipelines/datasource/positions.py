@@ -1,4 +1,4 @@
-"""Which partitions a read covers, and where it starts and ends, as the options say it. Pure."""
+"""Which partitions a read covers, and where it starts and ends, as the options say it."""
 
 from __future__ import annotations
 

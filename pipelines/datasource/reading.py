@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -15,27 +15,34 @@ from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
 from logtier.client.errors import OffsetOutOfRangeError, UnknownPartitionError, UnknownTopicError
 from logtier.client.fetcher import read_partition
 from pipelines.datasource.errors import client_errors, report_loss
-from pipelines.datasource.offsets import OffsetRange
+from pipelines.datasource.kept_clients import kept_client
+from pipelines.datasource.offsets import OffsetRange, group_ranges, split_ranges
 from pipelines.datasource.options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RangePartition", "read_range"]
+__all__ = ["RangePartition", "plan_tasks", "read_range"]
 
 
 @dataclass
 class RangePartition(InputPartition):
-    """One task's share of a read."""
+    """One task's share of a read: ranges of one partition or of several."""
 
-    range: OffsetRange
+    ranges: tuple[OffsetRange, ...]
 
     def __repr__(self) -> str:
-        return f"{self.range.topic}-{self.range.partition}[{self.range.start}, {self.range.end})"
+        return " ".join(f"{part.topic}-{part.partition}[{part.start}, {part.end})" for part in self.ranges)
+
+
+def plan_tasks(ranges: Iterable[OffsetRange], options: ReadOptions) -> list[RangePartition]:
+    """The tasks that read some ranges: large ranges cut, small ones put together, as the options say."""
+    pieces = split_ranges(ranges, options.partitions_min, options.records_per_partition_max)
+    return [RangePartition(group) for group in group_ranges(pieces, options.records_per_task_min)]
 
 
 def read_range(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The records of one range as Arrow batches; nothing for the placeholder that Spark makes of an empty plan.
+    """The records of one task as Arrow batches; nothing for the placeholder that Spark makes of an empty plan.
 
     Offsets of the range that are not in the log any more are a data loss: an error, or with failOnDataLoss=false what
     is left is read.
@@ -43,17 +50,20 @@ def read_range(partition: InputPartition, options: ReadOptions) -> Iterator[pa.R
     if not isinstance(partition, RangePartition):
         assert type(partition) is InputPartition, f"{partition!r} is no plan of this source"
         return
-    with client_errors(), ClusterClient(options.client) as cluster:
-        yield from _RangeReader(cluster, partition.range, options).read()
+    with client_errors(), kept_client(options.client) as cluster:
+        looked_up: set[str] = set()
+        for part in partition.ranges:
+            yield from _RangeReader(cluster, part, options, looked_up).read()
 
 
 class _RangeReader:
-    """One range, read once, from `_position` on."""
+    """One range, read once, from `_position` on. `looked_up` are the topics whose metadata is of this task."""
 
-    def __init__(self, cluster: ClusterClient, part: OffsetRange, options: ReadOptions) -> None:
+    def __init__(self, cluster: ClusterClient, part: OffsetRange, options: ReadOptions, looked_up: set[str]) -> None:
         self._cluster = cluster
         self._part = part
         self._options = options
+        self._looked_up = looked_up
         self._position = part.start
         self._attempts = 0
 
@@ -75,7 +85,9 @@ class _RangeReader:
         report_loss(what, fail=self._options.fail_on_data_loss)
 
     def _made_anew(self) -> bool:
-        self._cluster.leader(self._part.topic, self._part.partition)
+        if self._part.topic not in self._looked_up:
+            self._cluster.partitions(self._part.topic)
+            self._looked_up.add(self._part.topic)
         found = self._cluster.topic_id(self._part.topic)
         return None not in (found, self._part.topic_id) and found != self._part.topic_id
 

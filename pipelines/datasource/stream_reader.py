@@ -26,13 +26,12 @@ from pipelines.datasource.offsets import (
     TopicPartition,
     from_source_offset,
     limit_by_backlog,
-    split_ranges,
     to_source_offset,
 )
 from pipelines.datasource.options import ReadOptions
 from pipelines.datasource.planning import Planner
 from pipelines.datasource.positions import OffsetSpec
-from pipelines.datasource.reading import RangePartition, read_range
+from pipelines.datasource.reading import plan_tasks, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -233,7 +232,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- data --------------------------------------------------------------------------------------------------------
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """One task a range of the micro-batch."""
+        """The tasks of the micro-batch."""
         with client_errors():
             known, ends = from_source_offset(start), self._still_there(from_source_offset(end))
             planner = self._planner()
@@ -249,9 +248,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 OffsetRange(*key, offset, ends[key], self._topic_ids.get(key[0]))
                 for key, offset in sorted(begins.items())
             ]
-            options = self._options
-            pieces = split_ranges(ranges, options.partitions_min, options.records_per_partition_max)
-            return [RangePartition(part) for part in pieces]
+            return plan_tasks(ranges, self._options)
 
     def _still_there(self, ends: Offsets) -> Offsets:
         """The partitions that still exist; the others are a data loss: a batch is planned anew after a restart."""

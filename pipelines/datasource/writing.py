@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
     from logtier.records.columns_encode import BatchEncoder
 
-__all__ = ["BatchWriter", "StreamWriter", "WriteResult", "check_write_schema"]
+__all__ = ["TIMESTAMP_COLUMN", "BatchWriter", "StreamWriter", "WriteResult", "check_write_schema"]
 
+# The records' timestamps (bigint, ms), which `format("kafka")` has no column for: pipelines write them.
+TIMESTAMP_COLUMN = "_headwater_timestamp_ms"
+_ENCODED = {TIMESTAMP_COLUMN: "timestamp_ms"}
 # Rows kept back for fuller batches, per topic.
 BUFFER_BYTES_MAX = 16 << 20
 
@@ -140,8 +143,8 @@ def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Writ
 
 
 def _encode_rows(writer: _TopicWriter, rows: pa.RecordBatch) -> None:
-    wanted = [name for name in ("key", "value", "partition", "headers") if name in rows.schema.names]
-    writer.add(rows.select(wanted))
+    wanted = [name for name in ("key", "value", "partition", "headers", TIMESTAMP_COLUMN) if name in rows.schema.names]
+    writer.add(rows.select(wanted).rename_columns([_ENCODED.get(name, name) for name in wanted]))
 
 
 def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -6,55 +6,59 @@ already.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from pipelines import columns
+from pipelines.sinks.stored_rows import partition_column, with_lineage, with_partitions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from pipelines.spec import DeltaSink
 
 
-def partition_column(expression: str) -> tuple[str, str]:
-    """Name and expression of a partition column: `EXPRESSION AS NAME`, a column, or an expression that names itself.
-
-    >>> partition_column("to_date(departed_at) AS day")
-    ('day', 'to_date(departed_at)')
-    >>> partition_column("carrier")
-    ('carrier', 'carrier')
-    >>> partition_column("to_date(departed_at)")
-    ('to_date_departed_at', 'to_date(departed_at)')
-    """
-    named = re.fullmatch(r"(?is)(.+?)\s+as\s+`?([a-z_][a-z0-9_]*)`?\s*", expression)
-    if named:
-        return named[2], named[1].strip()
-    plain = expression.strip().strip("`")
-    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", plain):
-        return plain, expression.strip()
-    return re.sub(r"[^A-Za-z0-9]+", "_", expression).strip("_").lower(), expression.strip()
-
-
 def table_rows(rows: DataFrame, sink: DeltaSink) -> DataFrame:
-    """The rows as the table holds them: data columns, `columns.LINEAGE`, partition columns."""
-    from pyspark.sql import functions as f
-
-    hidden = [name for name in columns.RESERVED if name in rows.columns and name not in columns.LINEAGE]
-    rows = rows.drop(*hidden)
-    for expression in sink.partition_by:
-        name, value = partition_column(expression)
-        if name not in rows.columns:
-            rows = rows.withColumn(name, f.expr(value))
-    return rows
+    """The rows as the table holds them: data columns, `columns.KEPT`, partition columns."""
+    return with_partitions(with_lineage(rows), sink.partition_by)
 
 
-def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: int) -> None:
-    """Append one micro-batch unless the table has it already."""
+def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: int, *, replaces: bool = False) -> None:
+    """Add one micro-batch to the table, or replace all its rows by it, unless the table has it already."""
     frame = table_rows(rows, sink)
+    if sink.properties or sink.cluster_by:
+        create(frame.sparkSession, sink, path, frame.schema)
     names = [partition_column(expression)[0] for expression in sink.partition_by]
     if names:
         # One task a partition value: else every task writes a small file into every partition.
         frame = frame.repartition(*(f"`{name}`" for name in names))
-    writer = frame.write.format("delta").mode("append").option("txnAppId", app_id).option("txnVersion", batch_id)
+    writer = (
+        frame.write.format("delta")
+        .mode("overwrite" if replaces else "append")
+        .option("txnAppId", app_id)
+        .option("txnVersion", batch_id)
+        .option("mergeSchema", str(sink.merge_schema).lower())
+    )
     (writer.partitionBy(*names) if names else writer).save(path)
+
+
+def create(spark: SparkSession, sink: DeltaSink, path: str, schema: StructType) -> None:
+    """Make the table without rows, with what `sink` says of it, unless it exists."""
+    from delta.tables import DeltaTable
+
+    if DeltaTable.isDeltaTable(spark, path):
+        return
+    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(nullable(schema))
+    if sink.partition_by:
+        builder = builder.partitionedBy(*(partition_column(expression)[0] for expression in sink.partition_by))
+    if sink.cluster_by:
+        builder = builder.clusterBy(*sink.cluster_by)
+    for name, value in sink.properties.items():
+        builder = builder.property(name, str(value).lower() if isinstance(value, bool) else str(value))
+    builder.execute()
+
+
+def nullable(schema: StructType) -> StructType:
+    """The same columns, all of which may be null: what holds for one batch is no law for the table."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(field.name, field.dataType, nullable=True) for field in schema.fields])

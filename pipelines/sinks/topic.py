@@ -1,9 +1,12 @@
-"""Rows to a topic, at least once: a micro-batch that runs again after a crash writes its records again."""
+"""Rows become the records of a topic; and their at-least-once way there. `exactly_once` has the other one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
+from pipelines import columns
 from pipelines.formats import format_of
 from pipelines.sources import topic as source
 
@@ -12,17 +15,69 @@ if TYPE_CHECKING:
 
     from pipelines.spec import TopicSink
 
+# Nodes of a physical plan behind which rows are not in the order of their source any more. A column of such a name
+# only brings a sort that was not needed.
+_REORDERS: Final = re.compile(r"(?<!Broadcast)\bExchange\b|\bShuffleQueryStage\b|\bAQEShuffleRead\b|\bSort \[")
+_SORT_KEY: Final = "_headwater_key"
+
 
 def records(rows: DataFrame, sink: TopicSink, value_format: str) -> DataFrame:
-    """The records to write: columns key and value, binary. ValueError if the rows do not suit the topic's format.
+    """The records to write: key and value, binary; `headers` and `timestamp_ms` where the sink says so.
 
-    Rows keep their order within a task, hence records of one key and one source partition keep theirs.
+    Raises ValueError if the rows do not suit the topic's format.
     """
     from pyspark.sql import functions as f
 
-    key = f.lit(None).cast("binary") if sink.key is None else _binary(rows, sink.key)
+    key = _key(rows, sink)
     value = format_of(value_format).encode(rows) if sink.value is None else _binary(rows, sink.value)
-    return rows.select(key.alias("key"), value.alias("value"))
+    if sink.tombstone_when is not None:
+        # A condition that is null is not met.
+        value = f.when(f.expr(sink.tombstone_when).cast("boolean"), f.lit(None).cast("binary")).otherwise(value)
+    made = [key.alias("key"), value.alias("value")]
+    if sink.headers:
+        pairs = [(name, _binary(rows, expression)) for name, expression in sink.headers.items()]
+        made.append(headers(pairs).alias("headers"))
+    if sink.timestamp is not None:
+        made.append(f.unix_millis(f.expr(sink.timestamp).cast("timestamp")).alias("timestamp_ms"))
+    return rows.select(*made)
+
+
+def headers(pairs: Sequence[tuple[str, Column]]) -> Column:
+    """The column headers of (name, binary value); those whose value is null are left out."""
+    from pyspark.sql import functions as f
+
+    made = f.array(*(f.struct(f.lit(name).alias("key"), value.alias("value")) for name, value in pairs))
+    return f.filter(made, lambda header: header["value"].isNotNull())
+
+
+def in_source_order(rows: DataFrame, sink: TopicSink, *, is_stateful: bool) -> DataFrame:
+    """The rows so that those of one key and one source partition are in the order of their source offsets.
+
+    They are so already unless something on the way shuffled or sorted them; then, if they still know where they come
+    from, all rows of a key are brought together and sorted. Rows that do not (aggregates) have no such order.
+    """
+    from pyspark.sql import functions as f
+
+    origin = [name for name in (columns.TOPIC, columns.PARTITION, columns.OFFSET) if name in rows.columns]
+    if sink.key is None or columns.PARTITION not in origin or columns.OFFSET not in origin:
+        return rows
+    if not is_stateful and not reorders(rows):
+        return rows
+    # Rows without a key are spread.
+    key = f.coalesce(_key(rows, sink), f.col(columns.OFFSET).cast("string").cast("binary"))
+    sorted_rows = rows.withColumn(_SORT_KEY, key).repartition(_SORT_KEY).sortWithinPartitions(*origin)
+    return sorted_rows.drop(_SORT_KEY)
+
+
+def reorders(rows: DataFrame) -> bool:
+    """Whether rows may not be in the order of their source, as far as the physical plan tells."""
+    return _REORDERS.search(rows._jdf.queryExecution().executedPlan().toString()) is not None
+
+
+def _key(rows: DataFrame, sink: TopicSink) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.lit(None).cast("binary") if sink.key is None else _binary(rows, sink.key)
 
 
 def _binary(rows: DataFrame, expression: str) -> Column:
@@ -39,17 +94,18 @@ def _binary(rows: DataFrame, expression: str) -> Column:
     return column.cast("string").cast("binary")
 
 
-def write(rows: DataFrame, sink: TopicSink, value_format: str, bootstrap_servers: str) -> None:
-    """Write one micro-batch; returns when every record is acknowledged."""
-    write_records(records(rows, sink, value_format), sink.topic, bootstrap_servers)
+def write_records(frame: DataFrame, topic: str, bootstrap_servers: str) -> None:
+    """Write records at least once; returns when every one is acknowledged.
 
+    A micro-batch that runs again after a crash writes its records again.
+    """
+    from pipelines.datasource.writing import TIMESTAMP_COLUMN
 
-def write_records(frame: DataFrame, topic: str, bootstrap_servers: str, *, headers: bool = False) -> None:
-    """Write key, value and, with `headers`, headers. Spark's own Kafka sink takes headers by the same option."""
-    writer = (
-        frame.write.format(source.SPARK_FORMAT)
+    (
+        frame.withColumnRenamed("timestamp_ms", TIMESTAMP_COLUMN)
+        .write.format(source.SPARK_FORMAT)
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("topic", topic)
         .mode("append")
+        .save()
     )
-    (writer.option("includeHeaders", "true") if headers else writer).save()

@@ -4,49 +4,87 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipelines.spec import interval_ms
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from pipelines.spec import TopicSource
+
 SPARK_FORMAT = "headwater"  # the name of pipelines.datasource; its options and columns are those of format("kafka")
+READ_COMMITTED = "read_committed"
 
 
 def stream(
-    spark: SparkSession, bootstrap_servers: str, topic: str, starting_offsets: str, max_offsets_per_trigger: int | None
+    spark: SparkSession,
+    bootstrap_servers: str,
+    source: TopicSource,
+    max_offsets_per_trigger: int | None,
+    *,
+    headers: bool = False,
 ) -> DataFrame:
     """The records of a topic as a streaming frame with the columns of `columns.RECORD_DDL` and timestampType."""
+    from pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION
+
+    name, start = source.starting_option()
     reader = (
         spark.readStream.format(SPARK_FORMAT)
         .option("kafka.bootstrap.servers", bootstrap_servers)
-        .option("subscribe", topic)
-        .option("startingOffsets", starting_offsets)
+        .option("kafka.isolation.level", source.isolation)
+        .option("subscribe", source.topic)
+        .option(name, start)
+        .option("failOnDataLoss", str(source.fail_on_data_loss).lower())
+        .option(TASK_RECORDS_OPTION, TASK_RECORDS)
     )
+    if name == "startingTimestamp":
+        # A partition without a record since then is read from its end: later records come after the moment.
+        reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
     if max_offsets_per_trigger is not None:
         reader = reader.option("maxOffsetsPerTrigger", max_offsets_per_trigger)
-    return reader.load()
+    if source.min_offsets_per_trigger is not None:
+        reader = reader.option("minOffsetsPerTrigger", source.min_offsets_per_trigger)
+    if source.max_trigger_delay is not None:
+        reader = reader.option("maxTriggerDelay", f"{interval_ms(source.max_trigger_delay)}ms")
+    return reader.option("includeHeaders", str(headers).lower()).load()
 
 
-def batch_between(spark: SparkSession, bootstrap_servers: str, topic: str, start: str, end: str) -> DataFrame:
+def batch_between(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    topic: str,
+    start: str,
+    end: str,
+    *,
+    isolation: str = READ_COMMITTED,
+    headers: bool = False,
+) -> DataFrame:
     """The records of a topic between two sets of offsets in the JSON of `startingOffsets`, the end excluded."""
     return (
         spark.read.format(SPARK_FORMAT)
         .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.isolation.level", isolation)
         .option("subscribe", topic)
         .option("startingOffsets", start)
         .option("endingOffsets", end)
+        .option("includeHeaders", str(headers).lower())
         .load()
     )
 
 
-def batch(spark: SparkSession, bootstrap_servers: str, topic: str, *, headers: bool = False) -> DataFrame:
+def batch(
+    spark: SparkSession, bootstrap_servers: str, topic: str, *, headers: bool = False, isolation: str = READ_COMMITTED
+) -> DataFrame:
     """The records of a topic from its first to its last offset of now. `headers` adds the column headers."""
     from pipelines.datasource import PUSHDOWN_OPTION
 
-    reader = (
+    return (
         spark.read.format(SPARK_FORMAT)
         .option(PUSHDOWN_OPTION, "true")  # pipelines.session has the setting that this needs
         .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("kafka.isolation.level", isolation)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("endingOffsets", "latest")
+        .option("includeHeaders", str(headers).lower())
+        .load()
     )
-    return reader.option("includeHeaders", "true").load() if headers else reader.load()

@@ -1,4 +1,4 @@
-"""A stage's Python function, loaded by file path.
+"""A user's Python code, loaded by file path: functions of stages and sinks, processors of state.
 
 The module gets a name of its own, derived from its path: a user's folder called `pipelines` must not shadow this
 package. It is pickled by value, because executors cannot import it.
@@ -11,8 +11,8 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,28 +22,28 @@ class UserCodeError(Exception):
     """The user's file cannot be loaded, has no such function, or the function raised; the message says where."""
 
 
-def load(path: str, function: str) -> Callable[[DataFrame], DataFrame]:
-    """The function, ready to be called. Raises UserCodeError."""
+def load(path: str, name: str) -> Callable[..., Any]:
+    """A function or class of a file, ready to be called. Raises UserCodeError."""
     from pyspark import cloudpickle
 
     if not os.path.isfile(path):
         raise UserCodeError(f"there is no file {path}")
-    name = "headwater_user_" + hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:16]
-    module_spec = importlib.util.spec_from_file_location(name, path)
+    module_name = "headwater_user_" + hashlib.sha256(os.path.abspath(path).encode()).hexdigest()[:16]
+    module_spec = importlib.util.spec_from_file_location(module_name, path)
     if module_spec is None or module_spec.loader is None:
         raise UserCodeError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module
+    sys.modules[module_name] = module
     try:
         module_spec.loader.exec_module(module)
     except Exception as error:
-        del sys.modules[name]
+        del sys.modules[module_name]
         raise UserCodeError(f"{path}: {where(error, path)}") from error
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    found = getattr(module, function, None)
+    found = getattr(module, name, None)
     if not callable(found):
-        del sys.modules[name]
-        raise UserCodeError(f"{path} has no function '{function}'")
+        del sys.modules[module_name]
+        raise UserCodeError(f"{path} has no function '{name}'")
     return found  # type: ignore[no-any-return]
 
 
@@ -56,17 +56,27 @@ def where(error: BaseException, path: str) -> str:
     return f"{type(error).__name__}: {first}" + (f" (line {lines[-1]})" if lines else "")
 
 
-def apply(rows: DataFrame, path: str, function: Callable[[DataFrame], DataFrame]) -> DataFrame:
-    """Call the user's function. Raises UserCodeError if it fails or gives something else than a frame."""
-    from pyspark.errors import AnalysisException, ParseException
+def apply(inputs: Mapping[str, DataFrame], path: str, function: Callable[..., Any]) -> DataFrame:
+    """Call the user's function: with its one frame, or with one for each input, by the input's name.
+
+    Raises UserCodeError if it fails or gives something else than a frame.
+    """
     from pyspark.sql import DataFrame
 
+    frames = list(inputs.values())
+    result = call(path, function, *frames) if len(frames) == 1 else call(path, function, **inputs)
+    if not isinstance(result, DataFrame):
+        raise UserCodeError(f"{path}: the function returned {type(result).__name__}, not a DataFrame")
+    return result
+
+
+def call(path: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Call a user's code. Raises UserCodeError with its line if it fails; what Spark says of a plan passes as it is."""
+    from pyspark.errors import AnalysisException, ParseException
+
     try:
-        result = function(rows)
+        return function(*arguments, **named)
     except (AnalysisException, ParseException):
         raise
     except Exception as error:
         raise UserCodeError(f"{path}: {where(error, path)}") from error
-    if not isinstance(result, DataFrame):
-        raise UserCodeError(f"{path}: the function returned {type(result).__name__}, not a DataFrame")
-    return result

@@ -67,6 +67,7 @@ class Settings:
         10_000, "How long a request to a broker may take before it counts as failed.", min=100, max=600_000
     )
     http_body_bytes_max: int = _setting(1_048_576, "Largest body that the REST API takes.", min=1_024, max=1 << 28)
+    registry_topic: str = _setting("_schemas", "Topic that the schema registry keeps its schemas in.")
     start_timeout_ms: int = _setting(
         60_000,
         "How long a process of a node may take to be ready before it is given up; recovery of a large log counts.",

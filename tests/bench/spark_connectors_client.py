@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION
 from tests.bench import spark_read
 
 FORMATS = ("kafka", "headwater")
@@ -22,13 +23,17 @@ def micro_batches_ms(
     spark: Any, spark_format: str, bootstrap: str, topic: str, limit: int, checkpoint: Path
 ) -> list[float]:
     """How long each micro-batch of an available-now run took."""
-    query = (
+    reader = (
         spark.readStream.format(spark_format)
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", limit)
-        .load()
+    )
+    if spark_format == "headwater":
+        reader = reader.option(TASK_RECORDS_OPTION, TASK_RECORDS)  # as pipelines do
+    query = (
+        reader.load()
         .select("key", "value")
         .writeStream.format("noop")
         .option("checkpointLocation", str(checkpoint))

@@ -35,6 +35,7 @@ def run(headwater: Any, topics: Any, tmp_path: Path) -> Any:
 def test_every_mistake_that_spark_finds_is_told_at_its_line_before_anything_is_written(
     run: Any, topics: Any, tmp_path: Path
 ) -> None:
+    (tmp_path / "three.py").write_text("def three(rows):\n    return rows\n")
     done = run("""\
   - name: one
     from: {{topic: {prefix}.lines}}
@@ -199,4 +200,4 @@ def test_validate_needs_no_broker_and_no_java(headwater: Any, tmp_path: Path) ->
     path.write_text(HEAD.format(prefix="p") + "  - {name: one, from: {topic: p.lines}, to: [{topic: p.one}]}\n")
     done = headwater("pipeline", "validate", str(path), "-o", "json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["stages"][0]["reads"] == "p.lines"
+    assert json.loads(done.stdout)["stages"][0]["reads"][0]["target"] == "p.lines"

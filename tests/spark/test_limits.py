@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from pipelines.datasource import stream_reader
+from pipelines.datasource import TASK_RECORDS_OPTION, stream_reader
 from pipelines.datasource.options import ReadOptions
 from pipelines.datasource.stream_reader import StreamReader
 from tests.spark.conftest import Produce, ReadTopic
@@ -112,6 +112,9 @@ def test_records_a_task_and_least_tasks_cut_the_ranges(
     assert frame.rdd.getNumPartitions() == 5
     assert frame.count() == 110
     assert read_topic(topic, maxRecordsPerPartition=30, minPartitions=8).count() == 110
+    together = read_topic(topic, **{TASK_RECORDS_OPTION: 1000})
+    assert together.rdd.getNumPartitions() == 1
+    assert together.count() == 110
     reader = reader_of(topic, maxRecordsPerPartition=40)
     start = {topic: {"0": 0, "1": 0}}
     plan = [repr(part) for part in reader.partitions(start, json.loads(json.dumps({topic: {"0": 100, "1": 10}})))]

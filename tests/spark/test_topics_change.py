@@ -222,7 +222,7 @@ def test_retention_that_races_a_task_loses_only_what_it_deleted(
     )
     offsets: list[Any] = []
     deleted = 0
-    for batch in read_range(RangePartition(OffsetRange(topic, 0, 0, 400)), options):
+    for batch in read_range(RangePartition((OffsetRange(topic, 0, 0, 400),)), options):
         offsets += batch.column(4).to_pylist()
         if offsets[-1] < 300 and offsets[-1] >= deleted:
             deleted = offsets[-1] + 100

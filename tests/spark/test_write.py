@@ -158,3 +158,16 @@ def test_a_topic_is_never_overwritten(spark: SparkSession, new_topic: NewTopic, 
     writer = spark.range(1).selectExpr("'v' AS value").write.format("headwater").mode("overwrite")
     writer = writer.option("kafka.bootstrap.servers", bootstrap_servers).option("topic", new_topic())
     assert "only appended to" in failing(writer.save)
+
+
+def test_a_pipelines_at_least_once_sink_keeps_timestamps(
+    spark: SparkSession, new_topic: NewTopic, bootstrap_servers: str
+) -> None:
+    from pipelines.sinks.topic import write_records
+
+    topic = new_topic(1)
+    rows = [(bytearray(b"k"), bytearray(b"v"), 1_700_000_000_123)]
+    frame = spark.createDataFrame(rows, "key binary, value binary, timestamp_ms bigint")
+    write_records(frame, topic, bootstrap_servers)
+    [message] = consume(bootstrap_servers, topic, 1, 1)
+    assert (message.key(), message.value(), message.timestamp()[1]) == (b"k", b"v", 1_700_000_000_123)

@@ -35,6 +35,7 @@ OLDER_METADATA = {
     "BSD": "BSD-3-Clause",
     "BSD License": "BSD-3-Clause",
     "BSD 3-Clause License": "BSD-3-Clause",
+    "3-Clause BSD License": "BSD-3-Clause",
     "CC0": "CC0-1.0",
     "ISC License": "ISC",
     "MIT License": "MIT",

@@ -43,7 +43,7 @@ def api(
     ready_fd: int | None,
     parent_fd: int | None,
 ) -> None:
-    """Serve topic administration over HTTP (Confluent REST v3) until SIGINT or SIGTERM.
+    """Serve topic administration (Confluent REST v3) and a schema registry over HTTP until SIGINT or SIGTERM.
 
     It asks nobody who is there: it listens on 127.0.0.1 unless told otherwise. When it is ready, one line on stdout
     says where.
@@ -105,6 +105,7 @@ def _serve(listener: socket.socket, bootstrap_servers: str | None, link: ParentL
 
     from api.app import create_app
     from api.connection import BootstrapServersError, parse_bootstrap_servers
+    from api.registry.service import SchemaRegistry
     from api.topic_admin import TopicAdmin
 
     logging.basicConfig(
@@ -117,7 +118,13 @@ def _serve(listener: socket.socket, bootstrap_servers: str | None, link: ParentL
     except BootstrapServersError as error:
         raise CliError("api", str(error)) from None
     admin = TopicAdmin(brokers, settings().request_timeout_ms, client_security())
-    app: FastAPI = create_app(admin, settings().http_body_bytes_max)
+    registry = SchemaRegistry.on_topic(
+        admin,
+        settings().registry_topic,
+        request_timeout_ms=settings().request_timeout_ms,
+        security=client_security(),
+    )
+    app: FastAPI = create_app(admin, settings().http_body_bytes_max, registry=registry)
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False, ws="none")
 
     def ready() -> None:
@@ -149,4 +156,7 @@ def _serve(listener: socket.socket, bootstrap_servers: str | None, link: ParentL
             asyncio.get_running_loop().add_signal_handler(number, stop)
         await server.serve(sockets=[listener])
 
-    asyncio.run(serve())
+    try:
+        asyncio.run(serve())
+    finally:
+        registry.close()

@@ -27,6 +27,9 @@ STATE_DEFAULT = os.path.join(".headwater", "state")
 _set_option = click.option(
     "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Value of a variable ${NAME}; may be repeated."
 )
+_environment_option = click.option(
+    "--env", "environment", default="", metavar="NAME", help="One of the pipeline's environments."
+)
 
 
 @click.group("pipeline", context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,12 +40,13 @@ def app() -> None:
 @app.command()
 @click.argument("file", type=click.Path())
 @_set_option
+@_environment_option
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def validate(file: str, assignments: tuple[str, ...], output: str) -> None:
+def validate(file: str, assignments: tuple[str, ...], environment: str, output: str) -> None:
     """Check FILE and print what a run would do, without starting Spark or asking a broker."""
     from pipelines.plan import make_plan
 
-    loaded = load(file, assignments)
+    loaded = load(file, assignments, environment=environment)
     plan = make_plan(loaded)
     if output == "json":
         import json
@@ -54,8 +58,31 @@ def validate(file: str, assignments: tuple[str, ...], output: str) -> None:
 
 
 @app.command()
+@click.option("-o", "--output", "path", type=click.Path(dir_okay=False), help="Write it to this file.")
+def schema(path: str | None) -> None:
+    """Print the JSON Schema of pipeline files, for editors.
+
+    With the YAML language server, begin a pipeline with `# yaml-language-server: $schema=pipeline.schema.json`.
+    """
+    import json
+
+    from pipelines.spec.editor_schema import editor_schema
+
+    text = json.dumps(editor_schema(), indent=2, ensure_ascii=False) + "\n"
+    if path is None:
+        sys.stdout.write(text)
+        return
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise CliError("schema", f"cannot write {path}: {error.strerror}") from None
+
+
+@app.command()
 @click.argument("file", type=click.Path())
 @_set_option
+@_environment_option
 @bootstrap_servers_option
 @click.option("--state", default=STATE_DEFAULT, show_default=True, help="Folder of checkpoints and of the lock.")
 @click.option(
@@ -70,6 +97,7 @@ def validate(file: str, assignments: tuple[str, ...], output: str) -> None:
 def run(
     file: str,
     assignments: tuple[str, ...],
+    environment: str,
     bootstrap_servers: str | None,
     state: str,
     available_now: bool,
@@ -78,8 +106,8 @@ def run(
 ) -> None:
     """Run the pipeline in FILE.
 
-    Delta tables are written exactly once, topics at least once: after a crash, the records of one micro-batch may stand
-    twice.
+    What is cut off by a crash or a stop goes on with the next run. Topics and Delta tables have each record once; who
+    reads the topics needs isolation.level=read_committed.
     """
     from api.topic_admin import TopicAdmin
     from pipelines.runner import Runner, RunOptions
@@ -90,7 +118,7 @@ def run(
     with told():
         admin = TopicAdmin(where)
         existing = frozenset(topic.name for topic in admin.list_topics())
-        loaded = load(file, assignments, existing)
+        loaded = load(file, assignments, existing, environment)
         options = RunOptions(where, state, available_now, stages, key_values(confs, "--conf"))
         runner = Runner(loaded, options, topics_creator(admin), report)
         try:
@@ -103,13 +131,15 @@ def run(
         note("stopped; the next run goes on from here")
 
 
-def load(file: str, assignments: tuple[str, ...], existing: frozenset[str] = frozenset()) -> Loaded:
+def load(
+    file: str, assignments: tuple[str, ...], existing: frozenset[str] = frozenset(), environment: str = ""
+) -> Loaded:
     """Read a pipeline; its warnings go to stderr, its problems end the command."""
     from pipelines.errors import PipelineError
-    from pipelines.spec import load as load_spec
+    from pipelines.pipeline_file import load as load_file
 
     try:
-        loaded = load_spec(file, key_values(assignments, "--set"), existing)
+        loaded = load_file(file, key_values(assignments, "--set"), existing, environment)
     except PipelineError as error:
         user_error(error)
     for warning in loaded.warnings:
@@ -219,26 +249,29 @@ def summary(totals: StageTotals) -> str:
 
 def describe(plan: Plan) -> str:
     """The plan for people."""
-    lines = [f"pipeline {plan.pipeline} ({plan.file})", "topics"]
+    environment = f", environment {plan.environment}" if plan.environment else ""
+    lines = [f"pipeline {plan.pipeline} ({plan.file}{environment})", "topics"]
     for topic in plan.topics:
         partitions = "must exist" if topic.partitions is None else f"{topic.partitions} partitions"
         configs = "".join(f", {key}={value}" for key, value in topic.configs.items())
         lines.append(f"  {topic.name}: {partitions}, {topic.value}, columns: {topic.columns}{configs}")
     for number, stage in enumerate(plan.stages, 1):
         after = f" (after {', '.join(stage.after)})" if stage.after else ""
-        limit = stage.max_offsets_per_trigger
-        most = "the whole backlog at once" if limit is None else f"at most {limit:,} records a batch"
         lines.append(f"stage {number}: {stage.name}{after}")
-        lines.append(f"  reads    {stage.reads} from {stage.starting_offsets}, {most}")
-        if stage.watermark:
-            lines.append(f"           watermark {stage.watermark}")
+        for source in stage.reads:
+            most = "the whole backlog at once" if source.limit is None else f"at most {source.limit} a batch"
+            named = f" as {source.name}" if source.name != source.target else ""
+            lines.append(f"  reads    {source.kind} {source.target}{named} from {source.start}, {most}")
+            if source.watermark:
+                lines.append(f"           watermark {source.watermark}")
         lines.append(f"  through  {stage.transform}" + (f" with {', '.join(stage.tables)}" if stage.tables else ""))
         lines += [f"  expects  {expectation}" for expectation in stage.expectations]
         for sink in stage.writes:
             key = f", key {sink.key}" if sink.key else ""
             by = f", by {', '.join(sink.partition_by)}" if sink.partition_by else ""
-            lines.append(f"  writes   {sink.kind} {sink.target}{key}{by}, {sink.guarantee}")
-        lines.append(f"  refuses  to {stage.dead_letters}")
+            how = "" if sink.how == "append" else f", {sink.how}"
+            lines.append(f"  writes   {sink.kind} {sink.target}{key}{by}{how}, {sink.guarantee}")
+        lines.append(f"  refuses  to {', '.join(stage.dead_letters)}")
         lines.append(f"  keeps    {stage.checkpoint}")
     lines += [f"note: {text}" for text in plan.notes]
     return "\n".join(lines) + "\n"

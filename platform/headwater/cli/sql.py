@@ -90,14 +90,15 @@ def register(
     tables: Mapping[str, str],
 ) -> list[str]:
     """Make topics and tables views; returns the names of Delta tables that do not exist yet."""
-    from pipelines.analysis import analyse, read_table
+    from pipelines.analysis import analyse
+    from pipelines.sources.tables import read_table
     from pipelines.sql import views
 
-    analysis = analyse(spark, loaded) if loaded is not None else None
+    analysis = analyse(spark, loaded, bootstrap_servers) if loaded is not None else None
     missing = views.register_deltas(spark, tables)
     if loaded is not None and analysis is not None:
-        for name, schema in analysis.tables.items():
-            read_table(spark, loaded, name, schema).createOrReplaceTempView(f"`{name}`")
+        for name in analysis.tables.keys() - topics:  # a topic's own table of latest values gives way to the topic
+            read_table(spark, loaded, analysis, name, bootstrap_servers).createOrReplaceTempView(f"`{name}`")
     clashing = sorted(name for name in tables if name in topics)
     if clashing:
         raise CliError(

@@ -31,6 +31,11 @@ QUERIES = (
            FROM delays WHERE flights >= 10 ORDER BY delay DESC LIMIT 5""",
     ),
     (
+        "SQL over the topic rising: the routes that led the most often",
+        """SELECT route, count(*) AS times, max(flights) AS flights_in_24_hours
+           FROM rising WHERE place = 1 GROUP BY route ORDER BY times DESC, route LIMIT 5""",
+    ),
+    (
         "SQL over the topic flights.dead_letters: why records were refused",
         "SELECT error, count(*) AS records FROM `flights.dead_letters` GROUP BY error",
     ),
@@ -61,7 +66,7 @@ class Folders:
 
 def load_pipeline(folders: Folders, data: str) -> Loaded:
     """conf/pipelines/flights.yaml with this demo's folders."""
-    from pipelines.spec import load
+    from pipelines.pipeline_file import load
 
     return load(conf_file("pipelines", "flights.yaml"), {"data": data, "lake": folders.lake})
 
@@ -78,7 +83,7 @@ def run(bootstrap_servers: str, folders: Folders, data: str, show: Show) -> bool
     options = RunOptions(bootstrap_servers, folders.state)
     ensure = topics_creator(admin)
     _produce(admin, bootstrap_servers, loaded, data, show)
-    show.line("running conf/pipelines/flights.yaml: clean, then delays (starting Spark takes a few seconds)")
+    show.line("running conf/pipelines/flights.yaml: clean, delays, rising (starting Spark takes a few seconds)")
     with show.stages(flights.FLIGHTS) as on_progress:
         result = run_until_signal(Runner(loaded, options, ensure, on_progress), show.spark_is_up)
     spark = running_session()
@@ -123,7 +128,7 @@ def _queries(spark: SparkSession, bootstrap_servers: str, loaded: Loaded) -> Non
     from headwater.cli.sql import register as register_views
     from pipelines.sql import views
 
-    topics = frozenset({"delays", f"{SOURCE}.dead_letters"})
+    topics = frozenset({"delays", "rising", f"{SOURCE}.dead_letters"})
     register_views(spark, bootstrap_servers, topics, loaded, views.delta_views(loaded))
     for title, query in QUERIES:
         frame = spark.sql(query)

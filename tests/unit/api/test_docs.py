@@ -1,4 +1,4 @@
-"""docs/reference/rest.md names every route and every error code, and no route that is not there."""
+"""The reference pages name every route and every error code, and no route that is not there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from api.errors import STATUS
+from api.registry import errors
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "rest.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+DOCUMENT = REFERENCE / "rest.md"
+REGISTRY = REFERENCE / "schema_registry.md"
 
 
 def served(client: Any) -> set[tuple[str, str]]:
@@ -17,7 +20,7 @@ def served(client: Any) -> set[tuple[str, str]]:
 
 
 def test_the_reference_lists_exactly_the_routes_that_are_served(client: Any) -> None:
-    text = DOCUMENT.read_text()
+    text = DOCUMENT.read_text() + REGISTRY.read_text()
     documented = set(re.findall(r"^\| (GET|POST|PUT|PATCH|DELETE) \| `(\S+)` \|", text, re.MULTILINE))
     documented |= set(re.findall(r"(GET) `(/healthz)`", text))
     assert documented == served(client)
@@ -27,3 +30,9 @@ def test_the_reference_lists_every_error_code() -> None:
     rows = re.findall(r"^\| (\d{3}) \| (\d+) \|", DOCUMENT.read_text(), re.MULTILINE)
     documented = {(int(status), int(code)) for status, code in rows}
     assert set(STATUS.values()) <= documented
+
+
+def test_the_registrys_reference_lists_every_code_of_its_own() -> None:
+    codes = {value for name, value in vars(errors).items() if name.isupper() and isinstance(value, int)}
+    documented = {int(code) for _, code in re.findall(r"^\| (\d{3}) \| (\d+) \|", REGISTRY.read_text(), re.MULTILINE)}
+    assert documented == codes | {400}

@@ -10,24 +10,26 @@ import pytest
 from headwater.demo import flights, proof
 from headwater.demo.files import conf_file
 from pipelines.formats.json_schema import parse as parse_schema
+from pipelines.pipeline_file import load
 from pipelines.plan import make_plan
-from pipelines.spec import load
 
 
 def test_the_flights_pipeline_is_correct_and_is_what_the_readme_says() -> None:
     loaded = load(conf_file("pipelines", "flights.yaml"), {"data": "/data", "lake": "/lake"})
     assert loaded.warnings == ()
-    clean, delays = make_plan(loaded).stages
-    assert (clean.name, clean.reads, [w.target for w in clean.writes]) == (
+    clean, delays, rising = make_plan(loaded).stages
+    assert (clean.name, [r.target for r in clean.reads], [w.target for w in clean.writes]) == (
         "clean",
-        "flights",
+        ["flights"],
         ["flights_clean", "/lake/flights"],
     )
-    assert (delays.name, delays.tables, delays.watermark) == (
+    assert (delays.name, delays.tables, delays.reads[0].watermark) == (
         "delays",
         ("airlines", "airports"),
         "departed_at, 6 hours",
     )
+    assert rising.after == ("clean",)
+    assert [write.key for write in rising.writes] == ["route"]
 
 
 def test_the_schema_has_the_fields_of_the_data() -> None:

@@ -12,6 +12,7 @@ from headwater.cli.main import main
 def pipeline_file(tmp_path: Path, correct: str) -> Path:
     path = tmp_path / "orders.yaml"
     path.write_text(correct)
+    (tmp_path / "order.json").write_text('{"type": "object", "properties": {"amount": {"type": "number"}}}')
     return path
 
 
@@ -19,7 +20,7 @@ def test_validate_prints_the_plan(pipeline_file: Path, capsys: pytest.CaptureFix
     assert main(["pipeline", "validate", str(pipeline_file)]) == 0
     out = capsys.readouterr().out
     assert "stage 2: totals (after clean)" in out
-    assert "topics are written at least once" in out
+    assert "readers of theirs need isolation.level=read_committed" in out
 
 
 def test_validate_prints_the_plan_as_json(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

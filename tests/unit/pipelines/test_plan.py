@@ -3,22 +3,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from pipelines.plan import AT_LEAST_ONCE, LAST_WINDOWS, MAX_OFFSETS_PER_TRIGGER, make_plan
+from pipelines.plan import AT_LEAST_ONCE, LAST_WINDOWS, MAX_OFFSETS_PER_TRIGGER, READ_COMMITTED, make_plan
 from pipelines.spec import Loaded
 
 
 def test_a_plan_says_what_each_stage_reads_and_writes(load: Callable[..., Loaded], correct: str) -> None:
     plan = make_plan(load(correct))
     clean, totals = plan.stages
-    assert (clean.reads, clean.after, clean.tables) == ("orders", (), ())
+    assert ([read.target for read in clean.reads], clean.after, clean.tables) == (["orders"], (), ())
     assert [(w.kind, w.target, w.guarantee) for w in clean.writes] == [
-        ("topic", "orders_clean", "at-least-once"),
+        ("topic", "orders_clean", "exactly-once"),
         ("delta", "/flows/lake/orders", "exactly-once"),
     ]
-    assert (totals.after, totals.tables, totals.watermark) == (("clean",), ("shops",), "at, 1 hour")
+    assert (totals.after, totals.tables, totals.reads[0].watermark) == (("clean",), ("shops",), "at, 1 hour")
     assert clean.expectations == ("paid: amount > 0 else dead_letter",)
     assert clean.checkpoint == "orders/clean/checkpoint"
-    assert clean.dead_letters == "orders.dead_letters"
+    assert clean.dead_letters == ("orders.dead_letters",)
 
 
 def test_topics_that_are_not_declared_get_the_partitions_of_the_stages_source(
@@ -52,19 +52,27 @@ def test_a_stage_with_a_watermark_reads_its_backlog_at_once_so_that_no_row_is_la
     load: Callable[..., Loaded], correct: str
 ) -> None:
     clean, totals = make_plan(load(correct)).stages
-    assert clean.max_offsets_per_trigger == MAX_OFFSETS_PER_TRIGGER
-    assert totals.max_offsets_per_trigger is None
+    assert clean.reads[0].limit == f"{MAX_OFFSETS_PER_TRIGGER:,} records"
+    assert totals.reads[0].limit is None
 
 
 def test_a_limit_in_the_file_wins(load: Callable[..., Loaded], correct: str) -> None:
     text = correct.replace(
         "      topic: orders_clean\n", "      topic: orders_clean\n      max_offsets_per_trigger: 10\n"
     )
-    assert make_plan(load(text)).stages[1].max_offsets_per_trigger == 10
+    assert make_plan(load(text)).stages[1].reads[0].limit == "10 records"
 
 
 def test_the_plan_says_what_is_not_exactly_once_and_what_stays_open(load: Callable[..., Loaded], correct: str) -> None:
-    assert make_plan(load(correct)).notes == (AT_LEAST_ONCE, LAST_WINDOWS)
+    assert make_plan(load(correct)).notes == (READ_COMMITTED, LAST_WINDOWS)
+
+
+def test_a_topic_that_may_get_records_twice_is_noted(load: Callable[..., Loaded], correct: str) -> None:
+    text = correct.replace("{topic: orders_clean", "{guarantee: at_least_once, topic: orders_clean")
+    assert text != correct
+    plan = make_plan(load(text))
+    assert {write.guarantee for write in plan.stages[0].writes if write.kind == "topic"} == {"at-least-once"}
+    assert plan.notes[:2] == (READ_COMMITTED, AT_LEAST_ONCE)
 
 
 def test_configs_are_written_as_kafka_reads_them(load: Callable[..., Loaded], correct: str) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipelines.errors import PipelineError, Problem
-from pipelines.spec import Loaded
-from pipelines.spec import load as load_file
+from pipelines.pipeline_file import load as load_file
+from pipelines.spec import FilesTable, Loaded
 
 
 def line_of(text: str, part: str) -> int:
@@ -30,8 +30,8 @@ def test_a_correct_pipeline_has_no_problem_and_no_warning(load: Callable[..., Lo
             "{delta: lake/orders,",
             "{delt: lake/orders,",
             "stages[0].to[1]",
-            "a sink names either a topic or a delta",
-            "",
+            "a sink names one of topic, delta, files, jdbc, python",
+            "did you mean 'delta'?",
         ),
         ("value: json,", "value: jsn,", "topics.orders.value", "'jsn' is not allowed", "'json'"),
         ("partitions: 3", "partitions: 0", "topics.orders.partitions", "greater than or equal to 1, not 0", ""),
@@ -89,14 +89,20 @@ def test_a_stage_with_sql_and_python_is_refused(problems: Callable[..., list[Pro
 
 
 def test_a_schema_for_a_topic_that_is_not_json_is_refused(problems: Callable[..., list[Problem]], correct: str) -> None:
-    assert "schema is for value: json" in problems(correct.replace("value: json", "value: raw"))[0].message
+    assert "schema is for json, csv" in problems(correct.replace("value: json", "value: raw"))[0].message
+
+
+def shops(loaded: Loaded) -> str:
+    table = loaded.pipeline.tables["shops"]
+    assert isinstance(table, FilesTable)
+    return table.path
 
 
 def test_variables_come_from_the_command_line_and_from_the_file(load: Callable[..., Loaded], correct: str) -> None:
     text = correct.replace("path: shops.csv", 'path: "${data}/shops.csv"')
     text = "variables: {data: here, other: 1}\n" + text
-    assert load(text).pipeline.tables["shops"].path == "here/shops.csv"
-    assert load(text, variables={"data": "there"}).pipeline.tables["shops"].path == "there/shops.csv"
+    assert shops(load(text)) == "here/shops.csv"
+    assert shops(load(text, variables={"data": "there"})) == "there/shops.csv"
 
 
 def test_an_escaped_variable_stays_as_it_is(load: Callable[..., Loaded], correct: str) -> None:

@@ -1,0 +1,140 @@
+"""Avro's types as a graph; pure data.
+
+Named types may contain themselves, so their parts are filled in after they are made; nothing changes once a schema is
+parsed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+
+Props: TypeAlias = dict[str, Any]
+"""Attributes that the specification does not name, logical types among them, in their order."""
+
+ABSENT: Final = object()
+"""Stands for a default that is not given: null is one that can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """The name of a record, enum or fixed, and its namespace ("" for none).
+
+    >>> Name("Flight", "air").full
+    'air.Flight'
+    """
+
+    simple: str
+    space: str
+
+    @property
+    def full(self) -> str:
+        """The name with its namespace."""
+        return f"{self.space}.{self.simple}" if self.space else self.simple
+
+    def within(self, space: str) -> str:
+        """Return what refers to this name from inside a namespace.
+
+        >>> (
+        ...     Name("Flight", "air").within("air"),
+        ...     Name("Flight", "air").within("sea"),
+        ...     Name("string", "air").within("air"),
+        ... )
+        ('Flight', 'air.Flight', 'air.string')
+        """
+        return self.simple if self.space == space and self.simple not in PRIMITIVES else self.full
+
+
+@dataclass(eq=False, slots=True)
+class PrimitiveType:
+    """One of the eight types without parts."""
+
+    kind: str
+    props: Props = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class ArrayType:
+    """A sequence of items of one type."""
+
+    items: AvroType
+    props: Props
+    kind: str = "array"
+
+
+@dataclass(eq=False, slots=True)
+class MapType:
+    """Values of one type by string."""
+
+    values: AvroType
+    props: Props
+    kind: str = "map"
+
+
+@dataclass(eq=False, slots=True)
+class UnionType:
+    """One of several types; none of them a union, and no two of a kind unless they have names."""
+
+    branches: list[AvroType]
+    kind: str = "union"
+
+
+@dataclass(eq=False, slots=True)
+class EnumType:
+    """One of some symbols."""
+
+    name: Name
+    aliases: list[Name]
+    doc: str | None
+    symbols: list[str]
+    default: str | None
+    props: Props
+    kind: str = "enum"
+
+
+@dataclass(eq=False, slots=True)
+class FixedType:
+    """A fixed number of bytes."""
+
+    name: Name
+    aliases: list[Name]
+    doc: str | None
+    size: int
+    props: Props
+    kind: str = "fixed"
+
+
+@dataclass(eq=False, slots=True)
+class Field:
+    """A field of a record; `default` is ABSENT without one."""
+
+    name: str
+    type: AvroType
+    doc: str | None
+    default: Any
+    order: str
+    aliases: list[str]
+    props: Props
+
+
+@dataclass(eq=False, slots=True)
+class RecordType:
+    """Fields in their order."""
+
+    name: Name
+    aliases: list[Name]
+    doc: str | None
+    fields: list[Field]
+    props: Props
+    kind: str = "record"
+
+
+NamedType: TypeAlias = EnumType | FixedType | RecordType
+AvroType: TypeAlias = PrimitiveType | ArrayType | MapType | UnionType | EnumType | FixedType | RecordType
+
+
+def type_name(avro_type: AvroType) -> str:
+    """Return what a union tells its branches apart by: the full name of a named type, else the kind."""
+    return avro_type.name.full if isinstance(avro_type, EnumType | FixedType | RecordType) else avro_type.kind

@@ -1,0 +1,50 @@
+"""Which versions a new schema is compared with, in which direction, and what comes of it; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from api.registry.errors import InvalidSchemaError
+from api.registry.model import CompatibilityLevel, SchemaVersion
+from api.registry.parsed import ParsedSchema, Problem
+
+MESSAGE_SCHEMA_LENGTH_MAX = 2_000
+"""How much of an earlier schema a message repeats."""
+
+
+def problems(
+    level: CompatibilityLevel,
+    candidate: ParsedSchema,
+    previous: Sequence[SchemaVersion],
+    parse: Callable[[SchemaVersion], ParsedSchema],
+) -> list[str]:
+    """Return why a schema may not follow the versions in `previous`, oldest first; empty when it may.
+
+    Only the last one counts at a level that is not transitive. The first version that does not fit is told, last first.
+    """
+    if level is CompatibilityLevel.NONE:
+        return []
+    for version in reversed(previous if level.transitive else previous[-1:]):
+        found = _between(level, candidate, parse(version))
+        if found:
+            return [
+                *found,
+                f"{{oldSchemaVersion: {version.version}}}",
+                f"{{oldSchema: '{version.schema.text[:MESSAGE_SCHEMA_LENGTH_MAX]}'}}",
+                f"{{compatibility: '{level.value}'}}",
+            ]
+    return []
+
+
+def _between(level: CompatibilityLevel, new: ParsedSchema, old: ParsedSchema) -> list[str]:
+    if new.schema_type is not old.schema_type:
+        return [f"Incompatible because of different schema type: {old.schema_type.value} and {new.schema_type.value}"]
+    found: list[Problem] = []
+    try:
+        if level.backward:
+            found += new.problems_reading(old)
+        if level.forward:
+            found += old.problems_reading(new)
+    except InvalidSchemaError as error:
+        return [str(error)]
+    return [str(problem) for problem in dict.fromkeys(found)]

@@ -1,0 +1,84 @@
+"""Content models: what an object or an array takes beyond what it names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from api.registry.json_schema.nodes import Graph, Kind, Node
+
+NAME_LENGTH_MAX: Final = 256
+"""Names that patterns are tried on; longer ones count as matched."""
+
+_QUANTIFIER: Final = re.compile(r"[*+?}]")
+_QUANTIFIERS_MAX: Final = 3
+
+
+class Model(StrEnum):
+    """How open a content model is."""
+
+    OPEN = "open"
+    PARTIALLY_OPEN = "partially open"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is taken beyond what is named: everything, nothing, or what `rest` and `patterns` say."""
+
+    rest: Node | None
+    patterns: dict[str, Node]
+    closed: bool
+
+    @property
+    def model(self) -> Model:
+        """How open it is."""
+        if not self.patterns and self.rest is None:
+            return Model.CLOSED if self.closed else Model.OPEN
+        return Model.PARTIALLY_OPEN
+
+    def of(self, name: str) -> list[Node]:
+        """Return everything that a property which is not named must be; nothing where nothing says so."""
+        found = [node for pattern, node in self.patterns.items() if matches(pattern, name)]
+        return found or ([self.rest] if self.rest is not None else [])
+
+
+def of_object(graph: Graph, node: Node) -> Content:
+    """Return the content model of an object."""
+    rest, closed = _rest(graph, node, "additionalProperties", "unevaluatedProperties")
+    return Content(rest, graph.inners(node, "patternProperties"), closed)
+
+
+def of_array(graph: Graph, node: Node, keyword: str) -> Content:
+    """Return the content model of an array; `keyword` is what speaks of items beyond those with a place."""
+    rest, closed = _rest(graph, node, keyword, "unevaluatedItems")
+    return Content(rest, {}, closed)
+
+
+def _rest(graph: Graph, node: Node, keyword: str, unevaluated: str) -> tuple[Node | None, bool]:
+    said = graph.inner(node, keyword)
+    if said is None:
+        said = graph.inner(node, unevaluated)
+    if said is None or said.kind is Kind.ANYTHING:
+        return None, False
+    if said.kind is Kind.NOTHING:
+        return None, True
+    return said, False
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Tell whether a pattern matches a name; one that could take for ever, or that Python cannot read, counts as if.
+
+    >>> matches("^S_", "S_1"), matches("^S_", "x"), matches("(a+)+$", "b")
+    (True, False, True)
+    """
+    repeated_groups = re.search(r"\)[*+?{]", pattern)
+    costly = repeated_groups or len(_QUANTIFIER.findall(pattern)) > _QUANTIFIERS_MAX or re.search(r"\\\d", pattern)
+    if costly or len(name) > NAME_LENGTH_MAX:
+        return True
+    try:
+        return re.search(pattern, name) is not None
+    except re.error:
+        return True

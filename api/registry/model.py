@@ -1,0 +1,192 @@
+"""What a registry holds: schemas, their versions under subjects, compatibility levels and modes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+ID_MAX: Final = 2**31 - 1
+VERSION_MAX: Final = 2**31 - 1
+SUBJECT_LENGTH_MAX: Final = 1_000
+"""A topic's name has 249 characters at most; subjects add a record's full name to it."""
+
+REFERENCES_MAX: Final = 1_000
+"""References of one schema; the largest published sets of Protobuf files have a few hundred."""
+
+
+class SchemaType(StrEnum):
+    """Languages of schemas."""
+
+    AVRO = "AVRO"
+    JSON = "JSON"
+    PROTOBUF = "PROTOBUF"
+
+
+class CompatibilityLevel(StrEnum):
+    """Which earlier versions a new one must get along with, and in which direction."""
+
+    NONE = "NONE"
+    BACKWARD = "BACKWARD"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD = "FORWARD"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL = "FULL"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+    @property
+    def backward(self) -> bool:
+        """Whether readers with the new schema must understand data of earlier ones."""
+        return self.name.startswith(("BACKWARD", "FULL"))
+
+    @property
+    def forward(self) -> bool:
+        """Whether readers with earlier schemas must understand data of the new one."""
+        return self.name.startswith(("FORWARD", "FULL"))
+
+    @property
+    def transitive(self) -> bool:
+        """Whether all earlier versions count, not only the last."""
+        return self.name.endswith("_TRANSITIVE")
+
+
+class Mode(StrEnum):
+    """What may be written: everything, nothing, or schemas with ids of another registry."""
+
+    READWRITE = "READWRITE"
+    READONLY = "READONLY"
+    READONLY_OVERRIDE = "READONLY_OVERRIDE"
+    IMPORT = "IMPORT"
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing may be written."""
+        return self in (Mode.READONLY, Mode.READONLY_OVERRIDE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Another schema that one uses, and the name it uses it by (a type, a file to import, a URI)."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema as it is stored: its text and whatever else makes it a different one.
+
+    Invariant: two schemas with one digest are the same one and have the same id.
+    """
+
+    schema_type: SchemaType
+    text: str
+    references: tuple[Reference, ...] = ()
+    metadata: Mapping[str, Any] | None = None
+    rule_set: Mapping[str, Any] | None = None
+    digest: bytes = b""
+
+    def __post_init__(self) -> None:
+        """Fill in the digest where the record did not bring one."""
+        if not self.digest:
+            object.__setattr__(self, "digest", _digest(self))
+
+    @property
+    def guid(self) -> str:
+        """The digest as a UUID: the same in every registry.
+
+        >>> Schema(SchemaType.AVRO, '"int"').guid
+        'ef524ea1-b91e-7317-3d93-8ade36c1db32'
+        """
+        return str(uuid.UUID(bytes=self.digest))
+
+    @property
+    def encoded_digest(self) -> str:
+        """The digest as records of the topic carry it."""
+        return base64.b64encode(self.digest).decode()
+
+    def with_text(self, text: str) -> Schema:
+        """Return the same schema written differently."""
+        return replace(self, text=text, digest=b"")
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """A schema under a subject; a soft-deleted one stays for readers that ask for it by its id."""
+
+    subject: str
+    version: int
+    schema_id: int
+    schema: Schema
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What is set for a subject or for all: None where it is not.
+
+    `unsupported` holds settings that another registry has written into the topic; they are kept and shown, not obeyed.
+    """
+
+    compatibility: CompatibilityLevel | None = None
+    normalize: bool | None = None
+    unsupported: Mapping[str, Any] = field(default_factory=dict)
+
+    def merged(self, above: Config) -> Config:
+        """Fill what is not set here from `above`."""
+        return Config(
+            self.compatibility if self.compatibility is not None else above.compatibility,
+            self.normalize if self.normalize is not None else above.normalize,
+            {**above.unsupported, **self.unsupported},
+        )
+
+
+DEFAULT_CONFIG: Final = Config(CompatibilityLevel.BACKWARD)
+DEFAULT_MODE: Final = Mode.READWRITE
+
+
+def _digest(schema: Schema) -> bytes:
+    """MD5 over text, references, metadata and rules, in the order in which Confluent's registry takes them.
+
+    It has to be this one: the digest stands in the records, and is the schema's global id.
+    """
+    md5 = hashlib.md5(schema.text.encode(), usedforsecurity=False)
+    for reference in schema.references:
+        md5.update(reference.name.encode())
+        md5.update(reference.subject.encode())
+        md5.update(reference.version.to_bytes(4, "big", signed=True))
+    if schema.metadata is not None:
+        md5.update(b"\x01")
+        _add_texts(md5, schema.metadata.get("tags"))
+        _add_texts(md5, schema.metadata.get("properties"))
+        _add_texts(md5, sorted(schema.metadata.get("sensitive") or ()))
+    if schema.rule_set is not None:
+        md5.update(b"\x01")
+        for kind in ("migrationRules", "domainRules", "encodingRules"):
+            for rule in schema.rule_set.get(kind) or ():
+                for name in ("name", "doc", "kind", "mode", "type"):
+                    _add_texts(md5, rule.get(name))
+                _add_texts(md5, sorted(rule.get("tags") or ()))
+                _add_texts(md5, rule.get("params"))
+                for name in ("expr", "onSuccess", "onFailure"):
+                    _add_texts(md5, rule.get(name))
+                if rule.get("disabled"):
+                    md5.update(b"\x01")
+    return md5.digest()
+
+
+def _add_texts(md5: Any, value: str | Sequence[str] | Mapping[str, Any] | None) -> None:
+    if isinstance(value, str):
+        md5.update(value.encode())
+    elif isinstance(value, Mapping):
+        for key in sorted(value):
+            md5.update(key.encode())
+            _add_texts(md5, value[key])
+    elif value is not None:
+        for text in value:
+            md5.update(text.encode())

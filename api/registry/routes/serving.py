@@ -1,0 +1,121 @@
+"""How the registry answers: its media type, its errors, and what its paths are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from api.errors import describe_problems
+from api.registry import errors
+from api.registry.errors import RegistryError
+from api.registry.model import VERSION_MAX
+from api.registry.service import SchemaRegistry
+
+MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+
+
+class RegistryResponse(JSONResponse):
+    """An answer in the registry's media type."""
+
+    media_type = MEDIA_TYPE
+
+
+class RegistryRoute(APIRoute):
+    """A route whose failures have the registry's codes, and whose answers the media type that was asked for."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Wrap the handler."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            try:
+                response = await handle(request)
+            except RegistryError as error:
+                body = {"error_code": error.code, "message": error.message}
+                response = RegistryResponse(body, status_code=error.status)
+            except RequestValidationError as error:
+                response = _refused(error)
+            accepted = request.headers.get("accept", "")
+            if "application/json" in accepted and "vnd.schemaregistry" not in accepted:
+                response.headers["content-type"] = "application/json"
+            return response
+
+        return answer
+
+
+def _refused(error: RequestValidationError) -> Response:
+    problems = error.errors()
+    status = 400 if any(problem["type"] == "json_invalid" for problem in problems) else errors.INVALID_REQUEST
+    message = f"the request does not fit: {describe_problems(problems)}"
+    return RegistryResponse({"error_code": status, "message": message}, status_code=status)
+
+
+def router() -> APIRouter:
+    """Return a router for one resource."""
+    return APIRouter(route_class=RegistryRoute, default_response_class=RegistryResponse, tags=["schema registry"])
+
+
+def get_registry(request: Request) -> SchemaRegistry:
+    """Return the application's registry."""
+    registry = request.app.state.registry
+    assert isinstance(registry, SchemaRegistry)
+    return registry
+
+
+def unqualified(subject: str) -> str:
+    """Return a subject's name without the default context, which is the only one there is.
+
+    >>> unqualified(":.:orders-value"), unqualified("orders-value")
+    ('orders-value', 'orders-value')
+    """
+    return subject.removeprefix(":.:")
+
+
+def version_number(text: str) -> int | None:
+    """Read a version; None stands for the latest.
+
+    Raises:
+        RegistryError: it is neither a number nor "latest".
+    """
+    if text in ("latest", "-1"):
+        return None
+    if text.isascii() and text.isdigit() and 1 <= int(text[:11]) <= VERSION_MAX:
+        return int(text[:11])
+    message = (
+        f"The specified version '{text[:40]}' is not a valid version id. Allowed values are between [1, 2^31-1] "
+        'and the string "latest"'
+    )
+    raise RegistryError(errors.INVALID_VERSION, message)
+
+
+def _subject(subject: Annotated[str, Path(description="Name of a subject")]) -> str:
+    return unqualified(subject)
+
+
+Registry = Annotated[SchemaRegistry, Depends(get_registry)]
+Subject = Annotated[str, Depends(_subject)]
+Version = Annotated[str, Path(description='A version, or "latest"')]
+Form = Annotated[str, Query(alias="format", description="Form of the schema's text, such as `serialized`")]
+SubjectPrefix = Annotated[str, Query(alias="subjectPrefix", description="Only subjects that begin so")]
+DeletedOnly = Annotated[bool, Query(alias="deletedOnly")]
+DeletedAsNegative = Annotated[bool, Query(alias="deletedAsNegative")]
+LatestOnly = Annotated[bool, Query(alias="latestOnly")]
+FetchMaxId = Annotated[bool, Query(alias="fetchMaxId")]
+DefaultToGlobal = Annotated[bool, Query(alias="defaultToGlobal")]
+Offset = Annotated[int, Query(ge=0, description="How many to leave out")]
+Limit = Annotated[int, Query(description="How many to return; -1 for all")]
+
+
+def page(items: list[Any], offset: int, limit: int) -> list[Any]:
+    """Return a part of a list.
+
+    >>> page([1, 2, 3], 1, -1), page([1, 2, 3], 0, 2)
+    ([2, 3], [1, 2])
+    """
+    return items[offset:] if limit < 0 else items[offset : offset + limit]

@@ -1,0 +1,142 @@
+"""The registry: its state, kept by reading the topic, and changes, made by writing to it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final, Protocol, TypeVar
+
+from api.registry import errors
+from api.registry.errors import RegistryError
+from api.registry.parsing import SchemaParser
+from api.registry.record_codec import NoopRecord, Record, RecordFormatError, SchemaRecord, decode, encode
+from api.registry.state import RegistryState
+from api.registry.topic_log import Apply, FencedError, KeyAndValue, TopicLog
+from api.topic_admin import TopicAdmin
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_TOPIC: Final = "_schemas"
+"""Confluent's name: a registry of either kind finds what the other has written."""
+
+WRITE_ATTEMPTS_MAX: Final = 5
+"""How often a change is decided anew because another registry wrote in between."""
+
+T = TypeVar("T")
+
+
+class RecordLog(Protocol):
+    """Where a registry's records are: a topic, or a list in a test. See `api.registry.topic_log.TopicLog`."""
+
+    name: str
+    changed: threading.Condition
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this process was the writer when it last wrote."""
+
+    def await_loaded(self) -> None:
+        """Return once everything that was there at the start was read."""
+
+    def become_writer(self, noop: KeyAndValue) -> None:
+        """Return when this process is the writer and has read whatever earlier ones wrote."""
+
+    def append(self, records: Sequence[KeyAndValue]) -> None:
+        """Write records, all or none, and return when they were read back."""
+
+    def close(self) -> None:
+        """Stop reading."""
+
+
+class SchemaRegistry:
+    """A registry on one log. Thread-safe; calls block for as long as the broker takes."""
+
+    def __init__(self, open_log: Callable[[Apply, Callable[[], None]], RecordLog]) -> None:
+        """Prepare a registry: `open_log` gets what takes each record, and what is called before the first one."""
+        self.parser = SchemaParser()
+        self._state = RegistryState()
+        self._skipped = 0
+        self._writing = threading.Lock()
+        self._log = open_log(self._apply, self._reset)
+
+    @classmethod
+    def on_topic(
+        cls,
+        admin: TopicAdmin,
+        topic: str = DEFAULT_TOPIC,
+        *,
+        request_timeout_ms: int = 10_000,
+        security: Mapping[str, str] | None = None,
+    ) -> SchemaRegistry:
+        """Prepare a registry on a topic; nothing is read or made before the first call."""
+
+        def open_log(apply: Apply, reset: Callable[[], None]) -> RecordLog:
+            return TopicLog(admin, topic, apply, reset, request_timeout_ms=request_timeout_ms, security=security)
+
+        return cls(open_log)
+
+    @contextmanager
+    def state(self) -> Iterator[RegistryState]:
+        """Give what the topic's records add up to, which does not change inside the `with`.
+
+        Raises:
+            RegistryError: the topic cannot be read.
+        """
+        self._log.await_loaded()
+        with self._log.changed:
+            yield self._state
+
+    def change(self, decide: Callable[[RegistryState], tuple[T, list[Record]]]) -> T:
+        """Write the records that `decide` returns and give its answer once they are part of the state.
+
+        `decide` may be called again, on a later state, when another registry wrote at the same time.
+
+        Raises:
+            RegistryError: what `decide` raises; the topic cannot be written.
+        """
+        with self._writing:
+            for _ in range(WRITE_ATTEMPTS_MAX):
+                try:
+                    if not self._log.is_writer:
+                        with self.state() as state:
+                            answer, records = decide(state)
+                        if not records:
+                            return answer
+                        # From now on nothing is missing from the state.
+                        self._log.become_writer(encode(NoopRecord()))
+                    with self.state() as state:
+                        answer, records = decide(state)
+                    if records:
+                        self._log.append([encode(record) for record in records])
+                except FencedError:
+                    continue
+                return answer
+        message = "other registries on this topic keep writing at the same time; try again"
+        raise RegistryError(errors.NOT_THE_WRITER, message)
+
+    def close(self) -> None:
+        """Stop reading the topic. May be called twice."""
+        self._log.close()
+
+    def _apply(self, key: bytes | None, value: bytes | None) -> None:
+        try:
+            record = decode(key, value)
+        except RecordFormatError as error:
+            _log.warning("a record of the topic %s was skipped: %s", self._log.name, error)
+            return
+        if record is None or (isinstance(record, SchemaRecord) and record.subject.startswith(":.")):
+            self._skipped += 1
+            if self._skipped == 1:
+                _log.warning(
+                    "the topic %s has records of contexts, or of kinds that are not known here; they stay there and "
+                    "are not served",
+                    self._log.name,
+                )
+            return
+        self._state.apply(record)
+
+    def _reset(self) -> None:
+        self._state = RegistryState()
+        self._skipped = 0

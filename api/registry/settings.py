@@ -1,0 +1,104 @@
+"""Compatibility levels and modes, of a subject or of all; pure. A subject of None means all."""
+
+from __future__ import annotations
+
+from api.registry import errors
+from api.registry.errors import RegistryError
+from api.registry.model import CompatibilityLevel, Config, Mode
+from api.registry.record_codec import ClearSubjectRecord, ConfigRecord, ModeRecord, Record, SchemaRecord
+from api.registry.registering import check_subject
+from api.registry.state import RegistryState
+
+
+def compatibility_level(text: str) -> CompatibilityLevel:
+    """Read a level.
+
+    Raises:
+        RegistryError: it is none.
+    """
+    try:
+        return CompatibilityLevel(text.upper())
+    except ValueError:
+        known = ", ".join(level.value.lower() for level in CompatibilityLevel)
+        message = f"Invalid compatibility level. Valid values are {known}"
+        raise RegistryError(errors.INVALID_COMPATIBILITY, message) from None
+
+
+def mode(text: str) -> Mode:
+    """Read a mode.
+
+    Raises:
+        RegistryError: it is none.
+    """
+    try:
+        return Mode(text.upper())
+    except ValueError:
+        known = ", ".join(known_mode.value for known_mode in Mode)
+        raise RegistryError(errors.INVALID_MODE, f"Invalid mode. Valid values are {known}") from None
+
+
+def set_config(state: RegistryState, subject: str | None, change: Config) -> list[Record]:
+    """Return the records that change what `change` has and leave the rest.
+
+    Raises:
+        RegistryError: the mode does not allow it.
+    """
+    if subject is not None:
+        check_subject(subject)
+    _check_mode(state, subject)
+    return [ConfigRecord(subject, change.merged(state.config(subject) or Config()))]
+
+
+def delete_config(state: RegistryState, subject: str | None) -> tuple[Config, list[Record]]:
+    """Return what was set, and the records that go back to what holds above.
+
+    Raises:
+        RegistryError: nothing is set for the subject, or the mode does not allow it.
+    """
+    _check_mode(state, subject)
+    config = state.config(subject)
+    if config is None:
+        if subject is not None:
+            raise errors.subject_not_found(subject)
+        return state.config_in_scope(None), []
+    return config, [ConfigRecord(subject, None)]
+
+
+def set_mode(state: RegistryState, subject: str | None, wanted: Mode, *, force: bool) -> list[Record]:
+    """Return the records that set a mode. Imports begin with nothing, unless forced: ids could collide otherwise.
+
+    Raises:
+        RegistryError: there are schemas already.
+    """
+    if subject is not None:
+        check_subject(subject)
+    records: list[Record] = []
+    if wanted is Mode.IMPORT and state.mode_in_scope(subject) is not Mode.IMPORT and not force:
+        versions = [version for version in state.versions_of_all() if subject in (None, version.subject)]
+        if any(not version.deleted for version in versions):
+            raise errors.not_permitted("Cannot import since found existing subjects")
+        for version in versions:
+            if any(user not in versions for user in state.referrers(version.subject, version.version, deleted=True)):
+                raise errors.reference_exists(version.subject, version.version)
+            records.append(SchemaRecord(version.subject, version.version, None))
+        records.append(ClearSubjectRecord(subject))
+    return [*records, ModeRecord(subject, wanted)]
+
+
+def delete_mode(state: RegistryState, subject: str | None) -> tuple[Mode, list[Record]]:
+    """Return the mode that was set, and the records that go back to what holds above.
+
+    Raises:
+        RegistryError: none is set for the subject.
+    """
+    found = state.mode(subject)
+    if found is None:
+        if subject is not None:
+            raise errors.subject_not_found(subject)
+        return state.mode_in_scope(None), []
+    return found, [ModeRecord(subject, None)]
+
+
+def _check_mode(state: RegistryState, subject: str | None) -> None:
+    if state.mode_in_scope(subject).read_only:
+        raise errors.not_permitted(f"Subject {subject} is in read-only mode")

@@ -1,0 +1,134 @@
+"""What the records of the topic add up to; pure.
+
+The topic is the truth: a change happens by writing a record and reading it back, so that every reader of the topic, a
+Confluent registry included, comes to the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from api.registry.model import DEFAULT_CONFIG, DEFAULT_MODE, Config, Mode, SchemaVersion
+from api.registry.record_codec import (
+    ClearSubjectRecord,
+    ConfigRecord,
+    DeleteSubjectRecord,
+    ModeRecord,
+    NoopRecord,
+    Record,
+    SchemaRecord,
+)
+
+T = TypeVar("T")
+
+
+class RegistryState:
+    """Subjects with their versions, ids, configs and modes.
+
+    Invariant: `ids` has the digest of every id under which a version stands, soft-deleted ones included, and `digests`
+    is its inverse; a subject without versions is not in `subjects`. Not thread-safe: who shares it locks it.
+    """
+
+    def __init__(self) -> None:
+        self.subjects: dict[str, dict[int, SchemaVersion]] = {}
+        self.digests: dict[bytes, int] = {}
+        self.ids: dict[int, dict[tuple[str, int], SchemaVersion]] = {}
+        self.id_max = 0
+        self._configs: dict[str | None, Config] = {}
+        self._modes: dict[str | None, Mode] = {}
+
+    def apply(self, record: Record) -> None:
+        """Take the next record of the topic."""
+        match record:
+            case SchemaRecord(subject, version, None):
+                self._remove(subject, version)
+            case SchemaRecord(_, _, SchemaVersion() as value):
+                self._put(value)
+            case DeleteSubjectRecord(subject, last):
+                for value in list(self.subjects.get(subject, {}).values()):
+                    if value.version <= last and not value.deleted:
+                        self._put(replace(value, deleted=True))
+            case ClearSubjectRecord(subject):
+                for value in list(self.versions_of_all()):
+                    if value.deleted and subject in (None, value.subject):
+                        self._remove(value.subject, value.version)
+            case ConfigRecord(subject, config):
+                _set(self._configs, subject, config)
+            case ModeRecord(subject, mode):
+                _set(self._modes, subject, mode)
+            case NoopRecord():
+                pass
+
+    def versions(self, subject: str, *, deleted: bool = False) -> list[SchemaVersion]:
+        """Return the versions of a subject, oldest first; soft-deleted ones only when asked for."""
+        found = self.subjects.get(subject, {})
+        return [found[number] for number in sorted(found) if deleted or not found[number].deleted]
+
+    def versions_of_all(self) -> Iterator[SchemaVersion]:
+        """Return every version, by subject and number, soft-deleted ones too."""
+        for subject in sorted(self.subjects):
+            yield from self.versions(subject, deleted=True)
+
+    def versions_of_id(self, schema_id: int) -> list[SchemaVersion]:
+        """Return the versions that an id stands for, soft-deleted ones too."""
+        found = self.ids.get(schema_id, {})
+        return [found[key] for key in sorted(found)]
+
+    def referrers(self, subject: str, version: int, *, deleted: bool = False) -> list[SchemaVersion]:
+        """Return the versions whose schemas refer to this one."""
+        return [
+            value
+            for value in self.versions_of_all()
+            if (deleted or not value.deleted)
+            and any((used.subject, used.version) == (subject, version) for used in value.schema.references)
+        ]
+
+    def config(self, subject: str | None) -> Config | None:
+        """Return what is set at this place, None where nothing is."""
+        return self._configs.get(subject)
+
+    def config_in_scope(self, subject: str | None) -> Config:
+        """Return what holds for a subject: its own settings, else those for all, else the defaults."""
+        above = self._configs.get(None, Config()).merged(DEFAULT_CONFIG)
+        return above if subject is None else self._configs.get(subject, Config()).merged(above)
+
+    def mode(self, subject: str | None) -> Mode | None:
+        """Return the mode that is set at this place, None where none is."""
+        return self._modes.get(subject)
+
+    def mode_in_scope(self, subject: str | None) -> Mode:
+        """Return the mode that holds for a subject; READONLY_OVERRIDE for all is stronger than a subject's own."""
+        for_all = self._modes.get(None, DEFAULT_MODE)
+        if subject is None or for_all is Mode.READONLY_OVERRIDE:
+            return for_all
+        return self._modes.get(subject, for_all)
+
+    def _put(self, value: SchemaVersion) -> None:
+        self._remove(value.subject, value.version)
+        self.subjects.setdefault(value.subject, {})[value.version] = value
+        self.ids.setdefault(value.schema_id, {})[value.subject, value.version] = value
+        self.digests.setdefault(value.schema.digest, value.schema_id)
+        self.id_max = max(self.id_max, value.schema_id)
+
+    def _remove(self, subject: str, version: int) -> None:
+        of_subject = self.subjects.get(subject, {})
+        value = of_subject.pop(version, None)
+        if value is None:
+            return
+        if not of_subject:
+            del self.subjects[subject]
+        of_id = self.ids[value.schema_id]
+        del of_id[subject, version]
+        if not of_id:
+            del self.ids[value.schema_id]
+            if self.digests.get(value.schema.digest) == value.schema_id:
+                del self.digests[value.schema.digest]
+
+
+def _set(values: dict[str | None, T], subject: str | None, value: T | None) -> None:
+    if value is None:
+        values.pop(subject, None)
+    else:
+        values[subject] = value

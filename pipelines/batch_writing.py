@@ -1,0 +1,214 @@
+"""What a stage does with a micro-batch: counts, writes, commits.
+
+In this order: rows are computed and kept, expectations are counted (one that says `fail` stops the stage before
+anything is written); Delta tables are written, each commit with the batch's number, so that a batch which runs again is
+skipped there; at-least-once topics; last, in one transaction, all exactly-once topics, the dead letters and the source
+offsets for the consumer group `<pipeline>.<stage>`. A batch whose transaction is committed already is not written
+again: that is asked first.
+
+A stage all of whose topic sinks say `at_least_once` has no transactions: its dead letters are at-least-once, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pipelines import columns, dead_letters, expectations
+from pipelines.analysis import Analysis
+from pipelines.datasource.options import WriteOptions
+from pipelines.errors import PipelineFailed
+from pipelines.graph import dead_letter_topic, row_dead_letters
+from pipelines.offset_log import end_offsets, query_id, topic_offsets
+from pipelines.sinks import topic as topic_sink
+from pipelines.sinks.commit_metadata import USER_METADATA_CONF, user_metadata
+from pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
+from pipelines.sinks.exactly_once_fence import Batch, Step
+from pipelines.sinks.outside import OutsideSinks
+from pipelines.spec import Loaded, Stage, TopicSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["BatchWriter", "OnStep", "Outcome", "StageFrames", "no_step"]
+
+#: Hears what a batch has come to: stage, number of the batch, step. For tests, which kill the process there. The steps:
+#: begun, computed, tables_written, transaction_open, records_sent, committed, done.
+OnStep = Callable[[str, int, str], None]
+
+
+def no_step(stage: str, batch: int, step: str) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the rows of one micro-batch."""
+
+    stage: str
+    written: int
+    undecodable: int
+    unmet: dict[str, int]
+    dead_letters: int
+
+
+class StageFrames(Protocol):
+    """What a stage makes of a micro-batch; `stage_query` builds it."""
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether Spark keeps state for the stage: then a batch must be computed even if it is not written."""
+
+    def rows(self, frame: DataFrame) -> DataFrame:
+        """The stage's rows."""
+
+    def refused(self) -> Mapping[str, DataFrame]:
+        """Records that cannot be decoded, by the topic they come from; asked when the rows are computed."""
+
+
+class BatchWriter:
+    """Writes the micro-batches of one stage, one after the other. `close` it at the end of the query."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        loaded: Loaded,
+        stage: Stage,
+        analysis: Analysis,
+        frames: StageFrames,
+        bootstrap_servers: str,
+        on_step: OnStep = no_step,
+    ) -> None:
+        """A writer for queries that are started on `session`."""
+        self._session = session
+        self._loaded = loaded
+        self._pipeline = loaded.pipeline.pipeline
+        self._stage = stage
+        self._analysis = analysis
+        self._frames = frames
+        self._servers = bootstrap_servers
+        self._on_step = on_step
+        self._outside = OutsideSinks(loaded, stage)
+        self._transactions: ExactlyOnceTopics | None = None
+        if has_transactions(stage):
+            options = WriteOptions.parse({"kafka.bootstrap.servers": bootstrap_servers})
+            self._transactions = ExactlyOnceTopics(options, self._pipeline, stage.name)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._transactions is not None:
+            self._transactions.close()
+
+    def write(self, frame: DataFrame, batch_id: int) -> Outcome:
+        """Write a micro-batch, or find that it is written already. Called by foreachBatch, on its thread."""
+        query = query_id(self._session)
+        batch = Batch(query, batch_id, end_offsets(self._session, query, batch_id))
+        self._on_step(self._stage.name, batch_id, "begun")
+        if self._transactions is not None and self._transactions.step(batch) is Step.SKIP:
+            if self._frames.is_stateful:
+                frame.write.format("noop").mode("overwrite").save()  # its state is part of the checkpoint
+            return Outcome(self._stage.name, 0, 0, {}, 0)
+        outcome = self._compute_and_write(frame, batch)
+        self._on_step(self._stage.name, batch_id, "done")
+        return outcome
+
+    def _compute_and_write(self, frame: DataFrame, batch: Batch) -> Outcome:
+        from pyspark.sql import functions as f
+
+        rows = expectations.marked(self._frames.rows(frame), self._stage.expect)
+        if columns.VALUE in rows.columns:
+            # The bytes as they came are wanted for dead letters only: the others need not be kept.
+            value = f.when(f.col(columns.FAILED).isNotNull(), f.col(columns.VALUE))
+            rows = rows.withColumn(columns.VALUE, value)
+        rows.persist()
+        try:
+            counted = expectations.counts(rows)  # computes all of them: the transaction has not begun yet
+            self._fail_if_asked(rows, counted)
+            refused = {topic: (found, found.count()) for topic, found in self._frames.refused().items()}
+            self._on_step(self._stage.name, batch.number, "computed")
+            letters, outcome = self._dead_letters(rows, refused, counted)
+            self._write(rows.where(f.col(columns.FAILED).isNull()).drop(columns.FAILED), letters, outcome, batch)
+            return outcome
+        finally:
+            rows.unpersist()
+
+    def _write(self, met: DataFrame, letters: list[TopicRecords], outcome: Outcome, batch: Batch) -> None:
+        if outcome.written:
+            self._write_tables(met, batch)
+        self._on_step(self._stage.name, batch.number, "tables_written")
+        exactly_once = list(letters) if self._transactions is not None else []
+        for sink in self._stage.to:
+            if not isinstance(sink, TopicSink) or not outcome.written:
+                continue
+            ordered = topic_sink.in_source_order(met, sink, is_stateful=self._frames.is_stateful)
+            records = topic_sink.records(ordered, sink, self._analysis.value_format(sink.topic))
+            if sink.guarantee == "exactly_once":
+                exactly_once.append(TopicRecords(sink.topic, records, outcome.written))
+            else:
+                topic_sink.write_records(records, sink.topic, self._servers)
+        if self._transactions is not None:
+            topics = [source.topic for source in self._stage.topic_inputs]
+            self._transactions.write(
+                batch,
+                exactly_once,
+                topic_offsets(batch.end_offsets, topics),
+                lambda step: self._on_step(self._stage.name, batch.number, step),
+            )
+        else:
+            for letter in letters:
+                topic_sink.write_records(letter.records, letter.topic, self._servers)
+
+    def _write_tables(self, met: DataFrame, batch: Batch) -> None:
+        app_id = f"headwater/{self._pipeline}/{self._stage.name}/{batch.checkpoint}"
+        met.sparkSession.conf.set(USER_METADATA_CONF, user_metadata(self._pipeline, self._stage.name, batch))
+        self._outside.write(met, app_id, batch.number)
+
+    def _dead_letters(
+        self, rows: DataFrame, refused: Mapping[str, tuple[DataFrame, int]], counted: Mapping[str, int]
+    ) -> tuple[list[TopicRecords], Outcome]:
+        from pyspark.sql import functions as f
+
+        stage, pipeline = self._stage, self._loaded.pipeline
+        letters = [
+            TopicRecords(dead_letter_topic(topic), dead_letters.undecodable(found, self._pipeline, stage.name), count)
+            for topic, (found, count) in refused.items()
+            if count
+        ]
+        buried = {e.name: e.that for e in stage.expect if e.otherwise == "dead_letter" and counted.get(e.name)}
+        if buried:
+            failing = rows.where(f.col(columns.FAILED).isin(*buried))
+            found = dead_letters.unmet(failing, self._pipeline, stage.name, buried)
+            letters.append(
+                TopicRecords(row_dead_letters(pipeline, stage), found, sum(counted[name] for name in buried))
+            )
+        outcome = Outcome(
+            stage.name,
+            counted.get("", 0),
+            sum(count for _, count in refused.values()),
+            {name: number for name, number in counted.items() if name},
+            sum(letter.count for letter in letters),
+        )
+        return letters, outcome
+
+    def _fail_if_asked(self, rows: DataFrame, counted: Mapping[str, int]) -> None:
+        from pyspark.sql import functions as f
+
+        for expectation in self._stage.expect:
+            if expectation.otherwise != "fail" or not counted.get(expectation.name):
+                continue
+            where = ""
+            if columns.PARTITION in rows.columns and columns.OFFSET in rows.columns:
+                first = rows.where(f.col(columns.FAILED) == expectation.name).orderBy(columns.PARTITION, columns.OFFSET)
+                row = first.select(columns.PARTITION, columns.OFFSET).first()
+                where = f"; the first is offset {row[1]} of partition {row[0]}" if row else ""
+            raise PipelineFailed(
+                f"stage {self._stage.name}: {counted[expectation.name]} rows do not meet the expectation "
+                f"{expectation.name} ({expectation.that}){where}"
+            )
+
+
+def has_transactions(stage: Stage) -> bool:
+    """Whether what the stage writes to topics is exactly-once; where it writes to none, its dead letters are."""
+    guarantees = [sink.guarantee for sink in stage.to if isinstance(sink, TopicSink)]
+    return not guarantees or "exactly_once" in guarantees

@@ -1,0 +1,138 @@
+"""The files that a pipeline names: Python, schemas, rows of tests. Looked at before anything starts; nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+
+from pipelines.errors import Problem, nearest
+from pipelines.formats import json_schema
+from pipelines.spec import (
+    FilesSource,
+    FilesTable,
+    Loaded,
+    PythonFunction,
+    PythonSink,
+    PythonStep,
+    StatefulStep,
+)
+from pipelines.yaml_source import Loc
+
+FILE_BYTES_MAX = 4 * 1024 * 1024  # of code or a schema; more is data that was named by mistake
+
+_COLUMNS = re.compile(r"^\s*[`A-Za-z_][^/\\]*\s+[A-Za-z]", re.DOTALL)  # `id BIGINT`: a path has no blank before a type
+
+
+def is_columns(schema: str) -> bool:
+    """Whether a `schema:` of files lists columns rather than name a file.
+
+    >>> is_columns("id BIGINT, name STRING"), is_columns("schemas/order.json")
+    (True, False)
+    """
+    return bool(_COLUMNS.match(schema)) and not schema.endswith((".json", ".avsc", ".proto"))
+
+
+def check_files(loaded: Loaded) -> list[Problem]:
+    """What is wrong with the files that can be told without Spark."""
+    problems = [*_schemas(loaded), *_code(loaded)]
+    for index, test in enumerate(loaded.pipeline.tests):
+        rows = [(("given", name), given) for name, given in test.given.items()] + [(("expect",), test.expect)]
+        for more, given in rows:
+            if isinstance(given, str):
+                problems += _missing(loaded, ("tests", index, *more), given)
+    return problems
+
+
+def _missing(loaded: Loaded, loc: Loc, path: str) -> list[Problem]:
+    full = loaded.path(path)
+    if "://" in full or os.path.isfile(full):
+        return []
+    return [loaded.problem(loc, f"there is no file {full}", "paths are seen from the pipeline's own folder")]
+
+
+def _schemas(loaded: Loaded) -> Iterator[Problem]:
+    pipeline = loaded.pipeline
+    for name, topic in pipeline.topics.items():
+        loc: Loc = ("topics", name)
+        if topic.schema_file is not None:
+            yield from _schema(loaded, (*loc, "schema"), topic.schema_file, topic.value)
+        for event, declared in topic.events.items():
+            if declared.schema_file is not None:
+                yield from _schema(loaded, (*loc, "events", event, "schema"), declared.schema_file, topic.value)
+    for name, table in pipeline.tables.items():
+        if isinstance(table, FilesTable) and table.schema_source and not is_columns(table.schema_source):
+            yield from _missing(loaded, ("tables", name, "schema"), table.schema_source)
+    for stage in pipeline.stages:
+        for position, source in enumerate(stage.inputs):
+            if isinstance(source, FilesSource) and source.schema_source and not is_columns(source.schema_source):
+                yield from _missing(loaded, loaded.input_loc(stage, position, "schema"), source.schema_source)
+
+
+def _schema(loaded: Loaded, loc: Loc, file: str, value: str) -> Iterator[Problem]:
+    missing = _missing(loaded, loc, file)
+    yield from missing
+    path = loaded.path(file)
+    if missing or "://" in path or value != "json":
+        return
+    try:
+        with open(path, encoding="utf-8") as text:
+            json_schema.parse(text.read(json_schema.SCHEMA_BYTES_MAX + 1))
+    except OSError as error:
+        yield loaded.problem(loc, f"cannot read the schema {path}: {error.strerror}")
+    except ValueError as error:
+        yield loaded.problem(loc, f"the schema {path} cannot be used: {error}")
+
+
+def _code(loaded: Loaded) -> Iterator[Problem]:
+    for stage in loaded.pipeline.stages:
+        for position, step in enumerate(stage.transforms):
+            if isinstance(step, PythonStep):
+                more = ("python",) if stage.python else ("steps", position, "python")
+                yield from _function(loaded, loaded.stage_loc(stage, *more), step.python)
+            elif isinstance(step, StatefulStep):
+                loc = loaded.stage_loc(stage, "steps", position, "stateful")
+                yield from _named(loaded, loc, step.stateful.file, step.stateful.processor, "processor")
+        for position, sink in enumerate(stage.to):
+            if isinstance(sink, PythonSink):
+                yield from _function(loaded, loaded.sink_loc(stage, position, "python"), sink.python)
+
+
+def _function(loaded: Loaded, loc: Loc, function: PythonFunction) -> Iterator[Problem]:
+    yield from _named(loaded, loc, function.file, function.function, "function")
+
+
+def _named(loaded: Loaded, loc: Loc, file: str, name: str, field: str) -> Iterator[Problem]:
+    missing = _missing(loaded, (*loc, "file"), file)
+    yield from missing
+    if missing:
+        return
+    path = loaded.path(file)
+    try:
+        with open(path, encoding="utf-8") as code:
+            tree = ast.parse(code.read(FILE_BYTES_MAX), path)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        yield loaded.problem((*loc, "file"), f"cannot read {path}: {why}")
+        return
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
+        yield loaded.problem((*loc, "file"), f"{path} is not Python: {error.args[0] if error.args else error}{line}")
+        return
+    names = _defined(tree)
+    if name not in names and "*" not in names:
+        yield loaded.problem((*loc, field), f"{path} has no {field} '{name}'", nearest(name, sorted(names)))
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    """Names that a module has once it is run; `*` if it imports names that only running it tells."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+    return names

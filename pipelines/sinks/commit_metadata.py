@@ -1,0 +1,34 @@
+"""What a Delta commit says of the micro-batch that it holds: JSON in the commit's userMetadata. Pure.
+
+docs/exactly_once.md describes it; the offsets are those of Spark's checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from pipelines.sinks.exactly_once_fence import Batch
+
+__all__ = ["USER_METADATA_CONF", "user_metadata"]
+
+# The session setting that Delta takes it from, for appends and merges alike.
+USER_METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
+_FORMAT_VERSION: Final = 1
+
+
+def user_metadata(pipeline: str, stage: str, batch: Batch) -> str:
+    """The JSON of one batch.
+
+    >>> user_metadata("f", "clean", Batch("c-1", 7, ({"flights": {"0": 12}},)))
+    '{"headwater":{"version":1,"pipeline":"f","stage":"clean","checkpoint":"c-1","batch":7,"offsets":[{"flights":{"0":12}}]}}'
+    """
+    value = {
+        "version": _FORMAT_VERSION,
+        "pipeline": pipeline,
+        "stage": stage,
+        "checkpoint": batch.checkpoint,
+        "batch": batch.number,
+        "offsets": list(batch.end_offsets),
+    }
+    return json.dumps({"headwater": value}, separators=(",", ":"))

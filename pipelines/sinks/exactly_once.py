@@ -1,0 +1,294 @@
+"""The exactly-once topic sink: all that a micro-batch writes to topics, in one transaction.
+
+For each batch: begin, write the fence (see `exactly_once_fence`), let Spark's tasks send the records of all topics,
+dead letters included, commit the source offsets for the stage's consumer group, commit. Whatever went wrong on the way,
+the transaction is aborted and a new epoch taken; what Spark ran more than once is written anew. A batch whose fence is
+committed already is skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from logtier.client.cluster import EARLIEST, LATEST, ClusterClient, TopicPartition
+from logtier.client.errors import AbortableTransactionError, ClientError, ProducerFencedError, UnknownTopicError
+from logtier.client.fetcher import FetchConfig, read_partition
+from logtier.client.partitioner import partition_for_key
+from logtier.client.topics import ensure_topic
+from logtier.client.transactional_producer import TRANSACTION_TIMEOUT_MS, TransactionalProducer, TransactionConfig
+from logtier.records.batch import Record
+from pipelines.datasource.options import WriteOptions
+from pipelines.errors import PipelineFailed
+from pipelines.sinks.exactly_once_fence import (
+    FENCES_CONFIGS,
+    FENCES_PARTITIONS,
+    FENCES_TOPIC,
+    Batch,
+    CheckpointMismatch,
+    Fence,
+    Step,
+    latest_committed,
+    next_step,
+)
+from pipelines.sinks.exactly_once_tasks import ENCODED_DDL, REPORT_DDL, Encode, Send, encoding, sending
+from pipelines.sinks.exactly_once_verdict import StageAttempt, TaskReport, Todo, Verdict, judge
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ExactlyOnceTopics", "TopicRecords"]
+
+logger = logging.getLogger(__name__)
+
+# How often a batch is written before its stage gives up. A task that fails now and then is served by the second.
+ATTEMPTS_MAX: Final = 4
+# Spark tells what became of a stage a moment after its result is there.
+STATUS_WAIT_S: Final = 10.0
+_STATUS_POLL_S: Final = 0.005
+# A topic that is missing for so long is not there.
+TOPIC_WAIT_S: Final = 10.0
+_TOPIC_POLL_S: Final = 0.1
+# Of a task: small, so that it sends while Spark hands it the next batches.
+SEND_BUFFER_BYTES: Final = 2 << 20
+
+OnStep = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecords:
+    """What goes to a topic: rows with key and value, and optionally headers and timestamp_ms; and how many."""
+
+    topic: str
+    records: DataFrame
+    count: int
+
+
+class ExactlyOnceTopics:
+    """Writes the micro-batches of one stage. One thread uses it; `close` it.
+
+    Two that write for the same stage fence each other: the later one goes on, the earlier one ends with PipelineFailed.
+    """
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        pipeline: str,
+        stage: str,
+        *,
+        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        after_send: Callable[[int, bool], None] | None = None,
+    ) -> None:
+        self._options = options
+        self._stage = stage
+        self._group = f"{pipeline}.{stage}"
+        self._transactional_id = f"headwater.{pipeline}.{stage}"
+        self._timeout_ms = transaction_timeout_ms
+        self._after_send = after_send
+        # The fence is read with its markers, which a read_committed reader does not need to see.
+        self._cluster = ClusterClient(dataclasses.replace(options.client, read_committed=False))
+        self._producer = TransactionalProducer(
+            self._cluster,
+            TransactionConfig(self._transactional_id, transaction_timeout_ms, options.client.request_timeout_ms),
+        )
+        self._fences_partition: int | None = None
+        self._fence: Fence | None = None
+
+    @property
+    def transaction_version(self) -> int:
+        """The level of `transaction.version` that the cluster has."""
+        return self._producer.transaction_version
+
+    def close(self) -> None:
+        """Closes the connections. An open transaction is left to the next run of the stage, or to its timeout."""
+        self._cluster.close()
+
+    def step(self, batch: Batch) -> Step:
+        """Whether the batch is to be written, or is written already. The first call takes over from earlier runs."""
+        with self._told():
+            if self._fences_partition is None:
+                self._take_over()
+            try:
+                return next_step(self._fence, batch)
+            except CheckpointMismatch as mismatch:
+                raise PipelineFailed(f"stage {self._stage}: {mismatch}") from None
+
+    def write(
+        self,
+        batch: Batch,
+        outputs: Sequence[TopicRecords],
+        source_offsets: Mapping[TopicPartition, int],
+        on_step: OnStep = lambda name: None,  # noqa: ARG005 - the default does nothing
+    ) -> None:
+        """Write a batch that `step` asked to write; returns when it is committed.
+
+        `on_step` hears "transaction_open", "records_sent" and "committed".
+        """
+        assert self._fences_partition is not None, "ask `step` first"
+        with self._told():
+            for attempt in range(1, ATTEMPTS_MAX + 1):
+                verdict = self._attempt(batch, outputs, source_offsets, on_step)
+                if verdict.todo is Todo.COMMIT:
+                    self._fence = Fence(batch)
+                    return
+                if verdict.todo is Todo.FENCED:
+                    raise PipelineFailed(self._fenced())
+                if verdict.todo is Todo.FAIL:
+                    raise PipelineFailed(f"stage {self._stage}: micro-batch {batch.number}: {verdict.reason}")
+                logger.warning(
+                    "stage %s: micro-batch %d was aborted (%s), attempt %d of %d",
+                    self._stage,
+                    batch.number,
+                    verdict.reason,
+                    attempt,
+                    ATTEMPTS_MAX,
+                )
+        raise PipelineFailed(
+            f"stage {self._stage}: micro-batch {batch.number} was aborted {ATTEMPTS_MAX} times, the last time because "
+            f"{verdict.reason}; nothing of it can be read"
+        )
+
+    # -- taking over -------------------------------------------------------------------------------------------------
+
+    def _take_over(self) -> None:
+        ensure_topic(self._cluster, FENCES_TOPIC, partitions=FENCES_PARTITIONS, configs=FENCES_CONFIGS)
+        self._producer.initialise()
+        key = self._transactional_id.encode()
+        partition = partition_for_key(key, len(self._partitions(FENCES_TOPIC)))
+        where = (FENCES_TOPIC, partition)
+        start = self._cluster.list_offsets({where: EARLIEST})[where]
+        end = self._cluster.list_offsets({where: LATEST})[where]
+        fetched = read_partition(self._cluster, *where, start, end, FetchConfig()) if end > start else iter(())
+        value = latest_committed((records.data for records in fetched), key)
+        try:
+            self._fence = None if value is None else Fence.decode(value)
+        except CheckpointMismatch as mismatch:
+            raise PipelineFailed(f"stage {self._stage}: {mismatch}") from None
+        self._fences_partition = partition
+
+    def _partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic: one that was made just now is not known to every broker at once."""
+        deadline_s = time.monotonic() + TOPIC_WAIT_S
+        while True:
+            try:
+                return self._cluster.partitions(topic)
+            except UnknownTopicError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(_TOPIC_POLL_S)
+
+    # -- one attempt -------------------------------------------------------------------------------------------------
+
+    def _attempt(
+        self,
+        batch: Batch,
+        outputs: Sequence[TopicRecords],
+        source_offsets: Mapping[TopicPartition, int],
+        on_step: OnStep,
+    ) -> Verdict:
+        assert self._fences_partition is not None
+        targets = [
+            (topic, partition)
+            for topic in dict.fromkeys(output.topic for output in outputs)
+            for partition in self._partitions(topic)
+        ]
+        try:
+            try:
+                self._producer.begin([*targets, (FENCES_TOPIC, self._fences_partition)])
+                self._producer.send(FENCES_TOPIC, self._fences_partition, [self._fence_record(batch)])
+                on_step("transaction_open")
+                verdict = self._send(outputs, targets)
+                on_step("records_sent")
+                if verdict.todo is Todo.COMMIT:
+                    self._producer.commit_offsets(self._group, source_offsets, f"batch={batch.number}")
+                    self._producer.commit()
+                    on_step("committed")
+                    return verdict
+            except AbortableTransactionError as error:
+                verdict = Verdict(Todo.REDO, str(error))
+            self._producer.abort()
+        except BaseException:
+            # The next run would abort it, too; but until then readers would wait before it.
+            with contextlib.suppress(ClientError):
+                self._producer.abort()
+            raise
+        return verdict
+
+    def _fence_record(self, batch: Batch) -> Record:
+        return Record(self._transactional_id.encode(), Fence(batch).encode(), int(time.time() * 1000))
+
+    def _send(self, outputs: Sequence[TopicRecords], targets: Sequence[TopicPartition]) -> Verdict:
+        if not outputs:
+            return Verdict(Todo.COMMIT)
+        encoded = self._encoded(outputs, targets)
+        send = Send(
+            self._options.client,
+            dataclasses.replace(self._options.producer, buffer_bytes=SEND_BUFFER_BYTES),
+            self._producer.identity,
+            self._producer.first_sequences,
+            tuple(targets),
+            self._after_send,
+        )
+        rows = (
+            encoded.repartitionById(len(targets), "target")
+            .sortWithinPartitions("task", "number")
+            .mapInArrow(sending(send), REPORT_DDL)
+            .collect()
+        )
+        reports = [TaskReport(**row.asDict()) for row in rows]
+        stage = _stage_attempt(encoded.sparkSession, reports[0].stage_id) if reports else None
+        expected: dict[str, int] = {}
+        for output in outputs:
+            expected[output.topic] = expected.get(output.topic, 0) + output.count
+        verdict = judge(reports, stage, [topic for topic, _ in targets], expected)
+        if verdict.todo is Todo.COMMIT:
+            self._producer.note_sequences({targets[report.target]: report.next_sequence for report in reports})
+        return verdict
+
+    def _encoded(self, outputs: Sequence[TopicRecords], targets: Sequence[TopicPartition]) -> DataFrame:
+        """The first pass over all outputs, as one frame: they are sent by one job."""
+        frames = []
+        for output in outputs:
+            partitions = [number for number, (topic, _) in enumerate(targets) if topic == output.topic]
+            encode = Encode(partitions[0], len(partitions), self._options.codec, self._options.batch_bytes)
+            frames.append(output.records.mapInArrow(encoding(encode), ENCODED_DDL))
+        encoded = frames[0]
+        for frame in frames[1:]:
+            encoded = encoded.unionAll(frame)
+        return encoded
+
+    # -- failures ----------------------------------------------------------------------------------------------------
+
+    def _fenced(self) -> str:
+        return (
+            f"stage {self._stage}: another run of it has taken over (transactional id {self._transactional_id}), or a "
+            f"transaction took longer than {self._timeout_ms // 1000} s; nothing of the present micro-batch can be read"
+        )
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except ProducerFencedError as error:
+            raise PipelineFailed(self._fenced()) from error
+        except ClientError as error:
+            raise PipelineFailed(f"stage {self._stage}: {error}") from error
+
+
+def _stage_attempt(spark: SparkSession, stage_id: int) -> StageAttempt:
+    """What the status tracker says, once it has caught up with the result that is there."""
+    tracker = spark.sparkContext.statusTracker()
+    deadline_s = time.monotonic() + STATUS_WAIT_S
+    while True:
+        info = tracker.getStageInfo(stage_id)
+        found = StageAttempt(0, 0, 0, 0)
+        if info is not None:
+            found = StageAttempt(info.currentAttemptId, info.numTasks, info.numCompletedTasks, info.numFailedTasks)
+        if found.is_known or time.monotonic() > deadline_s:
+            return found
+        time.sleep(_STATUS_POLL_S)

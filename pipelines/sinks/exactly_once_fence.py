@@ -1,0 +1,155 @@
+"""The fence: which micro-batch of which checkpoint a stage has committed last. Pure.
+
+A record of the compacted topic `__headwater_fences`, keyed by the stage's transactional id, written in the transaction
+of the batch that it names: it is committed if and only if the batch is. A stage that starts reads it before it writes.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from logtier.records.batch import Buffer, decode_end_transaction_marker, decode_records, iterate_batches
+
+__all__ = [
+    "FENCES_CONFIGS",
+    "FENCES_PARTITIONS",
+    "FENCES_TOPIC",
+    "Batch",
+    "CheckpointMismatch",
+    "Fence",
+    "Step",
+    "latest_committed",
+    "next_step",
+]
+
+FENCES_TOPIC: Final = "__headwater_fences"
+FENCES_PARTITIONS: Final = 1
+# One live record a stage: small segments, so that compaction, which leaves the last one alone, keeps the rest small.
+FENCES_CONFIGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(4 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch: its checkpoint's id, its number, and where each source ended, as Spark's offset log has it."""
+
+    checkpoint: str
+    number: int
+    end_offsets: tuple[Any, ...]
+
+
+class CheckpointMismatch(Exception):  # noqa: N818 - it names a finding
+    """A stage's checkpoint and what it has written do not belong together; the message says what to do."""
+
+
+class Step(enum.Enum):
+    """What to do with a micro-batch."""
+
+    WRITE = "write"
+    #: It is in the topics already: a crash came between their commit and the checkpoint's.
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The last batch that a stage has committed."""
+
+    batch: Batch
+
+    def encode(self) -> bytes:
+        """The record's value.
+
+        >>> Fence(Batch("c", 7, ({"flights": {"0": 12}},))).encode().decode()
+        '{"version":1,"checkpoint":"c","batch":7,"offsets":[{"flights":{"0":12}}]}'
+        """
+        value = {
+            "version": _FORMAT_VERSION,
+            "checkpoint": self.batch.checkpoint,
+            "batch": self.batch.number,
+            "offsets": list(self.batch.end_offsets),
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @staticmethod
+    def decode(value: bytes) -> Fence:
+        """The inverse of `encode`. Raises CheckpointMismatch for what a later release, or somebody else, wrote.
+
+        >>> Fence.decode(Fence(Batch("c", 7, ({"t": {"0": 1}}, 5))).encode()).batch
+        Batch(checkpoint='c', number=7, end_offsets=({'t': {'0': 1}}, 5))
+        """
+        try:
+            parsed = json.loads(value)
+            if parsed["version"] != _FORMAT_VERSION:
+                raise ValueError(f"its version is {parsed['version']!r}")
+            return Fence(Batch(str(parsed["checkpoint"]), int(parsed["batch"]), tuple(parsed["offsets"])))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointMismatch(
+                f"the stage's record in {FENCES_TOPIC} cannot be read ({error}): {value[:200]!r}; if a later release "
+                "of headwater wrote it, run that one"
+            ) from None
+
+
+def next_step(fence: Fence | None, batch: Batch) -> Step:
+    """Whether a batch is to be written. Raises CheckpointMismatch where either would lose or double records.
+
+    >>> done = Fence(Batch("c", 7, (12,)))
+    >>> next_step(done, Batch("c", 8, (15,))), next_step(done, Batch("c", 7, (12,)))
+    (<Step.WRITE: 'write'>, <Step.SKIP: 'skip'>)
+    >>> next_step(done, Batch("another", 0, (12,))), next_step(None, Batch("c", 3, (5,)))
+    (<Step.WRITE: 'write'>, <Step.WRITE: 'write'>)
+    """
+    if fence is None or fence.batch.checkpoint != batch.checkpoint or batch.number > fence.batch.number:
+        return Step.WRITE
+    if batch == fence.batch:
+        return Step.SKIP
+    if batch.number == fence.batch.number:
+        raise CheckpointMismatch(
+            f"micro-batch {batch.number} has been written with other source offsets than the checkpoint has for it: "
+            "the checkpoint is an older copy, or was changed; bring back the later one, or remove it to start anew"
+        )
+    raise CheckpointMismatch(
+        f"the checkpoint is about to write micro-batch {batch.number}, but the stage has written up to micro-batch "
+        f"{fence.batch.number} of it: it is an older copy; bring back the later one, or remove it to start anew"
+    )
+
+
+def latest_committed(chunks: Iterable[Buffer], key: bytes) -> bytes | None:
+    """The last committed value of a key in a topic's partition, from its record batches, control batches included.
+
+    None without one, or after a tombstone. Read up to the high watermark: other stages' open transactions do not hide
+    what this one has committed, as they would from a read_committed reader. The key's own producer must have no
+    transaction open (InitProducerId sees to it), so that each of its records is followed by a marker; compaction
+    takes a marker away only together with aborted records, or later than them.
+    """
+    committed: tuple[int, bytes | None] = (-1, None)
+    undecided: dict[int, tuple[int, bytes | None]] = {}  # by producer id
+    for chunk in chunks:
+        for header, data in iterate_batches(chunk):
+            if header.is_control:
+                waiting = undecided.get(header.producer_id)
+                marker = decode_end_transaction_marker(data) if waiting else None
+                if waiting and marker is not None:
+                    del undecided[header.producer_id]
+                    committed = max(committed, waiting, key=_offset) if marker.committed else committed
+                continue
+            for record in decode_records(data):
+                if record.key != key:
+                    continue
+                found = (record.offset, record.value)
+                if header.is_transactional:
+                    undecided[header.producer_id] = found
+                else:
+                    committed = max(committed, found, key=_offset)
+    return max((committed, *undecided.values()), key=_offset)[1]
+
+
+def _offset(found: tuple[int, bytes | None]) -> int:
+    return found[0]

@@ -1,0 +1,235 @@
+"""What Spark's tasks do for the exactly-once topic sink: rows become record batches, then these are sent.
+
+Two passes with a shuffle between them. The first encodes, next to the rows, a record batch at a time per output
+partition. The second has one task an output partition, which gives its batches the shared producer's id, epoch and
+sequence numbers and sends them: nobody else sends to that partition. Shuffling whole batches costs a fraction of
+shuffling rows, and keeps the rows' order: by the task that encoded them, then by the number of the batch in it.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from logtier.client.cluster import ClientConfig, TopicPartition
+from logtier.client.errors import BrokerError, ClientError
+from logtier.client.producer import IdempotentProducer, ProducerConfig
+from logtier.client.producer_state import ProducerIdentity
+from pipelines.datasource.kept_clients import kept_client
+from pipelines.sinks.exactly_once_verdict import NO_ANSWER
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from logtier.records.columns_encode import BatchEncoder
+
+__all__ = ["ENCODED_DDL", "REPORT_DDL", "Encode", "Send", "encoding", "sending"]
+
+ENCODED_DDL: Final = "target INT, task INT, number INT, records INT, data BINARY"
+REPORT_DDL: Final = (
+    "target INT, stage_id INT, first_attempt BOOLEAN, records BIGINT, next_sequence INT, error_code INT, error STRING"
+)
+# Rows gathered before they are encoded, so that batches of many partitions are filled; and encoded bytes handed to
+# Spark at once.
+GATHERED_BYTES_MAX: Final = 16 << 20
+HANDED_OVER_BYTES: Final = 8 << 20
+ERROR_CHARS_MAX: Final = 1000
+
+_Batches: TypeAlias = "Iterator[pa.RecordBatch]"
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """The first pass for one topic, whose partitions are the targets from `first_target` on."""
+
+    first_target: int
+    partition_count: int
+    codec: int
+    batch_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """The second pass: `targets` are the output partitions of all topics.
+
+    `after_send` is for tests: it is called when everything is acknowledged, with the target and whether this is the
+    first attempt.
+    """
+
+    client: ClientConfig
+    producer: ProducerConfig
+    identity: ProducerIdentity
+    first_sequences: Mapping[TopicPartition, int]
+    targets: tuple[TopicPartition, ...]
+    after_send: Callable[[int, bool], None] | None = None
+
+
+def encoding(what: Encode) -> Callable[[_Batches], _Batches]:
+    """The function for `mapInArrow`: records (key, value, and optionally headers, timestamp_ms) to ENCODED_DDL."""
+
+    def encode(rows: _Batches) -> _Batches:
+        return _encode(rows, what)
+
+    return encode
+
+
+def sending(what: Send) -> Callable[[_Batches], _Batches]:
+    """The function for `mapInArrow`: the batches of one target (ENCODED_DDL, in order) to its report (REPORT_DDL)."""
+
+    def send(batches: _Batches) -> _Batches:
+        return _send(batches, what)
+
+    return send
+
+
+# -- the first pass --------------------------------------------------------------------------------------------------
+
+
+@cache
+def _load_encoder() -> type[BatchEncoder]:
+    """The encoder, imported and compiled once in a worker; the collector need not walk its modules after each task."""
+    from logtier.records.columns_encode import BatchEncoder, warm_encoder
+
+    warm_encoder()
+    gc.collect()
+    gc.freeze()
+    return BatchEncoder
+
+
+def _encode(rows: _Batches, what: Encode) -> _Batches:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    task = context.partitionId()
+    encoder = _load_encoder()(what.partition_count, codec=what.codec, batch_bytes=what.batch_bytes)
+    out = _Encoded(task, what.first_target)
+    for gathered in _gathered(rows, min(what.batch_bytes * what.partition_count, GATHERED_BYTES_MAX)):
+        for encoded in encoder.encode(gathered, now_ms=int(time.time() * 1000)):
+            out.add(encoded.partition, encoded.record_count, encoded.data)
+            if out.bytes >= HANDED_OVER_BYTES:
+                yield out.take()
+    if out.bytes:
+        yield out.take()
+
+
+def _gathered(rows: _Batches, bytes_max: int) -> _Batches:
+    """The rows in larger pieces."""
+    import pyarrow as pa
+
+    pieces: list[pa.RecordBatch] = []
+    size = 0
+    for piece in rows:
+        if piece.num_rows == 0:
+            continue
+        pieces.append(piece)
+        size += piece.nbytes
+        if size >= bytes_max:
+            yield from pa.Table.from_batches(pieces).combine_chunks().to_batches()
+            pieces, size = [], 0
+    if pieces:
+        yield from pa.Table.from_batches(pieces).combine_chunks().to_batches()
+
+
+class _Encoded:
+    """Encoded batches on their way to Spark."""
+
+    def __init__(self, task: int, first_target: int) -> None:
+        self._task = task
+        self._first_target = first_target
+        self._number = 0
+        self._rows: list[tuple[int, int, int, bytearray]] = []
+        self.bytes = 0
+
+    def add(self, partition: int, records: int, data: bytearray) -> None:
+        self._rows.append((self._first_target + partition, self._number, records, data))
+        self._number += 1
+        self.bytes += len(data)
+
+    def take(self) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        targets, numbers, records, data = zip(*self._rows, strict=True)
+        self._rows, self.bytes = [], 0
+        return pa.record_batch(
+            [
+                pa.array(targets, pa.int32()),
+                pa.array([self._task] * len(targets), pa.int32()),
+                pa.array(numbers, pa.int32()),
+                pa.array(records, pa.int32()),
+                pa.array(data, pa.binary()),
+            ],
+            names=["target", "task", "number", "records", "data"],
+        )
+
+
+# -- the second pass -------------------------------------------------------------------------------------------------
+
+
+def _send(batches: _Batches, what: Send) -> _Batches:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    target, is_first = context.partitionId(), context.attemptNumber() == 0
+    records, next_sequence, code, error = 0, 0, 0, ""
+    if is_first:
+        try:
+            records, next_sequence = _send_all(batches, what, target)
+        except BrokerError as refused:
+            code, error = refused.code, str(refused)
+        except ClientError as lost:
+            code, error = NO_ANSWER, str(lost)
+        if what.after_send is not None:
+            what.after_send(target, is_first)
+    for _ in batches:
+        pass  # Spark's worker cannot be used again with input left over
+    yield _report(target, context.stageId(), is_first, records, next_sequence, code, error[:ERROR_CHARS_MAX])
+
+
+def _send_all(batches: _Batches, what: Send, target: int) -> tuple[int, int]:
+    """How many records were sent and acknowledged, and the sequence number that follows."""
+    topic, partition = what.targets[target]
+    key = (topic, partition)
+    records = 0
+    producer: IdempotentProducer | None = None
+    with kept_client(what.client) as cluster:
+        try:
+            for rows in batches:
+                if rows.num_rows and producer is None:
+                    producer = IdempotentProducer(cluster, what.producer, what.identity, what.first_sequences)
+                for row in range(rows.num_rows):
+                    assert rows.column(0)[row].as_py() == target, "rows of another output partition"
+                    count = rows.column(3)[row].as_py()
+                    assert producer is not None
+                    producer.send(topic, partition, bytearray(rows.column(4)[row].as_buffer()), count)
+                    records += count
+            if producer is None:
+                return 0, what.first_sequences.get(key, 0)
+            producer.flush()
+            return records, producer.next_sequences()[key]
+        finally:
+            if producer is not None:
+                producer.close()
+
+
+def _report(
+    target: int, stage_id: int, is_first: bool, records: int, next_sequence: int, code: int, error: str
+) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns: list[pa.Array[Any]] = [
+        pa.array([target], pa.int32()),
+        pa.array([stage_id], pa.int32()),
+        pa.array([is_first], pa.bool_()),
+        pa.array([records], pa.int64()),
+        pa.array([next_sequence], pa.int32()),
+        pa.array([code], pa.int32()),
+        pa.array([error], pa.string()),
+    ]
+    names = ["target", "stage_id", "first_attempt", "records", "next_sequence", "error_code", "error"]
+    return pa.record_batch(columns, names=names)

@@ -1,0 +1,89 @@
+"""Rows to files in a folder, once a micro-batch.
+
+Spark writes a batch into a folder that readers pass over (`_headwater`), then a plan says under which names its files
+shall appear, then they are moved there. A batch that runs again finds the plan, moves what is left, and writes nothing
+anew; one whose number is committed is skipped. Files below `<path>/_headwater/<writer>/`: `staged-N/`, `plan-N`,
+`committed-N` (an empty file; the highest counts).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING, Final
+
+from pipelines.hadoop_files import HadoopFiles
+from pipelines.sinks.stored_rows import partition_column, with_partitions, without_origin
+from pipelines.sources.files import reader_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pipelines.spec import FilesSink
+
+HIDDEN: Final = "_headwater"
+_COMMITTED: Final = "committed-"
+_WRITER_LENGTH: Final = 12  # of the hash that tells writers apart in file names
+
+
+def file_rows(rows: DataFrame, sink: FilesSink) -> DataFrame:
+    """The rows as the files hold them: data columns, and partition columns as folders."""
+    return with_partitions(without_origin(rows), sink.partition_by)
+
+
+def write(rows: DataFrame, sink: FilesSink, path: str, app_id: str, batch_id: int) -> None:
+    """Add the files of one micro-batch unless they are there."""
+    writer = hashlib.sha256(app_id.encode()).hexdigest()[:_WRITER_LENGTH]
+    own = f"{path}/{HIDDEN}/{writer}"
+    files = HadoopFiles(rows.sparkSession, path)
+    # A crash may have left one that is half written, under a longer name.
+    found = [name.removeprefix(_COMMITTED) for name in files.names(own) if name.startswith(_COMMITTED)]
+    committed = [int(number) for number in found if number.isdecimal()]
+    if committed and max(committed) >= batch_id:
+        return
+    staged, plan = f"{own}/staged-{batch_id}", f"{own}/plan-{batch_id}"
+    planned = files.read(plan)
+    if planned is None:
+        _stage(rows, sink, staged)
+        moves = {name: target_name(name, writer, batch_id) for name in files.files(staged) if is_data(name)}
+        files.write(plan, json.dumps(moves))
+    else:
+        moves = json.loads(planned)
+    for name, target in moves.items():
+        source = f"{staged}/{name}"
+        if files.exists(source):
+            files.make_folder(os.path.dirname(f"{path}/{target}"))
+            files.rename(source, f"{path}/{target}")
+    files.write(f"{own}/{_COMMITTED}{batch_id}", "")
+    for name in (staged, plan, *(f"{own}/{_COMMITTED}{number}" for number in committed)):
+        files.delete(name)
+
+
+def is_data(name: str) -> bool:
+    """Whether a file that Spark wrote holds rows.
+
+    >>> [is_data(name) for name in ("_SUCCESS", "day=1/part-0.json", "day=1/.part-0.json.crc")]
+    [False, True, False]
+    """
+    return not os.path.basename(name).startswith(("_", "."))
+
+
+def target_name(name: str, writer: str, batch_id: int) -> str:
+    """Where a staged file goes: into its partition's folder, under a name that tells its batch.
+
+    >>> target_name("day=1/part-00003-9c0e.c000.snappy.parquet", "0a1b2c", 7)
+    'day=1/batch-00000007-0a1b2c-00003-9c0e.c000.snappy.parquet'
+    """
+    folder, file = os.path.split(name)
+    return os.path.join(folder, f"batch-{batch_id:08}-{writer}-{file.removeprefix('part-')}")
+
+
+def _stage(rows: DataFrame, sink: FilesSink, staged: str) -> None:
+    frame = file_rows(rows, sink)
+    names = [partition_column(expression)[0] for expression in sink.partition_by]
+    if names:
+        # One task a partition value: else every task writes a small file into every partition.
+        frame = frame.repartition(*(f"`{name}`" for name in names))
+    options = reader_options(sink.format, sink.options)
+    frame.write.format(sink.format).options(**options).mode("overwrite").save(staged, partitionBy=names or None)

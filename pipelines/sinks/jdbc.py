@@ -1,0 +1,194 @@
+"""Rows to a database's table, once a micro-batch.
+
+Tasks cannot share a transaction. They write the batch to a table of its own; then the driver, in one transaction, moves
+the rows to the target and writes the batch's number to `headwater_batches`. A batch whose number stands there is
+skipped. Nothing but standard SQL is used: rows replace others of their key by a DELETE and an INSERT.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pipelines.sinks.stored_rows import DELETED, latest_of_each, with_deleted, without_origin
+from pipelines.sources import jdbc as source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipelines.spec import JdbcSink
+
+BATCHES: Final = "headwater_batches"
+_STAGED: Final = "headwater_"  # and a hash of the writer: a name that every database takes
+_HASH_LENGTH: Final = 16
+
+
+def table_rows(rows: DataFrame, sink: JdbcSink) -> DataFrame:
+    """The rows to put or delete, one for each key if there are keys: data columns and DELETED."""
+    marked = with_deleted(rows, sink.delete_when)
+    chosen = latest_of_each(marked, sink.keys, sink.sequence) if sink.keys else marked
+    return without_origin(chosen)
+
+
+def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
+    """Write one micro-batch unless the database has it. Raises what Spark or the database says."""
+    database = _Database(rows.sparkSession, sink)
+    with database.connected():
+        database.make_batches_table()
+        if database.committed(app_id) >= batch_id:
+            return
+    found = table_rows(rows, sink)
+    staged = beside(sink.table, _STAGED + hashlib.sha256(app_id.encode()).hexdigest()[:_HASH_LENGTH])
+    options = source.options(sink)
+    found.write.format("jdbc").options(**options).option("dbtable", staged).mode("overwrite").save()
+    with database.connected():
+        if not database.has(sink.table):
+            # No rows: outside of the transaction only the table itself is made.
+            empty = found.drop(DELETED).limit(0)
+            empty.write.format("jdbc").options(**options).option("dbtable", sink.table).mode("append").save()
+    columns = database.columns([name for name in found.columns if name != DELETED])
+    with database.connected() as connection:
+        connection.setAutoCommit(False)
+        try:
+            for statement in database.statements(staged, columns):
+                database.execute(statement)
+            database.commit(app_id, batch_id)
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+        connection.setAutoCommit(True)
+        database.execute(f"DROP TABLE {staged}")
+
+
+def beside(table: str, name: str) -> str:
+    """A table's name in the schema of another table.
+
+    >>> beside("shop.orders", "x"), beside("orders", "x")
+    ('shop.x', 'x')
+    """
+    schema, dot, _ = table.rpartition(".")
+    return f"{schema}{dot}{name}"
+
+
+class _Database:
+    """Statements to a database over one connection of the driver's."""
+
+    def __init__(self, spark: SparkSession, sink: JdbcSink) -> None:
+        jvm: Any = spark._jvm
+        self._spark = spark
+        self._jvm = jvm
+        self._sink = sink
+        self._connection: Any = None
+        self._batches = beside(sink.table, BATCHES)
+        self._dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(sink.jdbc.reveal())
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        """A connection for a few statements. Each statement is its own transaction unless the caller says otherwise."""
+        self._connection = self._dialect.createConnectionFactory(self._options(self._sink.table)).apply(-1)
+        try:
+            yield self._connection
+        finally:
+            self._connection.close()
+
+    def _options(self, table: str) -> Any:
+        given = {**source.options(self._sink), "dbtable": table}
+        scala = self._jvm.PythonUtils.toScalaMap(given)
+        return self._jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcOptionsInWrite(scala)
+
+    def has(self, table: str) -> bool:
+        """Whether a table exists."""
+        utils = self._jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
+        return bool(utils.tableExists(self._connection, self._options(table)))
+
+    def execute(self, statement: str, *values: str | int) -> int:
+        """Run a statement; returns how many rows it changed."""
+        prepared = self._prepared(statement, values)
+        try:
+            return int(prepared.executeUpdate())
+        finally:
+            prepared.close()
+
+    def _prepared(self, statement: str, values: Sequence[str | int]) -> Any:
+        prepared = self._connection.prepareStatement(statement)
+        for position, value in enumerate(values, 1):
+            (prepared.setString if isinstance(value, str) else prepared.setLong)(position, value)
+        return prepared
+
+    def make_batches_table(self) -> None:
+        """Make the table of the numbers of batches unless it is there."""
+        if not self.has(self._batches):
+            self.execute(
+                f"CREATE TABLE {self._batches} (writer VARCHAR(255) NOT NULL PRIMARY KEY, batch BIGINT NOT NULL)"
+            )
+
+    def committed(self, app_id: str) -> int:
+        """Number of the last batch of a writer that the database has; -1 if it has none."""
+        prepared = self._prepared(f"SELECT batch FROM {self._batches} WHERE writer = ?", [app_id])  # noqa: S608
+        try:
+            found = prepared.executeQuery()
+            return int(found.getLong(1)) if found.next() else -1
+        finally:
+            prepared.close()
+
+    def commit(self, app_id: str, batch_id: int) -> None:
+        """Write a batch's number, within the transaction of its rows."""
+        changed = self.execute(f"UPDATE {self._batches} SET batch = ? WHERE writer = ?", batch_id, app_id)  # noqa: S608
+        if not changed:
+            self.execute(f"INSERT INTO {self._batches} (writer, batch) VALUES (?, ?)", app_id, batch_id)  # noqa: S608
+
+    def columns(self, names: Sequence[str]) -> dict[str, str]:
+        """Names of the rows' columns, each with its name in the target, which may differ in case.
+
+        Raises ValueError if the target lacks one.
+        """
+        known = {name.lower(): name for name in source.table(self._spark, self._sink, self._sink.table).columns}
+        missing = [name for name in names if name.lower() not in known]
+        if missing:
+            raise ValueError(f"the table {self._sink.table} has no column {', '.join(missing)}")
+        return {name: known[name.lower()] for name in names}
+
+    def statements(self, staged: str, columns: dict[str, str]) -> list[str]:
+        """SQL that moves the staged rows to the target."""
+        return move_statements(
+            self._sink.table, staged, columns, self._sink.keys, lambda name: str(self._dialect.quoteIdentifier(name))
+        )
+
+
+def move_statements(target: str, staged: str, columns: dict[str, str], keys: Sequence[str], quoted: Any) -> list[str]:
+    """SQL that puts staged rows into a table: replaces those of the same keys, leaves deleted ones out.
+
+    >>> move_statements("t", "s", {"id": "ID", "n": "N"}, ["id"], lambda name: f'"{name}"')[0]
+    'DELETE FROM t WHERE EXISTS (SELECT 1 FROM s WHERE (s."id" = t."ID" OR (s."id" IS NULL AND t."ID" IS NULL)))'
+    """
+    statements = []
+    if keys:
+        same = []
+        for key in keys:
+            theirs, ours = f"{staged}.{quoted(key)}", f"{target}.{quoted(_target(columns, key))}"
+            same.append(f"({theirs} = {ours} OR ({theirs} IS NULL AND {ours} IS NULL))")
+        statements.append(f"DELETE FROM {target} WHERE EXISTS (SELECT 1 FROM {staged} WHERE {' AND '.join(same)})")  # noqa: S608
+    into = ", ".join(quoted(name) for name in columns.values())
+    given = ", ".join(quoted(name) for name in columns)
+    statements.append(
+        f"INSERT INTO {target} ({into}) SELECT {given} FROM {staged} WHERE {quoted(DELETED)} = 0"  # noqa: S608
+    )
+    return statements
+
+
+def _target(columns: dict[str, str], key: str) -> str:
+    return next(target for name, target in columns.items() if name.lower() == key.lower())
+
+
+def check(rows: DataFrame, sink: JdbcSink) -> None:
+    """Raises ValueError, or what Spark says, if the rows cannot be written so."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    found = table_rows(rows, sink)
+    for field in found.schema.fields:
+        if isinstance(field.dataType, ArrayType | MapType | StructType):
+            what = field.dataType.simpleString()
+            raise ValueError(f"the column {field.name} is {what[:60]}, which a database's table cannot hold")

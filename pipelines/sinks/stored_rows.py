@@ -1,0 +1,76 @@
+"""A stage's rows as something that is no topic holds them: which columns, and one row a key where keys are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from pipelines import columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+DELETED: Final = "headwater_deleted"  # 1 for rows that delete their key's, else 0
+
+
+def partition_column(expression: str) -> tuple[str, str]:
+    """Name and expression of a partition column: `EXPRESSION AS NAME`, a column, or an expression that names itself.
+
+    >>> partition_column("to_date(departed_at) AS day")
+    ('day', 'to_date(departed_at)')
+    >>> partition_column("carrier")
+    ('carrier', 'carrier')
+    >>> partition_column("to_date(departed_at)")
+    ('to_date_departed_at', 'to_date(departed_at)')
+    """
+    named = re.fullmatch(r"(?is)(.+?)\s+as\s+`?([a-z_][a-z0-9_]*)`?\s*", expression)
+    if named:
+        return named[2], named[1].strip()
+    plain = expression.strip().strip("`")
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", plain):
+        return plain, expression.strip()
+    return re.sub(r"[^A-Za-z0-9]+", "_", expression).strip("_").lower(), expression.strip()
+
+
+def with_lineage(rows: DataFrame) -> DataFrame:
+    """The rows without the columns that are of use to a stage only; those of `columns.KEPT` stay."""
+    return rows.drop(*(name for name in columns.RESERVED if name in rows.columns and name not in columns.KEPT))
+
+
+def without_origin(rows: DataFrame) -> DataFrame:
+    """The rows without any column that says where they come from."""
+    return rows.drop(*(name for name in columns.RESERVED if name in rows.columns))
+
+
+def with_partitions(rows: DataFrame, partition_by: Sequence[str]) -> DataFrame:
+    """The rows with the partition columns that they do not have yet."""
+    from pyspark.sql import functions as f
+
+    for expression in partition_by:
+        name, value = partition_column(expression)
+        if name not in rows.columns:
+            rows = rows.withColumn(name, f.expr(value))
+    return rows
+
+
+def with_deleted(rows: DataFrame, delete_when: str | None) -> DataFrame:
+    """The rows with the column DELETED; a condition that is null is not met."""
+    from pyspark.sql import functions as f
+
+    deletes = f.lit(False) if delete_when is None else f.coalesce(f.expr(delete_when).cast("boolean"), f.lit(False))
+    return rows.withColumn(DELETED, deletes.cast("int"))
+
+
+def latest_of_each(rows: DataFrame, keys: Sequence[str], sequence: Sequence[str]) -> DataFrame:
+    """One row for each value of `keys`: the last by `sequence`, then by offset where the rows know it."""
+    from pyspark.sql import functions as f
+
+    last_by = [f.col(f"`{name}`") for name in sequence]
+    if columns.OFFSET in rows.columns:
+        last_by.append(f.col(columns.OFFSET))
+    whole = f.struct(*(f.col(f"`{name}`") for name in rows.columns))
+    chosen: Column = f.max_by(whole, f.struct(*last_by)) if last_by else f.first(whole)
+    grouped = rows.groupBy(*(f.col(f"`{name}`").alias(f"_key_{n}") for n, name in enumerate(keys)))
+    found = grouped.agg(chosen.alias("_row"))
+    return found.select(*(f.col("_row")[name].alias(name) for name in rows.columns))

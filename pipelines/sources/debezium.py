@@ -1,0 +1,120 @@
+"""Change events of Debezium: an envelope around the row before and the row after a change, made one row.
+
+The value is `{"before": …, "after": …, "op": …, "source": {"ts_ms": …}, "ts_ms": …}`, in JSON also wrapped as
+`{"schema": …, "payload": …}`. A row has the columns of the row after the change (before it, if it was deleted), `_op`
+and `_sequence`. A delete whose envelope does not hold the row before (a source table without full replica identity)
+has the columns that its key holds. Tombstones, which follow deletes for compaction's sake, say nothing new.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipelines import columns
+from pipelines.formats import ValueColumns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+OP = "_op"
+SEQUENCE = "_sequence"
+
+CREATE, UPDATE, DELETE, READ = "c", "u", "d", "r"
+
+_ENVELOPE = "op STRING, ts_ms BIGINT, source STRUCT<ts_ms: BIGINT>"
+_PAYLOAD = "payload"
+
+
+def row_columns(declared: StructType) -> StructType:
+    """Columns of the row, whether the declared schema is that of the row or of the envelope."""
+    from pyspark.sql.types import StructType
+
+    if is_envelope(declared):
+        after = declared["after"].dataType
+        assert isinstance(after, StructType), "is_envelope looks at that"
+        return after
+    return declared
+
+
+def is_envelope(declared: StructType) -> bool:
+    """Whether a schema describes the envelope rather than the row."""
+    from pyspark.sql.types import StructType
+
+    names = set(declared.fieldNames())
+    return {"op", "after"} <= names and isinstance(declared["after"].dataType, StructType)
+
+
+def envelope_of(wanted: ValueColumns) -> ValueColumns:
+    """What a JSON value must be decoded as, for a row with these columns."""
+    from pyspark.sql.types import StructType
+
+    assert wanted.schema is not None, "change events have fields"
+    row = row_columns(wanted.schema)
+    parts = StructType.fromDDL(_ENVELOPE)
+    assert isinstance(parts, StructType)
+    envelope = StructType([*StructType().add("before", row).add("after", row).fields, *parts.fields])
+    return ValueColumns(StructType(list(envelope.fields)).add(_PAYLOAD, envelope))
+
+
+def result_columns(declared: StructType) -> StructType:
+    """Columns of the rows that `flattened` gives, without those of the record's origin."""
+    from pyspark.sql.types import LongType, StringType, StructType
+
+    return StructType(list(row_columns(declared).fields)).add(OP, StringType()).add(SEQUENCE, LongType())
+
+
+def without_tombstones(records: DataFrame) -> DataFrame:
+    """Records that say something."""
+    from pyspark.sql import functions as f
+
+    return records.where(f.col("value").isNotNull())
+
+
+def flattened(decoded: DataFrame, wanted: ValueColumns) -> DataFrame:
+    """Decoded envelopes as rows: the row's columns, `_op`, `_sequence`, ORIGIN and ERROR."""
+    from pyspark.sql import functions as f
+
+    assert wanted.schema is not None
+    row = row_columns(wanted.schema)
+
+    def part(name: str) -> Column:
+        if _PAYLOAD not in decoded.columns:
+            return f.col(name)
+        return f.coalesce(f.col(f"{_PAYLOAD}.{name}"), f.col(name))
+
+    operation, before, after = part("op"), part("before"), part("after")
+    is_delete = operation == DELETE
+    image = f.when(is_delete, f.coalesce(before, _key_columns(row))).otherwise(after)
+    error = (
+        f.when(f.col(columns.ERROR).isNotNull(), f.col(columns.ERROR))
+        .when(operation.isNull(), f.lit("the value is no change event: it has no op"))
+        .when(
+            ~operation.isin(CREATE, UPDATE, DELETE, READ),
+            f.concat(f.lit("the change event's op is '"), operation, f.lit("': only c, u, d and r have a row")),
+        )
+        .when(image.isNull(), f.lit("the change event has no row, neither before nor after"))
+    )
+    for name in wanted.required:
+        missing = ~is_delete & image[name].isNull()
+        error = error.when(missing, f.lit(f"the required field {name} is missing or null"))
+    return decoded.select(
+        *(image[name].alias(name) for name in row.fieldNames()),
+        operation.alias(OP),
+        f.coalesce(part("source")["ts_ms"], part("ts_ms")).alias(SEQUENCE),
+        *(f.col(name) for name in columns.ORIGIN),
+        error.alias(columns.ERROR),
+    )
+
+
+def _key_columns(row: StructType) -> Column:
+    """The row as far as the record's key tells; null if that is no JSON object."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    wrapped = StructType(list(row.fields)).add(_PAYLOAD, StructType(list(row.fields)))
+    key = f.from_json(f.col(columns.KEY).cast("string"), wrapped)
+    plain = f.struct(*(key[name].alias(name) for name in row.fieldNames()))
+    held = f.coalesce(key[_PAYLOAD], plain)
+    knows = f.coalesce(*(held[name].cast("string") for name in row.fieldNames()))
+    return f.when(knows.isNotNull(), held)

@@ -1,0 +1,145 @@
+"""Files of a folder as frames: rows as files appear, lines that do not fit the schema beside them.
+
+A frame has the schema's columns, `columns.FILE`, `columns.VALUE` (the line, if it could not be used) and
+`columns.ERROR` (why).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipelines import columns
+from pipelines.formats import json_schema
+from pipelines.named_files import is_columns
+from pipelines.sources import avro_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from pipelines.spec import FilesSource, FilesTable, Loaded
+    from pipelines.spec.model import Scalar
+
+_CORRUPT = "_corrupt_record"
+_WITH_LINES = ("csv", "json")
+
+
+class SchemaError(Exception):
+    """The columns of files cannot be told; the message says why."""
+
+
+def reader_options(file_format: str, options: Mapping[str, Scalar]) -> dict[str, str]:
+    """Options of Spark's reader or writer; CSV has a header unless they say otherwise.
+
+    >>> reader_options("csv", {"sep": ";"})
+    {'header': 'true', 'sep': ';'}
+    """
+    defaults = {"header": "true"} if file_format == "csv" else {}
+    given = {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in options.items()}
+    return defaults | given
+
+
+def declared_columns(loaded: Loaded, schema: str) -> StructType:
+    """Columns that `schema:` gives: a list of them, or a JSON Schema file. Raises SchemaError."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        text = schema
+        if not is_columns(schema):
+            with open(loaded.path(schema), encoding="utf-8") as file:
+                text = file.read(json_schema.SCHEMA_BYTES_MAX + 1)
+            if schema.endswith(".avsc"):
+                return avro_files.declared(text)
+            text = json_schema.parse(text).ddl
+        found = StructType.fromDDL(text)
+    except OSError as error:
+        raise SchemaError(f"cannot read the schema {loaded.path(schema)}: {error.strerror}") from None
+    except ValueError as error:
+        raise SchemaError(f"the schema {schema} cannot be used: {error}") from None
+    except PySparkException:
+        raise SchemaError(f"'{schema}' is no list of columns such as `id BIGINT, name STRING`") from None
+    assert isinstance(found, StructType)
+    return found
+
+
+def found_columns(spark: SparkSession, loaded: Loaded, source: FilesSource | FilesTable, path: str) -> StructType:
+    """Columns of the files: those that are declared, else those that Spark finds in the files that are there.
+
+    Raises SchemaError, or what Spark says of the files.
+    """
+    if source.schema_source is not None:
+        return declared_columns(loaded, source.schema_source)
+    if source.format == "avro":
+        try:
+            found = avro_files.first_schema(spark, path)
+        except (ValueError, EOFError) as error:
+            raise SchemaError(f"the schema of the files in {path} cannot be used: {error}") from None
+        if found is None:
+            raise SchemaError(f"there is no file in {path} that tells the columns; name a schema")
+        return found
+    options = reader_options(source.format, source.options)
+    if source.format == "csv":
+        options = {"inferSchema": "true"} | options
+    return spark.read.format(source.format).options(**options).load(path).schema
+
+
+def stream(spark: SparkSession, source: FilesSource, path: str, schema: StructType) -> DataFrame:
+    """The rows of files as they appear, as a streaming frame."""
+    if source.format == "avro":
+        return avro_files.stream(spark, path, schema, source.max_files_per_trigger)
+    reader: Any = spark.readStream.format(source.format).options(**reader_options(source.format, source.options))
+    if source.max_files_per_trigger is not None:
+        reader = reader.option("maxFilesPerTrigger", source.max_files_per_trigger)
+    return with_errors(reader.schema(_with_corrupt(schema, source.format)).load(path), source.format, schema)
+
+
+def batch(spark: SparkSession, source: FilesSource, paths: Sequence[str], schema: StructType) -> DataFrame:
+    """The rows of some files, as `stream` gives them."""
+    if source.format == "avro":
+        return avro_files.batch(spark, paths, schema)
+    reader = spark.read.format(source.format).options(**reader_options(source.format, source.options))
+    return with_errors(reader.schema(_with_corrupt(schema, source.format)).load(list(paths)), source.format, schema)
+
+
+def _with_corrupt(schema: StructType, file_format: str) -> StructType:
+    from pyspark.sql.types import StringType, StructType
+
+    return StructType(list(schema.fields)).add(_CORRUPT, StringType()) if file_format in _WITH_LINES else schema
+
+
+def list_again(frame: DataFrame) -> None:
+    """Look for the files of a folder once more, for every plan that holds this frame's."""
+    plan: Any = frame._jdf.queryExecution().analyzed()
+    leaves = plan.collectLeaves()
+    for position in range(leaves.size()):
+        leaf = leaves.apply(position)
+        if leaf.nodeName() == "LogicalRelation":
+            leaf.relation().location().refresh()
+
+
+def with_origin(rows: DataFrame) -> DataFrame:
+    """Rows of files with the columns that say where they come from, as yet unknown."""
+    from pyspark.sql import functions as f
+
+    nothing = f.lit(None)
+    return rows.withColumns({columns.FILE: nothing.cast("string"), columns.VALUE: nothing.cast("binary")})
+
+
+def with_errors(rows: DataFrame, file_format: str, schema: StructType) -> DataFrame:
+    """What Spark read, with the names of `columns` for where a row comes from and what is wrong with it."""
+    from pyspark.sql import functions as f
+
+    data = [f.col(f"`{name}`") for name in schema.fieldNames()]
+    file = f.col("_metadata.file_path").alias(columns.FILE)
+    if file_format not in _WITH_LINES:
+        nothing = f.lit(None)
+        value, error = nothing.cast("binary"), nothing.cast("string")
+    else:
+        value = f.col(_CORRUPT).cast("binary")
+        # Beside its use to people, naming the other columns keeps Spark from reading the files for this one alone.
+        read = f.to_json(f.struct(*data))
+        why = f.concat(f.lit("the line does not fit the schema; what could be read of it: "), read)
+        error = f.when(f.col(_CORRUPT).isNotNull(), why)
+    return rows.select(*data, file, value.alias(columns.VALUE), error.alias(columns.ERROR))

@@ -1,0 +1,41 @@
+"""Tables of databases as frames, through Spark's JDBC source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipelines.spec import JdbcAddress, JdbcTable
+
+
+def options(address: JdbcAddress) -> dict[str, str]:
+    """Options of Spark's JDBC source and sink, secrets revealed. Raises SecretMissingError."""
+    found = {name: text.reveal() for name, text in address.options.items()}
+    found["url"] = address.jdbc.reveal()
+    if address.username is not None:
+        found["user"] = address.username.reveal()
+    if address.password is not None:
+        found["password"] = address.password.reveal()
+    if address.driver is not None:
+        found["driver"] = address.driver
+    return found
+
+
+def table(spark: SparkSession, address: JdbcAddress, name: str) -> DataFrame:
+    """The rows of a table; filters and the choice of columns are left to the database."""
+    return spark.read.format("jdbc").options(**options(address)).option("dbtable", name).load()
+
+
+def query(spark: SparkSession, address: JdbcAddress, text: str) -> DataFrame:
+    """The rows of a SELECT in the database's own SQL."""
+    return spark.read.format("jdbc").options(**options(address)).option("query", text).load()
+
+
+def table_or_query(spark: SparkSession, source: JdbcTable) -> DataFrame:
+    """The rows of what `tables` says."""
+    if source.table is not None:
+        return table(spark, source, source.table)
+    assert source.query is not None, "the model has one of both"
+    return query(spark, source, source.query)

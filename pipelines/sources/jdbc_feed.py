@@ -1,0 +1,156 @@
+"""Rows of a database's table as a stream: fetched in increments as a column grows, kept as files that Spark streams.
+
+Invariant: each row whose column is above the position is fetched once. An increment is written to `fetching-N`; then
+the position (number N, the column's highest value) is on the device; then the folder is moved to `increments/N`, where
+the stream sees it. After a crash a folder up to the position's number is moved, one beyond it is fetched anew. Spark
+deletes the files it is done with. All of it lies in the stage's checkpoint: who removes that starts anew.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from pipelines.hadoop_files import HadoopFiles
+from pipelines.sources import jdbc
+from pipelines.spec import JdbcSource, interval_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+# Files wait for their turn as long as it takes: Spark would pass over old ones.
+_FILE_AGE_MAX: Final = "36500d"
+_FETCHING: Final = "fetching-"
+
+Value = int | float | str | decimal.Decimal | dt.datetime | dt.date
+
+
+class JdbcFeed:
+    """Fetches the increments of one input. One thread at a time calls `fetch`."""
+
+    def __init__(self, session: SparkSession, source: JdbcSource, folder: str, schema: StructType) -> None:
+        self._session = session
+        self._source = source
+        self._folder = folder
+        self._schema = schema
+        self._files = HadoopFiles(session, folder)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._number = 0
+        self._value: Value | None = None
+
+    def open(self) -> None:
+        """Take up where the last run ended."""
+        self._files.make_folder(f"{self._folder}/increments")
+        text = self._files.read(f"{self._folder}/position")
+        if text is not None:
+            self._number, self._value = decode_position(text)
+        for name in self._files.names(self._folder):
+            if not name.startswith(_FETCHING):
+                continue
+            number = int(name.removeprefix(_FETCHING))
+            if number <= self._number:
+                self._files.rename(f"{self._folder}/{name}", f"{self._folder}/increments/{number:010}")
+            else:
+                self._files.delete(f"{self._folder}/{name}")
+
+    def stream(self) -> DataFrame:
+        """The increments as a streaming frame."""
+        return (
+            self._session.readStream.format("parquet")
+            .schema(self._schema)
+            .option("recursiveFileLookup", "true")
+            .option("cleanSource", "delete")
+            .option("maxFileAge", _FILE_AGE_MAX)
+            .load(f"{self._folder}/increments")
+        )
+
+    def fetch(self) -> bool:
+        """Fetch what is there beyond the position; returns whether there was something.
+
+        Raises what Spark or the database says.
+        """
+        from pyspark.sql import functions as f
+
+        rows = jdbc.table(self._session, self._source, self._source.table)
+        column = next(name for name in rows.columns if name.lower() == self._source.increment.lower())
+        highest = self._highest(column)
+        if highest is None or (self._value is not None and highest <= self._value):  # type: ignore[operator]
+            return False
+        wanted = rows.where(f.col(f"`{column}`") <= f.lit(highest))
+        start = self._value if self._value is not None else self._source.start
+        if start is not None:
+            kind = rows.schema[column].dataType
+            wanted = wanted.where(f.col(f"`{column}`") > f.lit(start).cast(kind))
+        number = self._number + 1
+        fetching = f"{self._folder}/{_FETCHING}{number}"
+        wanted.write.mode("overwrite").parquet(fetching)
+        self._files.write(f"{self._folder}/position", encode_position(number, highest))
+        self._number, self._value = number, highest
+        self._files.rename(fetching, f"{self._folder}/increments/{number:010}")
+        return True
+
+    def _highest(self, column: str) -> Value | None:
+        """The column's highest value, asked of the database itself: it may have an index."""
+        jvm: Any = self._session._jvm
+        dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self._source.jdbc.reveal())
+        text = f"SELECT MAX({dialect.quoteIdentifier(column)}) AS headwater_highest FROM {self._source.table}"  # noqa: S608
+        row = jdbc.query(self._session, self._source, text).first()
+        value: Value | None = None if row is None else row[0]
+        # Spark gives moments in this process's time zone without saying so; the next run may be in another.
+        return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) else value
+
+    def follow(self, on_failure: Callable[[BaseException], None]) -> None:
+        """Fetch again and again, in a thread of its own, until `close`; `on_failure` hears why it ended otherwise."""
+        wait_s = interval_ms(self._source.poll) / 1000
+
+        def run() -> None:
+            try:
+                while not self._stop.wait(wait_s):
+                    self.fetch()
+            except Exception as error:  # noqa: BLE001 - handed on
+                if not self._stop.is_set():
+                    on_failure(error)
+
+        self._thread = threading.Thread(target=run, name=f"jdbc-{self._source.table}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, after the increment that it fetches."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+
+def encode_position(number: int, value: Value) -> str:
+    """The position as JSON; the value's type is part of it.
+
+    >>> encode_position(3, 17)
+    '{"increment": 3, "type": "int", "value": "17"}'
+    """
+    text = value.isoformat() if isinstance(value, dt.date) else str(value)
+    return json.dumps({"increment": number, "type": type(value).__name__, "value": text})
+
+
+def decode_position(text: str) -> tuple[int, Value]:
+    """The increment's number and the column's value.
+
+    >>> decode_position(encode_position(3, decimal.Decimal("1.50")))
+    (3, Decimal('1.50'))
+    """
+    parsers: dict[str, Callable[[str], Value]] = {
+        "int": int,
+        "float": float,
+        "str": str,
+        "Decimal": decimal.Decimal,
+        "datetime": dt.datetime.fromisoformat,
+        "date": dt.date.fromisoformat,
+    }
+    found = json.loads(text)
+    return int(found["increment"]), parsers[found["type"]](found["value"])

@@ -1,0 +1,119 @@
+"""The tables that a stage joins with: read, made views of its session, read again when they are due."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pipelines import columns
+from pipelines.graph import tables_used
+from pipelines.sources import avro_files, delta, files, jdbc, latest
+from pipelines.sources import topic as topic_source
+from pipelines.spec import (
+    EVERY_BATCH,
+    ONCE,
+    DeltaTable,
+    FilesTable,
+    JdbcTable,
+    Loaded,
+    Stage,
+    Table,
+    TopicTable,
+    interval_ms,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pipelines.analysis import Analysis
+
+
+def read_table(spark: SparkSession, loaded: Loaded, analysis: Analysis, name: str, bootstrap_servers: str) -> DataFrame:
+    """A table as it is now; without rows if it is a stage's that has not been written yet.
+
+    Raises what Spark, the broker or the database says.
+    """
+    table = loaded.pipeline.tables[name]
+    schema = analysis.tables.get(name)
+    if isinstance(table, TopicTable):
+        records = topic_source.batch(spark, bootstrap_servers, table.topic)
+        return topic_rows(analysis, records, table)
+    if isinstance(table, DeltaTable):
+        path = loaded.path(table.delta)
+        if schema is not None and not delta.exists(spark, path):
+            return spark.createDataFrame([], schema)
+        reader = spark.read.format("delta")
+        return (reader if table.version is None else reader.option("versionAsOf", table.version)).load(path)
+    if isinstance(table, JdbcTable):
+        return jdbc.table_or_query(spark, table)
+    path = loaded.path(table.path)
+    found = files.found_columns(spark, loaded, table, path) if schema is None else schema
+    if table.format == "avro":
+        rows = avro_files.batch(spark, [path], found)
+        return rows.where(rows[columns.ERROR].isNull()).drop(columns.FILE, columns.VALUE, columns.ERROR)
+    options = files.reader_options(table.format, table.options)
+    return spark.read.format(table.format).options(**options).schema(found).load(path)
+
+
+def topic_rows(analysis: Analysis, records: DataFrame, table: TopicTable) -> DataFrame:
+    """The latest values among records as rows, without the columns that say where a record comes from."""
+    from pyspark.sql import functions as f
+
+    decoded = analysis.decode(latest.latest_records(records), table.topic)
+    return decoded.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR, *columns.ORIGIN)
+
+
+class StageTables:
+    """The tables of one stage's session, as views that its query and its batches read.
+
+    A table that is read once, or at intervals, is kept in Spark's cache; the others Spark reads whenever a micro-batch
+    needs them. A query is bound to the files of a table when it starts, hence they are listed anew. What `refresh`
+    does is seen by the next micro-batch: the present one is planned already.
+    """
+
+    def __init__(
+        self, session: SparkSession, loaded: Loaded, stage: Stage, analysis: Analysis, bootstrap_servers: str
+    ) -> None:
+        self._session = session
+        self._loaded = loaded
+        self._analysis = analysis
+        self._servers = bootstrap_servers
+        self._tables: dict[str, Table] = {
+            name: loaded.pipeline.tables[name] for name in tables_used(loaded.pipeline, stage)
+        }
+        self._frames: dict[str, DataFrame] = {}
+        self._read_at_s: dict[str, float] = {}
+
+    def open(self) -> None:
+        """Make every table a view."""
+        for name, table in self._tables.items():
+            frame = read_table(self._session, self._loaded, self._analysis, name, self._servers)
+            if table.refresh != EVERY_BATCH:
+                frame = frame.persist()
+            frame.createOrReplaceTempView(f"`{name}`")
+            self._frames[name] = frame
+            self._read_at_s[name] = time.monotonic()
+
+    def refresh(self) -> None:
+        """Let those be read again that are due."""
+        now_s = time.monotonic()
+        for name, table in self._tables.items():
+            if table.refresh == ONCE:
+                continue
+            if table.refresh != EVERY_BATCH and now_s - self._read_at_s[name] < interval_ms(table.refresh) / 1000:
+                continue
+            frame = self._frames[name]
+            if table.refresh != EVERY_BATCH:
+                frame.unpersist()
+            if isinstance(table, FilesTable):
+                files.list_again(frame)
+            if table.refresh != EVERY_BATCH:
+                frame.persist()
+            self._read_at_s[name] = now_s
+
+    def close(self) -> None:
+        """Forget what is kept."""
+        for name, frame in self._frames.items():
+            if self._tables[name].refresh != EVERY_BATCH:
+                frame.unpersist()
+        self._frames = {}

@@ -1,0 +1,169 @@
+"""Text that may hold secrets: `${env:NAME}` and `${file:PATH}` in a pipeline's file. Pure: the reader is passed in.
+
+A `SecretText` shows the reference wherever it is printed, compared or logged; its value is seen by `reveal` alone.
+Between substitution and validation a reference travels through plain text in a form that no YAML file can hold
+(`REFERENCE`), so that an escaped `$${env:X}` is never mistaken for one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic_core import CoreSchema, core_schema
+
+SECRET_BYTES_MAX = 65_536  # of a secret's file: a certificate chain fits
+SHOWN_INSTEAD = "***"
+REDACTED_LENGTH_MIN = 4  # shorter values are no secrets, and stand in any text by chance
+
+REFERENCE = re.compile("\0(env|file):([^\0]+)\0")
+_SHOWN_REFERENCE = re.compile(r"\$\{(env|file):")
+# Text without a reference that must not be shown either: somebody wrote the secret into the file itself.
+_SECRET_NAME = re.compile(r"pass(word|wd|phrase)?|secret|token|credential|jaas|private|api[._-]?key", re.IGNORECASE)
+_IN_URL = re.compile(r"(?i)(?<=//)[^/@\s]+(?=@)|(?<=password=)[^;&\s]+|(?<=pwd=)[^;&\s]+")
+
+
+class SecretMissingError(Exception):
+    """A secret that a value needs is not there: the message names the variable or the file, never a value."""
+
+
+def carries_reference(text: str) -> bool:
+    """Whether substituted text refers to a secret."""
+    return "\0" in text
+
+
+def references_shown(text: str) -> str:
+    """Substituted text as the file has it.
+
+    >>> references_shown("a\\0env:PW\\0b")
+    'a${env:PW}b'
+    """
+    return REFERENCE.sub(lambda match: f"${{{match[1]}:{match[2]}}}", text)
+
+
+class Secrets:
+    """Looks secrets up, each once, and knows their values so that they can be taken out of other programs' messages."""
+
+    __slots__ = ("_environ", "_found", "_read")
+
+    def __init__(self, environ: Mapping[str, str], read: Callable[[str], str]) -> None:
+        """`read` gives the text of a file by its path, or raises OSError or UnicodeDecodeError."""
+        self._environ = environ
+        self._read = read
+        self._found: dict[str, str | None] = {}
+
+    def look_up(self, kind: str, name: str) -> str | None:
+        """The value of `${kind:name}`; None if there is none."""
+        reference = f"${{{kind}:{name}}}"
+        if reference not in self._found:
+            self._found[reference] = self._environ.get(name) if kind == "env" else self._file(name)
+        return self._found[reference]
+
+    def _file(self, path: str) -> str | None:
+        try:
+            return self._read(path).removesuffix("\n").removesuffix("\r")
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def missing(self) -> list[str]:
+        """References that have no value."""
+        return [reference for reference, value in self._found.items() if value is None]
+
+    def redacted(self, text: str) -> str:
+        """A text with each secret's value replaced by its reference.
+
+        >>> secrets = Secrets({"PW": "hunter2"}, lambda path: "")
+        >>> secrets.look_up("env", "PW") and secrets.redacted("login failed: hunter2")
+        'login failed: ${env:PW}'
+        """
+        for reference, value in sorted(self._found.items(), key=lambda item: -len(item[1] or "")):
+            if value and len(value) >= REDACTED_LENGTH_MIN:
+                text = text.replace(value, reference)
+        return text
+
+
+class SecretText:
+    """Text with its secrets: `str()` and `repr()` show references, `reveal()` gives the value."""
+
+    __slots__ = ("_shown", "_value")
+
+    def __init__(self, shown: str, value: str | None) -> None:
+        """`value` is None when a secret that the text refers to is not there."""
+        self._shown = shown
+        self._value = value
+
+    @classmethod
+    def of(cls, text: str, secrets: Secrets | None = None, *, is_secret: bool = False) -> SecretText:
+        """From substituted text. Text without a reference is shown, passwords in URLs aside, unless it `is_secret`."""
+        if not carries_reference(text):
+            return cls(SHOWN_INSTEAD if is_secret and text else _IN_URL.sub(SHOWN_INSTEAD, text), text)
+        found = [secrets.look_up(kind, name) if secrets else None for kind, name in REFERENCE.findall(text)]
+        value = None
+        if all(part is not None for part in found):
+            parts = iter(found)
+            value = REFERENCE.sub(lambda _: next(parts) or "", text)
+        return cls(references_shown(text), value)
+
+    def reveal(self) -> str:
+        """The text with its secrets. Raises SecretMissingError."""
+        if self._value is None:
+            raise SecretMissingError(f"no value for {self._shown}")
+        return self._value
+
+    def masked(self) -> SecretText:
+        """The same value, shown only if what is shown is a reference."""
+        return self if _SHOWN_REFERENCE.search(self._shown) else SecretText(SHOWN_INSTEAD, self._value)
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether a secret that the text refers to is not there."""
+        return self._value is None
+
+    def __str__(self) -> str:
+        return self._shown
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._shown!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretText) and (self._shown, self._value) == (other._shown, other._value)
+
+    def __hash__(self) -> int:
+        return hash((self._shown, self._value))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(
+            cls._validated, serialization=core_schema.to_string_ser_schema()
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": ["string", "number", "boolean"]}
+
+    @classmethod
+    def _validated(cls, value: Any, info: ValidationInfo) -> SecretText:
+        if isinstance(value, SecretText):
+            return value
+        if not isinstance(value, str | int | float):
+            raise ValueError("expected text")
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        secrets = (info.context or {}).get("secrets") if isinstance(info.context, dict) else None
+        return cls.of(text, secrets, is_secret=issubclass(cls, Password))
+
+
+class Password(SecretText):
+    """A secret whatever it says: never shown, not even when the file holds it as plain text."""
+
+    __slots__ = ()
+
+
+def masked_by_name(options: dict[str, SecretText]) -> dict[str, SecretText]:
+    """Options whose names say that they are secrets are not shown, even if their text stands in the file.
+
+    >>> masked_by_name({"password": SecretText.of("hunter2"), "fetchsize": SecretText.of("10")})
+    {'password': SecretText('***'), 'fetchsize': SecretText('10')}
+    """
+    return {name: text.masked() if _SECRET_NAME.search(name) else text for name, text in options.items()}

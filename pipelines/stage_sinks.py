@@ -1,0 +1,44 @@
+"""Whether the rows of a stage suit its sinks, told on empty frames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipelines.analysis import Analysis
+from pipelines.sinks import delta, delta_merge, files, jdbc
+from pipelines.sinks import topic as topic_sink
+from pipelines.sinks.stored_rows import partition_column
+from pipelines.spec import DeltaSink, FilesSink, JdbcSink, Loaded, Sink, TopicSink
+from pipelines.transforms import python
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+def check_sink(loaded: Loaded, sink: Sink, rows: DataFrame, found: Analysis) -> None:
+    """Raises ValueError, python.UserCodeError, or what Spark says, if the sink cannot write the rows."""
+    if isinstance(sink, TopicSink):
+        made = topic_sink.records(rows, sink, found.value_format(sink.topic)).columns
+        assert made[:2] == ["key", "value"], f"a topic sink made {made}"
+    elif isinstance(sink, DeltaSink):
+        if sink.merge is not None:
+            delta_merge.check(rows, sink)
+        names = [*(partition_column(expression)[0] for expression in sink.partition_by), *sink.cluster_by]
+        delta.table_rows(rows, sink).select(*(f"`{name}`" for name in names)).schema  # noqa: B018 - analysed here
+    elif isinstance(sink, FilesSink):
+        names = [partition_column(expression)[0] for expression in sink.partition_by]
+        held = files.file_rows(rows, sink)
+        held.select(*(f"`{name}`" for name in names)).schema  # noqa: B018 - analysed here
+        if len(names) == len(held.columns):
+            raise ValueError("the files would have no columns: every one is a partition's")
+    elif isinstance(sink, JdbcSink):
+        jdbc.check(rows, sink)
+    else:
+        python.load(loaded.path(sink.python.file), sink.python.function)
+
+
+def stored_columns(rows: DataFrame, sink: DeltaSink) -> StructType:
+    """Columns of the table that a sink writes."""
+    held = delta_merge.stored(rows, sink) if sink.merge is not None else delta.table_rows(rows, sink)
+    return delta.nullable(held.schema)

@@ -1,0 +1,334 @@
+"""Each kind of sink, and that a micro-batch which runs again leaves each as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.errors import PipelineFailed
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+ITEM = json.dumps({
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"}, "v": {"type": "integer"}, "name": {"type": "string"}, "gone": {"type": "boolean"}
+    },
+})  # fmt: skip
+HEAD = 'pipeline: p\ntopics: {"@in": {value: json, schema: item.json}}\nstages:\n'
+
+
+def item(number: int, version: int, name: str = "", *, gone: bool = False) -> tuple[str, dict[str, Any]]:
+    return str(number), {"id": number, "v": version, "name": name, "gone": gone}
+
+
+@pytest.fixture
+def items(lab: Any) -> Any:
+    lab.write("item.json", ITEM)
+    return lab
+
+
+MERGE = (
+    HEAD
+    + """\
+  - name: s
+    from: {topic: "@in", as: i}
+    to: {delta: lake/t, merge: {keys: id, sequence: v, delete_when: gone, scd: SCD}}
+"""
+)
+
+
+def test_a_merge_keeps_the_latest_state_of_each_key_whatever_the_order_of_arrival(items: Any) -> None:
+    text = MERGE.replace("SCD", "1")
+    items.produce("@in", [item(1, 1, "a"), item(2, 1, "b"), item(1, 3, "c"), item(1, 2, "old"), item(3, 1, "d")])
+    items.run(text)
+    assert items.delta("lake/t", "id", "v", "name") == [(1, 3, "c"), (2, 1, "b"), (3, 1, "d")]
+    items.produce(
+        "@in", [item(1, 2, "older"), item(2, 2, gone=True), item(3, 1, "same"), item(4, 1, gone=True), item(5, 1, "e")]
+    )
+    items.run(text)
+    expected = [(1, 3, "c"), (3, 1, "d"), (5, 1, "e")]
+    assert items.delta("lake/t", "id", "v", "name") == expected
+    items.repeat_last_batch("p", "s")
+    items.run(text)
+    assert items.delta("lake/t", "id", "v", "name") == expected
+
+
+def test_without_a_sequence_the_last_to_arrive_counts(items: Any) -> None:
+    text = MERGE.replace("sequence: v, ", "").replace("SCD", "1")
+    items.produce("@in", [item(1, 9, "a"), item(1, 1, "b")])
+    items.run(text)
+    items.produce("@in", [item(1, 0, "c"), item(2, 0, "x"), item(2, 0, gone=True)])
+    items.run(text)
+    assert items.delta("lake/t", "id", "name") == [(1, "c")]
+
+
+def test_a_history_holds_every_state_with_its_time_even_when_changes_come_late(items: Any) -> None:
+    text = MERGE.replace("SCD", "2")
+    items.produce("@in", [item(1, 10, "a"), item(1, 30, "c"), item(2, 10, "x"), item(2, 20, gone=True)])
+    items.run(text)
+    columns = ("id", "name", "_valid_from", "_valid_to", "_current")
+    assert items.delta("lake/t", *columns) == [
+        (1, "a", 10, 30, False), (1, "c", 30, None, True), (2, "x", 10, 20, False)
+    ]  # fmt: skip
+    # Between two states, before the first, after a delete, a second delete, and one that is there already.
+    items.produce("@in", [
+        item(1, 20, "b"), item(2, 5, "w"), item(2, 40, "y"), item(1, 40, gone=True), item(1, 30, "o"), item(3, 1, "n"),
+    ])  # fmt: skip
+    items.run(text)
+    expected = [
+        (1, "a", 10, 20, False), (1, "b", 20, 30, False), (1, "c", 30, 40, False),
+        (2, "w", 5, 10, False), (2, "x", 10, 20, False), (2, "y", 40, None, True), (3, "n", 1, None, True),
+    ]  # fmt: skip
+    assert items.delta("lake/t", *columns) == expected
+    items.repeat_last_batch("p", "s")
+    items.run(text)
+    assert items.delta("lake/t", *columns) == expected
+    # A state within the deleted time ends where the delete stands no more.
+    items.produce("@in", [item(2, 15, "x2")])
+    items.run(text)
+    assert [row for row in items.delta("lake/t", *columns) if row[0] == 2] == [
+        (2, "w", 5, 10, False), (2, "x", 10, 15, False), (2, "x2", 15, 20, False), (2, "y", 40, None, True)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("merge", ["", ", merge: {keys: id, sequence: v}"])
+def test_a_new_column_flows_into_the_table_unless_the_sink_forbids_it(items: Any, merge: str) -> None:
+    stage = "  - {name: s, from: {topic: '@in', as: i}, sql: SQL, to: {delta: lake/t MERGE}}\n".replace("MERGE", merge)
+    items.produce("@in", [item(1, 1)])
+    items.run(HEAD + stage.replace("SQL", "'SELECT id, v FROM i'"))
+    items.produce("@in", [item(2, 1)])
+    items.run(HEAD + stage.replace("SQL", "'SELECT id, v, id * 2 AS twice FROM i'"))
+    assert items.delta("lake/t", "id", "twice") == [(1, None), (2, 4)]
+    items.produce("@in", [item(3, 1)])
+    forbidden = stage.replace("SQL", "'SELECT id, v, id AS more FROM i'").replace(
+        "delta: lake/t", "delta: lake/t, merge_schema: false"
+    )
+    with pytest.raises(PipelineFailed):
+        items.run(HEAD + forbidden)
+
+
+def test_a_table_has_its_properties_partitions_or_clusters(items: Any) -> None:
+    items.produce("@in", [item(1, 1), item(2, 2)])
+    items.run(
+        HEAD
+        + """\
+  - name: s
+    from: {topic: "@in", as: i}
+    to:
+      - {delta: lake/parts, partition_by: [id % 2 AS odd], properties: {delta.appendOnly: true}}
+      - {delta: lake/clusters, cluster_by: [id]}
+"""
+    )
+    found = {
+        name: items.spark.sql(f"DESCRIBE DETAIL delta.`{items.folder}/lake/{name}`").first().asDict()
+        for name in ("parts", "clusters")
+    }
+    assert found["parts"]["partitionColumns"] == ["odd"]
+    assert found["parts"]["properties"]["delta.appendOnly"] == "true"
+    assert found["clusters"]["clusteringColumns"] == ["id"]
+    assert items.delta("lake/parts", "id", "odd") == [(1, 1), (2, 0)]
+
+
+FILES = (
+    HEAD
+    + """\
+  - name: s
+    from: {topic: "@in", as: i, max_offsets_per_trigger: 2}
+    to: {files: out, format: FORMAT, partition_by: [id % 2 AS odd]}
+"""
+)
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "parquet", "orc"])
+def test_files_appear_once_however_often_a_batch_runs(items: Any, form: str) -> None:
+    items.produce("@in", [item(n, n, f"n{n}") for n in range(5)])
+    text = FILES.replace("FORMAT", form)
+    items.run(text)
+
+    def rows() -> list[tuple[Any, ...]]:
+        reader = items.spark.read.format(form).option("header", "true").option("inferSchema", "true")
+        return sorted(
+            tuple(row) for row in reader.load(str(items.folder / "out")).select("id", "name", "odd").collect()
+        )
+
+    def names() -> list[str]:
+        return sorted(str(p.relative_to(items.folder / "out")) for p in (items.folder / "out").rglob("batch-*"))
+
+    expected = [(n, f"n{n}", n % 2) for n in range(5)]
+    assert rows() == expected
+    before = names()
+    items.repeat_last_batch("p", "s")
+    items.run(text)
+    assert (rows(), names()) == (expected, before)
+    hidden = [p for p in (items.folder / "out" / "_headwater").rglob("*") if p.is_file() and not p.name.startswith(".")]
+    assert [p.name for p in hidden] == ["committed-2"]
+
+
+def test_files_that_a_crash_left_between_two_names_are_moved_by_the_next_run(items: Any) -> None:
+    from pipelines.hadoop_files import HadoopFiles
+    from pipelines.sinks import files
+    from pipelines.spec import FilesSink
+
+    sink = FilesSink(files="out", format="json")
+    rows = items.spark.createDataFrame([(n,) for n in range(4)], "id INT").repartition(2)
+    out = str(items.folder / "out")
+
+    def found() -> list[int]:
+        return sorted(row[0] for row in items.spark.read.schema("id INT").json(out).collect())
+
+    real = HadoopFiles.rename
+    for cut_after in range(4):
+        calls = {"left": cut_after}
+
+        def rename(self: Any, source: str, target: str, calls: dict[str, int] = calls) -> None:
+            if not calls["left"]:
+                raise KeyboardInterrupt
+            calls["left"] -= 1
+            real(self, source, target)
+
+        HadoopFiles.rename = rename  # type: ignore[method-assign]
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                files.write(rows, sink, out, f"app-{cut_after}", 7)
+        finally:
+            HadoopFiles.rename = real  # type: ignore[method-assign]
+        files.write(rows, sink, out, f"app-{cut_after}", 7)
+        files.write(rows, sink, out, f"app-{cut_after}", 7)
+        assert found() == sorted(list(range(4)) * (cut_after + 1))
+
+
+JDBC = (
+    HEAD
+    + """\
+  - name: s
+    from: {topic: "@in", as: i}
+    sql: SELECT id, name, v, gone, _topic, _partition, _offset FROM i
+    to: {jdbc: "${env:URL}", table: items, MORE}
+"""
+)
+
+
+def test_rows_are_added_to_a_database_once_however_often_a_batch_runs(items: Any, derby: Any) -> None:
+    text = JDBC.replace(", MORE", "")
+    items.produce("@in", [item(1, 1, "a"), item(1, 2, "b")])
+    items.run(text, environ={"URL": derby.url})
+    expected = [(1, "a", 1), (1, "b", 2)]
+    query = 'SELECT "id", "name", "v" FROM items'
+    assert derby.rows(query) == expected
+    items.repeat_last_batch("p", "s")
+    items.run(text, environ={"URL": derby.url})
+    assert derby.rows(query) == expected
+    tables = {name for (name,) in derby.rows("SELECT tablename FROM sys.systables WHERE tabletype = 'T'")}
+    assert tables == {"ITEMS", "HEADWATER_BATCHES"}
+
+
+def test_rows_replace_those_of_their_key_and_deletes_remove_them(items: Any, derby: Any) -> None:
+    text = JDBC.replace("MORE", "keys: id, sequence: v, delete_when: gone")
+    # A table of the database's own, with names in its own case.
+    derby.run(
+        "CREATE TABLE items (id BIGINT PRIMARY KEY, name VARCHAR(20), v BIGINT, gone BOOLEAN, more INT)",
+        "INSERT INTO items VALUES (9, 'kept', 0, false, 7), (1, 'before', 0, false, 7)",
+    )
+    items.produce("@in", [item(1, 2, "b"), item(1, 1, "a"), item(2, 1, "x"), item(3, 1, gone=True)])
+    items.run(text, environ={"URL": derby.url})
+    query = "SELECT id, name, more FROM items"
+    assert derby.rows(query) == [(1, "b", None), (2, "x", None), (9, "kept", 7)]
+    items.produce("@in", [item(2, 2, gone=True), item(1, 3, "c")])
+    items.run(text, environ={"URL": derby.url})
+    assert derby.rows(query) == [(1, "c", None), (9, "kept", 7)]
+
+
+def test_a_batch_that_the_database_refuses_leaves_nothing_and_is_told_without_the_url(items: Any, derby: Any) -> None:
+    text = JDBC.replace(", MORE", "")
+    derby.run("CREATE TABLE items (id BIGINT, name VARCHAR(2), v BIGINT, gone BOOLEAN)")
+    items.produce("@in", [item(1, 1, "a"), item(2, 1, "much too long")])
+    with pytest.raises(PipelineFailed, match=r"stage s: the table items: .*truncation") as caught:
+        items.run(text, environ={"URL": derby.url})
+    assert derby.url not in str(caught.value)
+    assert derby.rows("SELECT id FROM items") == []
+    derby.run("ALTER TABLE items ALTER COLUMN name SET DATA TYPE VARCHAR(20)")
+    items.run(text, environ={"URL": derby.url})
+    assert derby.rows("SELECT id FROM items") == [(1,), (2,)]
+
+
+FUNCTION = """\
+from pathlib import Path
+
+
+def keep(rows, batch):
+    Path(__file__).with_name(f"batch-{batch}.json").write_text(str(sorted(row.id for row in rows.collect())))
+
+
+def fail(rows, batch):
+    if not Path(__file__).with_name("mended").exists():
+        raise RuntimeError("not yet")
+"""
+
+
+def test_a_function_gets_each_batch_with_its_number(items: Any) -> None:
+    items.write("sink.py", FUNCTION)
+    items.produce("@in", [item(1, 1), item(2, 1)])
+    items.run(HEAD + "  - {name: s, from: {topic: '@in', as: i}, to: {python: {file: sink.py, function: keep}}}\n")
+    assert (items.folder / "batch-0.json").read_text() == "[1, 2]"
+
+
+def test_a_stage_with_every_kind_of_sink_leaves_each_once_when_one_fails_and_the_batch_runs_again(
+    items: Any, derby: Any
+) -> None:
+    items.write("sink.py", FUNCTION)
+    items.produce("@in", [item(n, 1, "n") for n in range(4)])
+    text = (
+        HEAD
+        + """\
+  - name: s
+    from: {topic: "@in", as: i}
+    to:
+      - {delta: lake/added}
+      - {delta: lake/merged, merge: {keys: id}}
+      - {files: out, format: json}
+      - {jdbc: "${env:URL}", table: items}
+      - {python: {file: sink.py, function: fail}}
+      - {topic: "@out", key: id}
+"""
+    )
+    with pytest.raises(PipelineFailed, match=r"sink.py: RuntimeError: not yet \(line 10\)"):
+        items.run(text, environ={"URL": derby.url})
+    assert items.read("@out") == []
+    (items.folder / "mended").write_text("")
+    items.run(text, environ={"URL": derby.url})
+    everywhere = [(0,), (1,), (2,), (3,)]
+    assert items.delta("lake/added", "id") == everywhere
+    assert items.delta("lake/merged", "id") == everywhere
+    assert derby.rows('SELECT "id" FROM items') == everywhere
+    written = [
+        json.loads(line) for path in Path(items.folder / "out").glob("*.json") for line in path.read_text().splitlines()
+    ]
+    assert sorted((value["id"],) for value in written) == everywhere
+    assert sorted((seen.json["id"],) for seen in items.read("@out")) == everywhere
+
+
+def test_headers_timestamps_and_tombstones_are_what_the_sink_says(items: Any) -> None:
+    items.produce("@in", [item(1, 1, "a"), item(2, 1, gone=True)])
+    items.run(
+        HEAD
+        + """\
+  - name: s
+    from: {topic: "@in", as: i}
+    to:
+      topic: "@out"
+      key: id
+      headers: {name: "nullif(name, '')", version: v}
+      timestamp: TIMESTAMP '2026-01-01 00:00:00'
+      tombstone_when: gone
+"""
+    )
+    found = {seen.key: seen for seen in items.read("@out")}
+    assert found[b"1"].json == {"id": 1, "v": 1, "name": "a", "gone": False}
+    assert found[b"1"].headers == {"name": b"a", "version": b"1"}
+    assert found[b"2"].value is None
+    assert found[b"2"].headers == {"version": b"1"}
+    assert {seen.timestamp_ms for seen in found.values()} == {1_767_225_600_000}
