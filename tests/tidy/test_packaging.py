@@ -141,4 +141,4 @@ def test_the_wheel_holds_the_packages_and_conf_and_nothing_else(root: Path, tmp_
         if path.is_file():
             assert f"headwater/conf/{path.relative_to(root / 'conf')}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert [name for name in names if "test" in name.rpartition("/")[2]] == []
+    assert [name for name in names if "/tests/" in name or name.rpartition("/")[2].startswith("test_")] == []
