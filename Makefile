@@ -62,8 +62,8 @@ bench: java venv ## Side by side with Apache Kafka and its Spark connector (BENC
 	@$(BIN)/python -m tests.bench $(BENCH)
 
 .PHONY: kill
-kill: java venv ## kill -9 of brokers and of pipelines, many rounds (ROUNDS=25, SEED=...)
-	@KILL_ROUNDS=$(or $(ROUNDS),25) KILL_SEED=$(SEED) $(BIN)/python -m pytest -m slow -s tests/end_to_end/kill
+kill: java venv ## kill -9 of brokers and of pipelines, many rounds (ROUNDS=30, SEED=...)
+	@KILL_ROUNDS=$(or $(ROUNDS),30) KILL_SEED=$(SEED) $(BIN)/python -m pytest -m slow -s tests/end_to_end/kill
 
 .PHONY: docs
 docs: venv ## Write the reference pages that are made of tables in the code

@@ -9,9 +9,10 @@ from fastapi import APIRouter, FastAPI
 from api.access import ClusterDirectory
 from api.errors import install_error_handlers
 from api.limits import BODY_BYTES_MAX, BodyLimits
+from api.pipeline_status import PipelineStatus
 from api.registry import routes as registry_routes
 from api.registry.service import SchemaRegistry
-from api.routers import clusters, configs, partitions, topics
+from api.routers import clusters, configs, partitions, pipelines, topics
 from api.schemas.resource import ErrorBody
 from api.topic_admin import TopicAdmin
 
@@ -22,13 +23,17 @@ _ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorBody, "des
 
 
 def create_app(
-    admin: TopicAdmin, body_bytes_max: int = BODY_BYTES_MAX, *, registry: SchemaRegistry | None = None
+    admin: TopicAdmin,
+    body_bytes_max: int = BODY_BYTES_MAX,
+    *,
+    registry: SchemaRegistry | None = None,
+    status: PipelineStatus | None = None,
 ) -> FastAPI:
-    """Build the application around one cluster's administration client and the schema registry there."""
+    """Build the application around one cluster's administration client, its schema registry, its pipelines' status."""
     app = FastAPI(
         title="Headwater REST API",
         description="Topic administration with Confluent REST v3's paths and shapes, at /v3 and at /kafka/v3; a schema "
-        "registry with Confluent's, at the root.",
+        "registry with Confluent's, at the root; the status of pipelines, at /headwater/v1.",
         responses=_ERRORS,
         # Their pages load scripts from other hosts; the OpenAPI document at /openapi.json is all that tools need.
         docs_url=None,
@@ -36,6 +41,7 @@ def create_app(
     )
     app.state.clusters = ClusterDirectory(admin)
     app.state.registry = registry if registry is not None else SchemaRegistry.on_topic(admin)
+    app.state.pipelines = status if status is not None else PipelineStatus(admin)
     install_error_handlers(app)
     app.add_middleware(BodyLimits, body_bytes_max=body_bytes_max)
 
@@ -46,6 +52,7 @@ def create_app(
     for prefix in PREFIXES:
         app.include_router(resources, prefix=prefix, include_in_schema=prefix == PREFIXES[0])
 
+    app.include_router(pipelines.router)
     app.include_router(registry_routes.all_routes())
 
     @app.get("/healthz", tags=["health"])

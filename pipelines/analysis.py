@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pipelines.brokers import Brokers
 from pipelines.errors import PipelineError, Problem
 from pipelines.formats import ValueColumns, format_of
 from pipelines.graph import place_read, place_writers, tables_used, topological_order, upstream
 from pipelines.plan import topics_of
 from pipelines.spec import DeltaTable, Loaded, Stage, Topic, TopicTable
+from pipelines.topic_encoding import Encoding
 from pipelines.topic_schemas import find_declared
 from pipelines.transforms.chain import Chain
 
@@ -23,7 +26,8 @@ class Analysis:
     """The columns of topics' values and of tables, and each stage's transformation, ready to run.
 
     `values` are by topic, `events` by topic and event type, `tables` by name. `inputs` are the columns of each input
-    that is no topic, by stage and position; `stored` those of the Delta tables that stages write, by path.
+    that is no topic, by stage and position; `stored` those of the Delta tables that stages write, by path. `keys` are
+    those of keys that are columns, `encodings` how topics are written, both by topic.
     """
 
     topics: dict[str, Topic]
@@ -33,6 +37,8 @@ class Analysis:
     inputs: dict[tuple[str, int], StructType] = field(default_factory=dict)
     stored: dict[str, StructType] = field(default_factory=dict)
     chains: dict[str, Chain] = field(default_factory=dict)
+    keys: dict[str, ValueColumns] = field(default_factory=dict)
+    encodings: dict[str, Encoding] = field(default_factory=dict)
 
     def value_format(self, topic: str) -> str:
         """The `value:` of a topic; one that nobody declared is raw."""
@@ -42,21 +48,42 @@ class Analysis:
         """Records of a topic with the value's columns, `columns.ORIGIN` and `columns.ERROR`."""
         return format_of(self.value_format(topic)).decode(records, self.values.get(topic, ValueColumns()))
 
+    def has_columns(self, topic: str) -> bool:
+        """Whether the columns of a topic are known: text and bytes have the same everywhere."""
+        return self.value_format(topic) in ("raw", "string") or topic in self.values or topic in self.events
 
-def analyse(spark: SparkSession, loaded: Loaded, bootstrap_servers: str | None = None) -> Analysis:
+    def encoding(self, topic: str) -> Encoding:
+        """How a topic is written."""
+        if topic not in self.encodings:
+            wanted = self.values.get(topic, ValueColumns())
+            self.encodings[topic] = Encoding(topic, self.value_format(topic), wanted)
+        return self.encodings[topic]
+
+
+def analyse(
+    spark: SparkSession,
+    loaded: Loaded,
+    bootstrap_servers: Brokers | None = None,
+    *,
+    stages: Collection[str] | None = None,
+    known: Analysis | None = None,
+) -> Analysis:
     """Find every stage's columns. Raises PipelineError with the problems of all stages.
 
-    `bootstrap_servers` is the broker whose topics tell the columns of `schema: inferred`.
+    `bootstrap_servers` is the broker whose topics tell the columns of `schema: inferred`. `stages` are those to look
+    at, if not all: with a stage those whose output it reads. What is `known` already is not looked for.
     """
     from pipelines.stage_analysis import analyse_stage, external_tables
 
-    found = Analysis(topics_of(loaded.pipeline))
+    found = Analysis(topics_of(loaded.pipeline)) if known is None else known
+    wanted = [stage for stage in topological_order(loaded.pipeline) if stages is None or stage.name in stages]
+    used = {name for stage in wanted for name in tables_used(loaded.pipeline, stage)} if stages is not None else None
     problems = find_declared(spark, loaded, found, bootstrap_servers)
-    problems += external_tables(spark, loaded, found)
+    problems += external_tables(spark, loaded, found, used)
     if problems:
         raise PipelineError(problems)
     failed: set[str] = set()
-    for stage in topological_order(loaded.pipeline):
+    for stage in wanted:
         if any(s.name in failed for s in upstream(loaded.pipeline, stage)):
             failed.add(stage.name)  # its columns hang on those of a stage that is wrong
             continue
@@ -100,7 +127,7 @@ def _written_tables(
 
 def topic_table_columns(spark: SparkSession, found: Analysis, table: TopicTable) -> StructType | None:
     """Columns of a table of a topic's latest values; None as long as the topic's are unknown."""
-    if found.value_format(table.topic) == "json" and table.topic not in found.values:
+    if not found.has_columns(table.topic):
         return None
     from pipelines.sources.decoding import empty_records
     from pipelines.sources.tables import topic_rows

@@ -6,7 +6,8 @@ skipped there; at-least-once topics; last, in one transaction, all exactly-once 
 offsets for the consumer group `<pipeline>.<stage>`. A batch whose transaction is committed already is not written
 again: that is asked first.
 
-A stage all of whose topic sinks say `at_least_once` has no transactions: its dead letters are at-least-once, too.
+A stage all of whose topic sinks say `at_least_once` has no transactions: its dead letters are at-least-once, too, and
+the source offsets are committed when all is written.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pipelines import columns, dead_letters, expectations
 from pipelines.analysis import Analysis
+from pipelines.brokers import Brokers, connection_options
 from pipelines.datasource.options import WriteOptions
 from pipelines.errors import PipelineFailed
 from pipelines.graph import dead_letter_topic, row_dead_letters
@@ -26,6 +28,7 @@ from pipelines.sinks.commit_metadata import USER_METADATA_CONF, user_metadata
 from pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
 from pipelines.sinks.exactly_once_fence import Batch, Step
 from pipelines.sinks.outside import OutsideSinks
+from pipelines.sinks.source_offsets import SourceOffsets
 from pipelines.spec import Loaded, Stage, TopicSink
 
 if TYPE_CHECKING:
@@ -63,6 +66,9 @@ class StageFrames(Protocol):
     def rows(self, frame: DataFrame) -> DataFrame:
         """The stage's rows."""
 
+    def record_headers(self) -> DataFrame | None:
+        """Headers of the batch's records, by their places (see `StageInputs.headers_again`)."""
+
     def refused(self) -> Mapping[str, DataFrame]:
         """Records that cannot be decoded, by the topic they come from; asked when the rows are computed."""
 
@@ -77,7 +83,7 @@ class BatchWriter:
         stage: Stage,
         analysis: Analysis,
         frames: StageFrames,
-        bootstrap_servers: str,
+        bootstrap_servers: Brokers,
         on_step: OnStep = no_step,
     ) -> None:
         """A writer for queries that are started on `session`."""
@@ -91,14 +97,19 @@ class BatchWriter:
         self._on_step = on_step
         self._outside = OutsideSinks(loaded, stage)
         self._transactions: ExactlyOnceTopics | None = None
+        self._source_offsets: SourceOffsets | None = None
+        options = WriteOptions.parse(connection_options(bootstrap_servers))
         if has_transactions(stage):
-            options = WriteOptions.parse({"kafka.bootstrap.servers": bootstrap_servers})
             self._transactions = ExactlyOnceTopics(options, self._pipeline, stage.name)
+        elif stage.topic_inputs:
+            self._source_offsets = SourceOffsets(options.client, self._pipeline, stage.name)
 
     def close(self) -> None:
         """Close the connections."""
         if self._transactions is not None:
             self._transactions.close()
+        if self._source_offsets is not None:
+            self._source_offsets.close()
 
     def write(self, frame: DataFrame, batch_id: int) -> Outcome:
         """Write a micro-batch, or find that it is written already. Called by foreachBatch, on its thread."""
@@ -142,22 +153,23 @@ class BatchWriter:
             if not isinstance(sink, TopicSink) or not outcome.written:
                 continue
             ordered = topic_sink.in_source_order(met, sink, is_stateful=self._frames.is_stateful)
-            records = topic_sink.records(ordered, sink, self._analysis.value_format(sink.topic))
+            encoding = self._analysis.encoding(sink.topic)
+            encoding.ready()
+            records = topic_sink.records(ordered, sink, encoding)
             if sink.guarantee == "exactly_once":
                 exactly_once.append(TopicRecords(sink.topic, records, outcome.written))
             else:
                 topic_sink.write_records(records, sink.topic, self._servers)
+        ends = topic_offsets(batch.end_offsets, [source.topic for source in self._stage.topic_inputs])
         if self._transactions is not None:
-            topics = [source.topic for source in self._stage.topic_inputs]
             self._transactions.write(
-                batch,
-                exactly_once,
-                topic_offsets(batch.end_offsets, topics),
-                lambda step: self._on_step(self._stage.name, batch.number, step),
+                batch, exactly_once, ends, lambda step: self._on_step(self._stage.name, batch.number, step)
             )
-        else:
-            for letter in letters:
-                topic_sink.write_records(letter.records, letter.topic, self._servers)
+            return
+        for letter in letters:
+            topic_sink.write_records(letter.records, letter.topic, self._servers)
+        if self._source_offsets is not None:
+            self._source_offsets.commit(batch.number, ends)
 
     def _write_tables(self, met: DataFrame, batch: Batch) -> None:
         app_id = f"headwater/{self._pipeline}/{self._stage.name}/{batch.checkpoint}"
@@ -170,15 +182,19 @@ class BatchWriter:
         from pyspark.sql import functions as f
 
         stage, pipeline = self._stage, self._loaded.pipeline
+        buried = {e.name: e.that for e in stage.expect if e.otherwise == "dead_letter" and counted.get(e.name)}
+        has_letters = bool(buried) or any(count for _, count in refused.values())
+        headers = self._frames.record_headers() if has_letters else None  # most batches have none to keep
         letters = [
-            TopicRecords(dead_letter_topic(topic), dead_letters.undecodable(found, self._pipeline, stage.name), count)
+            TopicRecords(
+                dead_letter_topic(topic), dead_letters.undecodable(found, self._pipeline, stage.name, headers), count
+            )
             for topic, (found, count) in refused.items()
             if count
         ]
-        buried = {e.name: e.that for e in stage.expect if e.otherwise == "dead_letter" and counted.get(e.name)}
         if buried:
             failing = rows.where(f.col(columns.FAILED).isin(*buried))
-            found = dead_letters.unmet(failing, self._pipeline, stage.name, buried)
+            found = dead_letters.unmet(failing, self._pipeline, stage.name, buried, headers)
             letters.append(
                 TopicRecords(row_dead_letters(pipeline, stage), found, sum(counted[name] for name in buried))
             )

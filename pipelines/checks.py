@@ -32,6 +32,8 @@ from pipelines.spec import (
     TopicTable,
     WatermarkStep,
 )
+from pipelines.spec.topics import FRAMED
+from pipelines.testing.names import check_names
 from pipelines.yaml_source import Loc
 
 
@@ -44,6 +46,7 @@ def check(loaded: Loaded, existing_topics: frozenset[str]) -> tuple[list[Problem
     problems += _inputs(loaded)
     problems += _clashes(loaded)
     problems += _registry(loaded)
+    problems += _written_events(loaded)
     for cycle in cycles(loaded.pipeline):
         around = " -> ".join([s.name for s in cycle] + [cycle[0].name])
         problems.append(
@@ -58,7 +61,7 @@ def check(loaded: Loaded, existing_topics: frozenset[str]) -> tuple[list[Problem
         problems += _modes(loaded, stage)
         _sql(loaded, stage, problems, warnings)
         warnings += _expressions(loaded, stage)
-    problems += _tests(loaded)
+    problems += check_names(loaded)
     return problems, warnings
 
 
@@ -187,6 +190,20 @@ def _clashes(loaded: Loaded) -> Iterator[Problem]:
             yield loaded.problem(("tables", name), f"'{name}' is a topic and a table", "rename the table")
         if name.lower() == INPUT:
             yield loaded.problem(("tables", name), f"'{INPUT}' is the view of a stage's rows", "rename the table")
+
+
+def _written_events(loaded: Loaded) -> Iterator[Problem]:
+    """Sinks of topics with several types of framed events: rows do not say which type they are."""
+    for stage in loaded.pipeline.stages:
+        for position, sink in enumerate(stage.to):
+            declared = loaded.pipeline.topics.get(sink.topic) if isinstance(sink, TopicSink) else None
+            if declared is not None and declared.events and declared.value in FRAMED:
+                yield loaded.problem(
+                    loaded.sink_loc(stage, position, "topic"),
+                    "stages read topics with several event types of "
+                    f"{declared.value}, and cannot write them: which type would a row be?",
+                    "write each type to a topic of its own",
+                )
 
 
 def _registry(loaded: Loaded) -> Iterator[Problem]:
@@ -324,30 +341,6 @@ def sink_expressions(sink: Sink) -> Iterator[tuple[Loc, str]]:
         yield ("merge", "delete_when"), sink.merge.delete_when
     if isinstance(sink, JdbcSink) and sink.delete_when is not None:
         yield ("delete_when",), sink.delete_when
-
-
-def _tests(loaded: Loaded) -> Iterator[Problem]:
-    pipeline = loaded.pipeline
-    names: set[str] = set()
-    stages = {stage.name: stage for stage in pipeline.stages}
-    for index, test in enumerate(pipeline.tests):
-        loc = ("tests", index)
-        if test.name.lower() in names:
-            yield loaded.problem((*loc, "name"), f"there are two tests named '{test.name}'", "rename one")
-        names.add(test.name.lower())
-        stage = stages.get(test.stage)
-        if stage is None:
-            hint = nearest(test.stage, list(stages))
-            yield loaded.problem((*loc, "stage"), f"there is no stage '{test.stage}'", hint)
-            continue
-        inputs = [source.name for source in stage.inputs]
-        known = [*inputs, *pipeline.tables]
-        for name in test.given:
-            if name not in known:
-                what = f"the stage {stage.name} reads no '{name}'"
-                yield loaded.problem((*loc, "given", name), what, nearest(name, known))
-        if not set(inputs) & set(test.given):
-            yield loaded.problem((*loc, "given"), f"no rows are given for {' or '.join(inputs)}")
 
 
 def either(first: str, second: str) -> str:

@@ -1,8 +1,8 @@
 """Records that could not be used, kept in `<topic>.dead_letters`.
 
-A dead letter is the record as it came, same key and same value, so that it can be produced again once the fault is
-mended; its headers say what happened. A row that no longer knows its record (an aggregate, or SQL that left the origin
-columns out) is written as JSON instead, without those headers that nobody knows.
+A dead letter is the record as it came, same key, value and headers, so that it can be produced again once the fault is
+mended; headers of ours, after those, say what happened. A row that no longer knows its record (an aggregate, or SQL
+that left the origin columns out) is written as JSON instead, without those headers that nobody knows.
 """
 
 from __future__ import annotations
@@ -10,20 +10,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines import columns
-from pipelines.formats import format_of
+from pipelines.formats import ValueColumns, format_of
+from pipelines.letter_headers import (
+    ERROR,
+    EXPECTATION,
+    FILE,
+    OFFSET,
+    PARTITION,
+    PIPELINE,
+    PREFIX,
+    REPLAYED,
+    STAGE,
+    TOPIC,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-PREFIX = "headwater."
-ERROR = PREFIX + "error"
-PIPELINE = PREFIX + "pipeline"
-STAGE = PREFIX + "stage"
-EXPECTATION = PREFIX + "expectation"
-TOPIC = PREFIX + "topic"
-PARTITION = PREFIX + "partition"
-OFFSET = PREFIX + "offset"
-FILE = PREFIX + "file"
+_OWN = "_own_headers"
+_LETTER = "_letter"
 
 
 def _headers(pairs: list[tuple[str, Column]]) -> Column:
@@ -34,10 +39,11 @@ def _headers(pairs: list[tuple[str, Column]]) -> Column:
     return f.filter(made, lambda header: header["value"].isNotNull())
 
 
-def undecodable(rejected: DataFrame, pipeline: str, stage: str) -> DataFrame:
+def undecodable(rejected: DataFrame, pipeline: str, stage: str, headers: DataFrame | None = None) -> DataFrame:
     """Dead letters (key, value, headers) of what a format refused.
 
-    Records have the columns of ORIGIN and ERROR, lines of files VALUE, FILE and ERROR.
+    Records have the columns of ORIGIN and ERROR, lines of files VALUE, FILE and ERROR. `headers` are those of the
+    records, by their places.
     """
     from pyspark.sql import functions as f
 
@@ -45,11 +51,17 @@ def undecodable(rejected: DataFrame, pipeline: str, stage: str) -> DataFrame:
     is_record = columns.TOPIC in rejected.columns
     pairs += _origin() if is_record else [(FILE, f.col(columns.FILE))]
     key = f.col(columns.KEY) if is_record else f.lit(None).cast("binary")
-    return rejected.select(key.alias("key"), f.col(columns.VALUE).alias("value"), _headers(pairs).alias("headers"))
+    found, said = _with_own(rejected, headers if is_record else None, _headers(pairs))
+    return found.select(key.alias("key"), f.col(columns.VALUE).alias("value"), said.alias("headers"))
 
 
-def unmet(rows: DataFrame, pipeline: str, stage: str, conditions: dict[str, str]) -> DataFrame:
-    """Dead letters of rows whose FAILED names an expectation; `conditions` are the expectations' texts by name."""
+def unmet(
+    rows: DataFrame, pipeline: str, stage: str, conditions: dict[str, str], headers: DataFrame | None = None
+) -> DataFrame:
+    """Dead letters of rows whose FAILED names an expectation.
+
+    `conditions` are the expectations' texts by name, `headers` those of the records by their places.
+    """
     from pyspark.sql import functions as f
 
     said = f.lit(None).cast("string")
@@ -66,8 +78,26 @@ def unmet(rows: DataFrame, pipeline: str, stage: str, conditions: dict[str, str]
     ]
     whole = columns.KEY in rows.columns and columns.VALUE in rows.columns
     key = f.col(columns.KEY) if whole else f.lit(None).cast("binary")
-    value = f.col(columns.VALUE) if whole else format_of("json").encode(rows)
-    return rows.select(key.alias("key"), value.alias("value"), _headers(pairs).alias("headers"))
+    value = f.col(columns.VALUE) if whole else format_of("json").encode(rows, ValueColumns())
+    found, made = _with_own(rows.withColumn(_LETTER, value), headers if known else None, _headers(pairs))
+    return found.select(key.alias("key"), f.col(_LETTER).alias("value"), made.alias("headers"))
+
+
+def _with_own(rows: DataFrame, headers: DataFrame | None, said: Column) -> tuple[DataFrame, Column]:
+    """Rows joined with the headers that their records had, and these followed by ours.
+
+    Of headers that begin as ours do, left over from an earlier letter, only the count of replays is kept.
+    """
+    from pyspark.sql import functions as f
+
+    if headers is None:
+        return rows, said
+    place = [columns.TOPIC, columns.PARTITION, columns.OFFSET]
+    # Letters are few, headers may be many: those of other records are dropped before the join.
+    wanted = headers.join(rows.select(*place).distinct(), place, "left_semi").withColumnRenamed("headers", _OWN)
+    own = f.filter(_OWN, lambda header: ~header["key"].startswith(PREFIX) | (header["key"] == REPLAYED))
+    empty = f.array().cast("array<struct<key:string,value:binary>>")
+    return rows.join(wanted, place, "left"), f.concat(f.coalesce(own, empty), said)
 
 
 def _origin() -> list[tuple[str, Column]]:
@@ -80,7 +110,10 @@ def readable(records: DataFrame) -> DataFrame:
     """Dead letters for people: the headers as columns, key and value as text. Needs the column headers."""
     from pyspark.sql import functions as f
 
-    by_name = f.map_from_entries(f.coalesce(f.col("headers"), f.array().cast("array<struct<key:string,value:binary>>")))
+    empty = f.array().cast("array<struct<key:string,value:binary>>")
+    # The record's own headers may have one name several times.
+    ours = f.filter(f.coalesce(f.col("headers"), empty), lambda header: header["key"].startswith(PREFIX))
+    by_name = f.map_from_entries(ours)
     found = records.withColumn("_h", by_name)
 
     def header(name: str) -> Column:

@@ -29,6 +29,7 @@ from pipelines.spec import (
     TopicSource,
     TopicTable,
 )
+from pipelines.sql_shape import readable
 
 DEAD_LETTERS_SUFFIX = ".dead_letters"
 
@@ -176,7 +177,7 @@ def tables_named(sql: str) -> tuple[frozenset[str], str]:
     from sqlglot import exp
 
     try:
-        tree = sqlglot.parse_one(sql, read="spark")
+        tree = sqlglot.parse_one(readable(sql), read="spark")
     except sqlglot.errors.SqlglotError as error:
         return frozenset(), _first_line(str(error))
     except RecursionError:

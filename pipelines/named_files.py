@@ -18,6 +18,7 @@ from pipelines.spec import (
     PythonStep,
     StatefulStep,
 )
+from pipelines.spec.topics import FROM_REGISTRY
 from pipelines.yaml_source import Loc
 
 FILE_BYTES_MAX = 4 * 1024 * 1024  # of code or a schema; more is data that was named by mistake
@@ -36,13 +37,9 @@ def is_columns(schema: str) -> bool:
 
 def check_files(loaded: Loaded) -> list[Problem]:
     """What is wrong with the files that can be told without Spark."""
-    problems = [*_schemas(loaded), *_code(loaded)]
-    for index, test in enumerate(loaded.pipeline.tests):
-        rows = [(("given", name), given) for name, given in test.given.items()] + [(("expect",), test.expect)]
-        for more, given in rows:
-            if isinstance(given, str):
-                problems += _missing(loaded, ("tests", index, *more), given)
-    return problems
+    from pipelines.testing.checks import check_tests
+
+    return [*_schemas(loaded), *_code(loaded), *check_tests(loaded)]
 
 
 def _missing(loaded: Loaded, loc: Loc, path: str) -> list[Problem]:
@@ -57,10 +54,13 @@ def _schemas(loaded: Loaded) -> Iterator[Problem]:
     for name, topic in pipeline.topics.items():
         loc: Loc = ("topics", name)
         if topic.schema_file is not None:
-            yield from _schema(loaded, (*loc, "schema"), topic.schema_file, topic.value)
+            yield from _schema(loaded, (*loc, "schema"), topic.schema_file, topic.value, topic.message)
+        if topic.key_schema not in (None, FROM_REGISTRY) and topic.key is not None:
+            yield from _schema(loaded, (*loc, "key_schema"), str(topic.key_schema), topic.key)
         for event, declared in topic.events.items():
             if declared.schema_file is not None:
-                yield from _schema(loaded, (*loc, "events", event, "schema"), declared.schema_file, topic.value)
+                where = (*loc, "events", event, "schema")
+                yield from _schema(loaded, where, declared.schema_file, topic.value, declared.message)
     for name, table in pipeline.tables.items():
         if isinstance(table, FilesTable) and table.schema_source and not is_columns(table.schema_source):
             yield from _missing(loaded, ("tables", name, "schema"), table.schema_source)
@@ -70,19 +70,38 @@ def _schemas(loaded: Loaded) -> Iterator[Problem]:
                 yield from _missing(loaded, loaded.input_loc(stage, position, "schema"), source.schema_source)
 
 
-def _schema(loaded: Loaded, loc: Loc, file: str, value: str) -> Iterator[Problem]:
+def _schema(loaded: Loaded, loc: Loc, file: str, value: str, message: str | None = None) -> Iterator[Problem]:
     missing = _missing(loaded, loc, file)
     yield from missing
     path = loaded.path(file)
-    if missing or "://" in path or value != "json":
+    if missing or "://" in path:
         return
     try:
         with open(path, encoding="utf-8") as text:
-            json_schema.parse(text.read(json_schema.SCHEMA_BYTES_MAX + 1))
+            check_schema(text.read(json_schema.SCHEMA_BYTES_MAX + 1), value, message)
+    except UnicodeDecodeError:
+        yield loaded.problem(loc, f"cannot read the schema {path}: it is no text")
     except OSError as error:
         yield loaded.problem(loc, f"cannot read the schema {path}: {error.strerror}")
     except ValueError as error:
         yield loaded.problem(loc, f"the schema {path} cannot be used: {error}")
+
+
+def check_schema(text: str, value: str, message: str | None) -> None:
+    """Raises ValueError for a text that gives values of a format no columns."""
+    if len(text) > json_schema.SCHEMA_BYTES_MAX:
+        raise ValueError(f"it is larger than {json_schema.SCHEMA_BYTES_MAX} bytes")
+    if value == "avro":
+        from pipelines.formats.avro.columns import columns, parsed
+
+        columns(parsed(text, new=True))
+    elif value == "protobuf":
+        from pipelines.formats.protobuf.columns import columns as fields_of
+        from pipelines.formats.protobuf.columns import message_of, pool_of
+
+        fields_of(message_of(pool_of(text), message))
+    else:
+        json_schema.parse(text)
 
 
 def _code(loaded: Loaded) -> Iterator[Problem]:

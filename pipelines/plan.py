@@ -257,7 +257,7 @@ def _input(loaded: Loaded, stage: Stage, source: Source) -> InputPlan:
     if isinstance(source, TopicSource):
         limit = max_offsets_per_trigger(stage, source)
         most = None if limit is None else f"{limit:,} records"
-        return InputPlan("topic", source.topic, source.name, _start(source), most, watermark)
+        return InputPlan("topic", source.topic, source.name, shown_start(source), most, watermark)
     if isinstance(source, DeltaSource):
         what = "changes of " if source.changes else ""
         start = "the table as it is"
@@ -278,7 +278,8 @@ def _input(loaded: Loaded, stage: Stage, source: Source) -> InputPlan:
     return InputPlan("rate", f"{source.rate:,} rows/s", source.name, "now", None, watermark)
 
 
-def _start(source: TopicSource) -> str:
+def shown_start(source: TopicSource) -> str:
+    """Where an input starts, as the file says it."""
     start = source.starting_offsets
     if isinstance(start, str):
         return start

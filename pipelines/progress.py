@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+from pipelines.datasource.lag import source_lag
+from pipelines.datasource.offsets import Offsets, from_source_offset
+
+__all__ = ["EVENT_TIME", "InputProgress", "StageProgress", "StageTotals", "from_spark", "moment_ms"]
+
+# Name, with the input's position, of the observation that tells the latest event time of an input in a micro-batch.
+EVENT_TIME: Final = "headwater_event_time_"
+
+
+@dataclass(frozen=True, slots=True)
+class InputProgress:
+    """What one input brought to a micro-batch.
+
+    Attributes:
+        ends: Of a topic: the next offset of each partition.
+        lag: Of a topic: offsets that were there and not read yet, by partition.
+        latest_event_ms: The latest event time among its rows, None if it has no watermark, or brought none.
+    """
+
+    rows: int = 0
+    ends: Offsets = field(default_factory=dict)
+    lag: Offsets = field(default_factory=dict)
+    latest_event_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """One micro-batch. `late_rows` were dropped by the watermark, which is ISO 8601 in UTC, '' before the first."""
+    """One micro-batch. `late_rows` were dropped by the watermark, which is ISO 8601 in UTC, '' before the first.
+
+    `inputs` are in the order of the stage's; none where Spark does not tell them apart.
+    """
 
     stage: str
     batch_id: int
@@ -18,6 +46,15 @@ class StageProgress:
     duration_ms: int
     watermark: str
     late_rows: int
+    timestamp: str = ""
+    state_rows: int = 0
+    state_bytes: int = 0
+    inputs: tuple[InputProgress, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """Offsets of all topics that were there and not read yet."""
+        return sum(sum(each.lag.values()) for each in self.inputs)
 
 
 @dataclass(slots=True)
@@ -50,8 +87,8 @@ class StageTotals:
             self.unmet[name] = self.unmet.get(name, 0) + rows
 
 
-def from_spark(stage: str, progress: Mapping[str, Any]) -> StageProgress:
-    """A StreamingQueryProgress as its JSON object.
+def from_spark(stage: str, progress: Mapping[str, Any], inputs: int = 0) -> StageProgress:
+    """A StreamingQueryProgress as its JSON object; `inputs` is how many the stage has.
 
     >>> from_spark(
     ...     "clean", {"batchId": 3, "numInputRows": 10, "processedRowsPerSecond": 5.0, "batchDuration": 2000}
@@ -68,5 +105,55 @@ def from_spark(stage: str, progress: Mapping[str, Any]) -> StageProgress:
         duration_ms=int(progress.get("batchDuration") or 0),
         # Spark says 1970 as long as it has seen no row.
         watermark="" if watermark.startswith("1970-01-01T00:00:00") else watermark,
-        late_rows=sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators),
+        late_rows=_sum(operators, "numRowsDroppedByWatermark"),
+        timestamp=str(progress.get("timestamp") or ""),
+        state_rows=_sum(operators, "numRowsTotal"),
+        state_bytes=_sum(operators, "memoryUsedBytes"),
+        inputs=_inputs(progress, inputs),
+    )
+
+
+def moment_ms(moment: str) -> int | None:
+    """Spark's ISO 8601 as milliseconds since 1970; None for ''.
+
+    >>> moment_ms("1970-01-01T00:00:01.500Z"), moment_ms("")
+    (1500, None)
+    """
+    return round(dt.datetime.fromisoformat(moment).timestamp() * 1000) if moment else None
+
+
+def _sum(operators: Any, name: str) -> int:
+    return sum(int(operator.get(name) or 0) for operator in operators)
+
+
+def _inputs(progress: Mapping[str, Any], count: int) -> tuple[InputProgress, ...]:
+    sources = progress.get("sources") or []
+    observed = progress.get("observedMetrics") or {}
+    # Spark names its sources once each: one that two inputs share cannot be told apart.
+    told = sources if len(sources) == count else [{}] * count
+    return tuple(_input(source, observed.get(f"{EVENT_TIME}{position}")) for position, source in enumerate(told))
+
+
+def _input(source: Mapping[str, Any], observed: Any) -> InputProgress:
+    end: Any = source.get("endOffset")
+    lag = source_lag(source) if _is_of_topics(end) and _is_of_topics(source.get("latestOffset")) else None
+    latest = next(iter(observed.values()), None) if isinstance(observed, Mapping) else None
+    return InputProgress(
+        rows=int(source.get("numInputRows") or 0),
+        ends=from_source_offset(end) if _is_of_topics(end) else {},
+        lag=dict(lag.partitions) if lag is not None else {},
+        latest_event_ms=None if latest is None else int(latest),
+    )
+
+
+def _is_of_topics(offset: Any) -> bool:
+    """Whether an offset is one of topics: other sources have other ones."""
+    return (
+        isinstance(offset, Mapping)
+        and bool(offset)
+        and all(
+            isinstance(partitions, Mapping)
+            and all(str(number).isdigit() and isinstance(value, int) for number, value in partitions.items())
+            for partitions in offset.values()
+        )
     )

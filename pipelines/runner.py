@@ -6,8 +6,8 @@ own), `<pipeline>/spark.log`. A run that stops or dies goes on from there.
 
 from __future__ import annotations
 
-import fcntl
 import os
+import platform
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,36 +16,52 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipelines.analysis import Analysis, analyse
-from pipelines.batch_writing import OnStep, Outcome, no_step
-from pipelines.errors import PipelineBusy, PipelineError, PipelineFailed, nearest
+from pipelines.batch_writing import OnStep, no_step
+from pipelines.brokers import Brokers, brokers
+from pipelines.cluster_check import ClusterError, check_cluster
+from pipelines.deployment import Deployment
+from pipelines.errors import PipelineError, PipelineFailed, nearest
 from pipelines.graph import topological_order
 from pipelines.plan import Plan, TopicPlan, checkpoint_folder, make_plan
-from pipelines.progress import StageProgress, StageTotals, from_spark
-from pipelines.session import open_session
+from pipelines.progress import StageProgress, StageTotals
+from pipelines.run_lock import hold
+from pipelines.session import LOCAL_MASTER, open_session
+from pipelines.shipping import is_cluster
 from pipelines.spark_errors import first_line
 from pipelines.spec import Loaded, Stage
-from pipelines.stage_query import StageQuery, StopRequested
+from pipelines.stage_query import StageQuery
+from pipelines.supervision import OnEvent, OnProgress, Supervisor
+from pipelines.watching import Listener, RunInfo, RunWatch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-POLL_SECONDS = 0.2  # how soon a stop or a finished stage is seen
-STOP_SECONDS_MAX = 60.0  # a batch may end within this after a stop; then it is cut, and runs again next time
 
 EnsureTopics = Callable[[Sequence[TopicPlan]], None]
-OnProgress = Callable[[StageProgress, StageTotals], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run. `stages` limits the run to some stages; empty means all."""
+    """How to run. `stages` limits the run to some stages; empty means all.
+
+    Stages in `reset` get a new checkpoint first. With `fail_fast` a stage that is given up ends a continuous run;
+    otherwise the others go on. `command_config` is the path of a file that says how to connect. `spark_master`
+    counts where neither the pipeline nor `spark_conf` has a `spark.master`.
+    """
 
     bootstrap_servers: str
     state: str
     available_now: bool = True
     stages: tuple[str, ...] = ()
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    spark_master: str = LOCAL_MASTER
+    fail_fast: bool = False
+    reset: tuple[str, ...] = ()
+    command_config: str = ""
+
+    @property
+    def brokers(self) -> Brokers:
+        """The brokers, with the file that says how to connect."""
+        return brokers(self.bootstrap_servers, self.command_config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +76,10 @@ def _quiet(progress: StageProgress, totals: StageTotals) -> None:  # noqa: ARG00
     return
 
 
+def _no_event(line: str) -> None:  # noqa: ARG001 - the default callback
+    return
+
+
 class Runner:
     """Runs one pipeline once. `run` blocks; `stop` may be called from a signal handler or another thread."""
 
@@ -70,17 +90,28 @@ class Runner:
         ensure_topics: EnsureTopics,
         on_progress: OnProgress = _quiet,
         on_step: OnStep = no_step,
+        *,
+        listeners: Sequence[Listener] = (),
+        on_event: OnEvent = _no_event,
     ) -> None:
+        """A run of a pipeline.
+
+        `on_progress` hears of each micro-batch, `on_step` of what a batch has come to, `on_event` of what needs
+        attention while the run goes on, in a line; `listeners` watch it (see `pipelines.watching`).
+        """
         self.plan: Plan = make_plan(loaded)
         self._loaded = loaded
         self._options = options
         self._ensure_topics = ensure_topics
         self._on_progress = on_progress
         self._on_step = on_step
+        self._on_event = on_event
         self._stop = threading.Event()
-        self._totals: dict[str, StageTotals] = {}
-        self._seen: dict[str, tuple[str, int, str]] = {}
+        self._deployment = Deployment(loaded, options.state, options.spark_conf)
+        self._watch = RunWatch(loaded.pipeline.pipeline, (*listeners, self._deployment))
         self._folder = os.path.join(options.state, loaded.pipeline.pipeline)
+        # Machines of the cluster that do not see the state folder.
+        self._unseen_by: list[str] = []
 
     @property
     def log_path(self) -> str:
@@ -100,23 +131,41 @@ class Runner:
         """
         stages = self._chosen()
         self._loaded.require_secrets()
-        with _lock(self._folder):
+        _require_path(self._options.state)
+        with hold(self._folder):
+            names = [stage.name for stage in stages]
+            self._loaded, done = self._deployment.prepare(names, self._options.reset)
+            stages = self._chosen()  # with the starts that replays have set
+            for line in done:
+                self._on_event(line)
             self._ensure_topics([t for t in self.plan.topics if t.partitions is not None])
             own = {name: text.reveal() for name, text in self._loaded.pipeline.spark.items()}
-            conf = {**own, **self._options.spark_conf}
+            conf = {"spark.master": self._options.spark_master, **own, **self._options.spark_conf}
             spark = open_session(f"headwater {self._loaded.pipeline.pipeline}", self.log_path, conf)
             if on_session is not None:
                 on_session(spark)
-            self._totals = {stage.name: StageTotals(stage.name) for stage in stages}
+            for stage in stages:
+                self._watch.add(stage.name)
             if self._stop.is_set():
-                return RunResult(dict(self._totals), True)
+                return RunResult(self.totals, True)
             with self._told():
-                analysis = analyse(spark, self._loaded, self._options.bootstrap_servers)
-                if self._options.available_now:
-                    self._available_now(spark, analysis, stages)
-                else:
-                    self._continuous(spark, analysis, stages)
-        return RunResult(dict(self._totals), self._stop.is_set())
+                if is_cluster(conf["spark.master"]):
+                    self._unseen_by = self._ask_cluster(spark)
+                analysis = analyse(spark, self._loaded, self._options.brokers)
+                with self._watched(self._info(spark, analysis, stages)):
+                    if self._options.available_now:
+                        self._available_now(spark, analysis, stages)
+                    else:
+                        self._supervise(spark, analysis, stages)
+        return RunResult(self.totals, self._stop.is_set())
+
+    @contextmanager
+    def _watched(self, info: RunInfo) -> Iterator[None]:
+        self._watch.begin(info)
+        try:
+            yield
+        finally:
+            self._watch.end()
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -130,6 +179,12 @@ class Runner:
             said = self._loaded.redacted(first_line(error))
             raise PipelineFailed(f"Spark failed: {said} (details: {self.log_path})") from error
 
+    def _ask_cluster(self, spark: SparkSession) -> list[str]:
+        try:
+            return check_cluster(spark, self._folder)
+        except ClusterError as fault:
+            raise PipelineFailed(f"the cluster cannot run pipelines: {fault} (details: {self.log_path})") from fault
+
     def _chosen(self) -> list[Stage]:
         order = topological_order(self._loaded.pipeline)
         known = [stage.name for stage in order]
@@ -139,6 +194,11 @@ class Runner:
             raise PipelineError([problem])
         return [stage for stage in order if not self._options.stages or stage.name in self._options.stages]
 
+    @property
+    def totals(self) -> dict[str, StageTotals]:
+        """What each stage has done so far."""
+        return {state.stage: state.totals for state in self._watch.states()}
+
     def _query(self, spark: SparkSession, analysis: Analysis, stage: Stage) -> StageQuery:
         checkpoint = os.path.join(self._options.state, checkpoint_folder(self._loaded.pipeline.pipeline, stage.name))
         return StageQuery(
@@ -146,124 +206,52 @@ class Runner:
             self._loaded,
             stage,
             analysis,
-            self._options.bootstrap_servers,
+            self._options.brokers,
             os.path.abspath(checkpoint),
             self._stop,
-            self._outcome,
+            self._watch.add_outcome,
             self._on_step,
+            self._unseen_by,
         )
-
-    def _outcome(self, outcome: Outcome) -> None:
-        totals = self._totals[outcome.stage]
-        totals.add_outcome(outcome.written, outcome.undecodable, outcome.unmet, outcome.dead_letters)
 
     def _available_now(self, spark: SparkSession, analysis: Analysis, stages: Sequence[Stage]) -> None:
         for stage in stages:
             # Each stage ends before the next begins: a stage fixes where it will stop when it starts.
             if self._stop.is_set():
                 return
-            self._watch([self._query(spark, analysis, stage)], available_now=True)
+            self._supervise(spark, analysis, [stage])
 
-    def _continuous(self, spark: SparkSession, analysis: Analysis, stages: Sequence[Stage]) -> None:
-        self._watch([self._query(spark, analysis, stage) for stage in stages], available_now=False)
+    def _supervise(self, spark: SparkSession, analysis: Analysis, stages: Sequence[Stage]) -> None:
+        Supervisor(
+            self._loaded,
+            stages,
+            lambda stage: self._query(spark, analysis, stage),
+            self._watch,
+            self._stop,
+            self.log_path,
+            continuous=not self._options.available_now,
+            fail_fast=self._options.fail_fast,
+            multiple_watermark_policy=str(spark.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")),
+            on_progress=self._on_progress,
+            on_event=self._on_event,
+        ).run()
 
-    def _watch(self, queries: Sequence[StageQuery], *, available_now: bool) -> None:
-        """Start queries and wait for all of them; one that fails stops the others."""
-        started: list[tuple[StageQuery, StreamingQuery]] = []
-        try:
-            for one in queries:
-                query = one.start(available_now=available_now)
-                started.append((one, query))
-            while any(query.isActive for _, query in started):
-                if self._stop.is_set() or any(_has_failed(one, query) for one, query in started):
-                    self._stop_all(started)
-                    break
-                time.sleep(POLL_SECONDS)
-                self._report(started)
-            self._report(started)
-            for one, query in started:
-                self._raise_failure(one, query)
-        finally:
-            for _, query in started:
-                if query.isActive:
-                    query.stop()
-            for one in queries:
-                one.close()
+    def _info(self, spark: SparkSession, analysis: Analysis, stages: Sequence[Stage]) -> RunInfo:
+        return RunInfo(
+            self._loaded,
+            self.plan,
+            analysis,
+            tuple(stage.name for stage in stages),
+            continuous=not self._options.available_now,
+            bootstrap_servers=self._options.bootstrap_servers,
+            started_ms=time.time_ns() // 1_000_000,
+            versions={"spark": str(spark.version), "python": platform.python_version()},
+        )
 
-    def _stop_all(self, started: Sequence[tuple[StageQuery, StreamingQuery]]) -> None:
-        """Let running batches end (the next one will not begin), then end the queries."""
-        was_asked = self._stop.is_set()
-        self._stop.set()
-        deadline = time.monotonic() + STOP_SECONDS_MAX
-        for _, query in started:
-            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
-                if query.status["message"].startswith(("Waiting for data", "Getting offsets")):
-                    break  # idle: nothing has begun
-                time.sleep(POLL_SECONDS)
-            query.stop()
-        if not was_asked:
-            self._stop.clear()
 
-    def _raise_failure(self, one: StageQuery, query: StreamingQuery) -> None:
-        failure = query.exception()
-        if isinstance(one.error, StopRequested) or (one.error is None and (failure is None or self._stop.is_set())):
-            return
-        if isinstance(one.error, PipelineFailed | PipelineError):
-            raise one.error
-        cause = one.error or failure
-        assert cause is not None
+def _require_path(state: str) -> None:
+    if "://" in state:
         raise PipelineFailed(
-            f"stage {one.stage.name}: {self._loaded.redacted(first_line(cause))}; what was written before is kept, and "
-            f"the next run goes on from there (details: {self.log_path})"
-        ) from cause
-
-    def _report(self, started: Sequence[tuple[StageQuery, StreamingQuery]]) -> None:
-        for one, query in started:
-            name = one.stage.name
-            seen = self._seen.get(name, ("", -1, ""))
-            last = query.lastProgress
-            if last is None or (str(last["runId"]), str(last["timestamp"])) == (seen[0], seen[2]):
-                continue  # nothing new: the whole list is not fetched again five times a second
-            for raw in query.recentProgress:
-                progress = from_spark(name, raw)
-                place = (str(raw["runId"]), progress.batch_id, str(raw["timestamp"]))
-                if place[0] == seen[0] and place[2] <= seen[2]:
-                    continue
-                self._seen[name] = seen = place
-                if progress.rows or progress.late_rows:
-                    self._totals[name].add_progress(progress)
-                    self._on_progress(progress, self._totals[name])
-                elif progress.watermark:
-                    self._totals[name].watermark = progress.watermark
-
-
-def _has_failed(one: StageQuery, query: StreamingQuery) -> bool:
-    """Whether a stage has ended by a failure, its query's or that of an input in the background."""
-    return not query.isActive and (query.exception() is not None or one.error is not None)
-
-
-@contextmanager
-def _lock(folder: str) -> Iterator[None]:
-    """Hold the state folder. The kernel drops the lock with the process, however it ends."""
-    path = os.path.join(folder, "lock")
-    try:
-        os.makedirs(folder, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise PipelineBusy(
-            f"the state folder {folder} cannot be used: {error.strerror}; give another with --state"
-        ) from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
-            raise PipelineBusy(
-                f"the state folder {folder} belongs to a run that is still alive (process {holder}); "
-                "wait for it, stop it, or give another folder with --state"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
+            f"the state folder {state} must be a path of this machine, not a URL: mount the file system that the "
+            "cluster's machines share, and give the path with --state (docs/spark_cluster.md)"
+        )

@@ -2,6 +2,8 @@
 
 Everything that Spark prints while it starts (Ivy, incubator modules, host names) goes to a log file: the console is the
 user's. The Delta jars are resolved by Spark's own Ivy, once; afterwards they come from its cache.
+
+With a `spark.master` that is no `local[...]`, executors get our code shipped (see `shipping`).
 """
 
 from __future__ import annotations
@@ -16,18 +18,28 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
+from pipelines.shipping import for_cluster, is_cluster, shipped_code
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LOCAL_MASTER = "local[*]"
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 LOG_BYTES_MAX = 65_536  # of Spark's log that are searched for why it did not start
 JVM_END_SECONDS_MAX = 10.0
 DRIVER_MEMORY = "2g"  # the state of a year of flights and a persisted micro-batch fit in half of it
 
 
+# Without a cluster nothing of Spark's is to be reached from outside.
+LOOPBACK_CONF = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+# The setting by which spark-submit is told what PYSPARK_PYTHON says; it wins there, too.
+PYTHON_CONF = "spark.pyspark.python"
+
 WORKER_ENVIRONMENT = {
     # Workers run the interpreter that runs this, whatever `python3` is on the PATH.
     "PYSPARK_PYTHON": sys.executable,
+    "PYSPARK_DRIVER_PYTHON": sys.executable,
     # Workers start in the user's folder, and Python puts it first on its path: a file called numbers.py there, or a
     # folder called pipelines, must not stand in for the standard library's or ours.
     "PYTHONSAFEPATH": "1",
@@ -39,13 +51,16 @@ class SessionError(Exception):
 
 
 def settings(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The Spark settings of a session; `extra` wins."""
+    """The Spark settings of a session; `extra` wins. What a cluster needs besides is `shipping.for_cluster`'s."""
     from pipelines.datasource import SESSION_CONF
+
+    extra = extra or {}
+    loopback = {} if is_cluster(extra.get("spark.master", LOCAL_MASTER)) else LOOPBACK_CONF
 
     cores = os.cpu_count() or 1
     log4j = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
     return {
-        "spark.master": "local[*]",
+        "spark.master": LOCAL_MASTER,
         "spark.jars.packages": DELTA_PACKAGE,
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -54,15 +69,33 @@ def settings(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": DRIVER_MEMORY,
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        **loopback,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC",
         # One small log, no cluster: the default of 50 tasks for a table's state costs more than the state.
         "spark.databricks.delta.snapshotPartitions": str(cores),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
+        # A micro-batch is kept for as long as it is written: finding out how its columns would compress best is a tenth
+        # of a profile's samples where a stage only filters, and frees memory that nobody waits for.
+        "spark.sql.inMemoryColumnarStorage.compressed": "false",
         **SESSION_CONF,
-        **(extra or {}),
+        **extra,
     }
+
+
+def cluster_environment(conf: Mapping[str, str], environment: Mapping[str, str], code: str) -> dict[str, str]:
+    """The variables for the JVM of a cluster's driver and its Python workers.
+
+    The user may name another interpreter than the one that runs this: one path on every machine, since Spark runs the
+    data source's planner, on the driver's machine, with the same. There it finds our code in the folder `code`.
+
+    >>> cluster_environment({"spark.pyspark.python": "/env/bin/python"}, {}, "/cache/code")["PYTHONPATH"]
+    '/cache/code'
+    """
+    python = conf.get(PYTHON_CONF) or environment.get("PYSPARK_PYTHON") or sys.executable
+    found = WORKER_ENVIRONMENT | {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    if python != sys.executable:
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [code, environment.get("PYTHONPATH", "")]))
+    return found
 
 
 def open_session(name: str, log_path: str, extra: Mapping[str, str] | None = None) -> SparkSession:
@@ -71,8 +104,16 @@ def open_session(name: str, log_path: str, extra: Mapping[str, str] | None = Non
     from pyspark.sql import SparkSession
 
     _quiet_loggers()
+    conf, environment = settings(extra), dict(WORKER_ENVIRONMENT)
+    if is_cluster(conf["spark.master"]) and running_session() is None:
+        try:
+            code = shipped_code()
+        except OSError as error:
+            raise SessionError(f"the code for the cluster's machines cannot be packed: {error}") from error
+        conf |= for_cluster(conf, code.archive)
+        environment = cluster_environment(conf, os.environ, code.folder)
     builder = SparkSession.builder.appName(name)
-    for key, value in settings(extra).items():
+    for key, value in conf.items():
         builder = builder.config(key, value)
     os.makedirs(os.path.dirname(os.path.abspath(log_path)), exist_ok=True)
     # While the JVM starts, this process would only wait; compiling takes seconds the first time, in every worker at
@@ -81,7 +122,7 @@ def open_session(name: str, log_path: str, extra: Mapping[str, str] | None = Non
     compiling.start()
     began_at = os.path.getsize(log_path) if os.path.exists(log_path) else 0
     try:
-        with _output_to(log_path), _environment(WORKER_ENVIRONMENT):
+        with _output_to(log_path), _environment(environment):
             spark = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
         reason = start_failure(log_path, began_at, error)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pipelines import columns, expectations
 from pipelines.analysis import Analysis, topic_table_columns
 from pipelines.errors import Problem
-from pipelines.formats import ValueColumns
 from pipelines.graph import place_read, place_writers
-from pipelines.sources import decoding, files, jdbc, rate
+from pipelines.sources import debezium, decoding, files, jdbc, rate
 from pipelines.sources import delta as delta_source
 from pipelines.sources.tables import read_table
 from pipelines.spark_errors import first_line, problem_at
@@ -40,14 +40,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def external_tables(spark: SparkSession, loaded: Loaded, found: Analysis) -> list[Problem]:
-    """Columns of the tables that no stage writes."""
+def external_tables(
+    spark: SparkSession, loaded: Loaded, found: Analysis, wanted: Collection[str] | None = None
+) -> list[Problem]:
+    """Columns of the tables that no stage writes; of `wanted` ones, if not of all."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     problems = []
     for name, table in loaded.pipeline.tables.items():
         place = place_read(table)
+        if name in found.tables or (wanted is not None and name not in wanted):
+            continue
         if isinstance(table, TopicTable):
             schema = topic_table_columns(spark, found, table)
             if schema is not None:
@@ -142,16 +146,23 @@ def _input(session: SparkSession, loaded: Loaded, stage: Stage, position: int, f
     loc = loaded.input_loc(stage, position, kind)
     try:
         if isinstance(source, TopicSource):
-            is_json = found.value_format(source.topic) == "json"
-            if is_json and source.topic not in found.values and source.topic not in found.events:
+            if not found.has_columns(source.topic):
                 return loaded.problem(
                     loc, f"the columns of '{source.topic}' are unknown", f"add a schema to topics.{source.topic}"
                 )
+            if source.envelope is not None and found.value_format(source.topic) == "avro":
+                declared = found.values[source.topic].schema
+                if declared is None or not debezium.is_envelope(declared):
+                    where = loaded.input_loc(stage, position, "envelope")
+                    what = f"the schema of '{source.topic}' is not that of change events: it has no op and after"
+                    return loaded.problem(where, what, "name the schema that Debezium has registered, or registry")
             decoded = decoding.decode_input(found, decoding.empty_records(session), source)
             frame = decoded.drop(columns.ERROR)
             frame.schema  # noqa: B018 - analysed here
         else:
-            schema = _columns(session, loaded, source, found)
+            schema = found.inputs.get((stage.name, position))
+            if schema is None:
+                schema = input_columns(session, loaded, source, found)
             if schema is None:
                 assert isinstance(source, DeltaSource)
                 return loaded.problem(loc, f"there is no Delta table at {loaded.path(source.delta)}")
@@ -177,7 +188,7 @@ def _input(session: SparkSession, loaded: Loaded, stage: Stage, position: int, f
     return frame
 
 
-def _columns(session: SparkSession, loaded: Loaded, source: object, found: Analysis) -> StructType | None:
+def input_columns(session: SparkSession, loaded: Loaded, source: object, found: Analysis) -> StructType | None:
     """The columns of an input that is no topic; None for a Delta table that neither exists nor is written."""
     from pyspark.sql.types import StructType
 
@@ -212,7 +223,6 @@ def _expectations(loaded: Loaded, stage: Stage, rows: DataFrame) -> list[Problem
 
 def _sinks(loaded: Loaded, stage: Stage, rows: DataFrame, found: Analysis) -> list[Problem]:
     from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructType
 
     problems = []
     for position, sink in enumerate(stage.to):
@@ -227,8 +237,4 @@ def _sinks(loaded: Loaded, stage: Stage, rows: DataFrame, found: Analysis) -> li
         else:
             if isinstance(sink, DeltaSink):
                 found.stored[loaded.path(sink.delta)] = stored_columns(rows, sink)
-        if isinstance(sink, TopicSink) and sink.value is None and found.value_format(sink.topic) == "json":
-            fields = [f for f in rows.schema.fields if f.name not in columns.RESERVED]
-            # A declared schema is what readers of the topic go by; else they get what this stage writes.
-            found.values.setdefault(sink.topic, ValueColumns(StructType(fields)))
     return problems

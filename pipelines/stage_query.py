@@ -12,17 +12,20 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelines import columns
 from pipelines.analysis import Analysis
 from pipelines.batch_writing import BatchWriter, OnStep, Outcome, no_step
+from pipelines.brokers import Brokers
 from pipelines.errors import PipelineError, PipelineFailed
+from pipelines.progress import EVENT_TIME
+from pipelines.sources.event_times import event_time_ms, latest_event_times
 from pipelines.sources.inputs import StageInputs, may_refuse
 from pipelines.sources.tables import StageTables
 from pipelines.spark_errors import first_line, problem_at
-from pipelines.spec import Loaded, Stage, interval_ms
+from pipelines.spec import Loaded, Stage, TopicSource, interval_ms
 from pipelines.transforms.stateful import STATE_STORE_CONF
 
 if TYPE_CHECKING:
@@ -44,9 +47,6 @@ STATELESS_NODES = frozenset({
 REFUSED = "headwater_refused_"
 
 
-_OFFSET_LOG_HEAD = 2  # lines before those of the sources: the version, and what Spark says of the batch
-
-
 class StopRequested(Exception):  # noqa: N818 - it is no error
     """Raised at the start of a batch when the run shall stop: the batch is not begun, and runs next time."""
 
@@ -65,7 +65,10 @@ def is_stateless(plan: Any) -> bool:
 
 
 class StageQuery:
-    """Builds and starts the query of a stage. `error` holds what the stage's own code raised in a batch."""
+    """Builds and starts the query of a stage.
+
+    `error` holds what the stage's own code raised in a batch; `is_busy` says whether one is under way.
+    """
 
     def __init__(
         self,
@@ -73,14 +76,17 @@ class StageQuery:
         loaded: Loaded,
         stage: Stage,
         analysis: Analysis,
-        bootstrap_servers: str,
+        bootstrap_servers: Brokers,
         checkpoint: str,
         stop: threading.Event,
         on_outcome: Callable[[Outcome], None],
         on_step: OnStep = no_step,
+        unseen_by: Sequence[str] = (),
     ) -> None:
+        """`unseen_by`: machines of a cluster that do not see the folder of the checkpoint."""
         self.stage = stage
         self.error: BaseException | None = None
+        self.is_busy = False
         self.query: StreamingQuery | None = None
         self._loaded = loaded
         self._analysis = analysis
@@ -94,6 +100,7 @@ class StageQuery:
         self._inputs = StageInputs(self._session, loaded, stage, analysis, bootstrap_servers, checkpoint)
         self._chain = analysis.chains[stage.name]
         self._stateful = False
+        self._unseen_by = unseen_by
 
     def start(self, *, available_now: bool) -> StreamingQuery:
         """Start the query. Raises PipelineError for what Spark refuses in a stream."""
@@ -101,7 +108,6 @@ class StageQuery:
         from pyspark.errors import PySparkException
 
         stage = self.stage
-        self._check_checkpoint()
         if self._chain.keeps_user_state:
             for name, value in STATE_STORE_CONF.items():
                 self._session.conf.set(name, value)
@@ -112,6 +118,12 @@ class StageQuery:
             raise PipelineFailed(f"stage {stage.name}: {self._loaded.redacted(first_line(error))}") from error
         try:
             frame = self._frame(inputs)
+            self._check_checkpoint()
+            if self._stateful and self._unseen_by:
+                raise PipelineFailed(
+                    f"stage {stage.name} keeps state, and {', '.join(self._unseen_by)} does not see the folder "
+                    f"{self._checkpoint}: give a folder that all machines share with --state (docs/spark_cluster.md)"
+                )
             writer = (
                 frame.writeStream.queryName(f"{self._loaded.pipeline.pipeline}.{stage.name}")
                 .option("checkpointLocation", self._checkpoint)
@@ -128,6 +140,19 @@ class StageQuery:
             raise PipelineError([problem_at(self._loaded, loc, error, "Spark refuses this in a stream")]) from None
         return self.query
 
+    def event_times(self, ends: Sequence[Mapping[tuple[str, int], int]]) -> list[dict[tuple[str, int], int]]:
+        """The latest event time (ms) of each partition of each input with a watermark, before these next offsets.
+
+        A look at the last records, by a job beside the query. Raises what Spark or the broker says.
+        """
+        found: list[dict[tuple[str, int], int]] = []
+        for source, read_to in zip(self.stage.inputs, ends, strict=False):
+            if isinstance(source, TopicSource) and source.watermark is not None and read_to:
+                found.append(latest_event_times(self._session, self._servers, self._analysis, source, read_to))
+            else:
+                found.append({})
+        return found
+
     def close(self) -> None:
         """Forget the tables, and close the connections of inputs and writer."""
         self._inputs.close()
@@ -138,26 +163,21 @@ class StageQuery:
         """An input's own thread has failed: the query would wait for ever."""
         said = self._loaded.redacted(first_line(error))
         self.error = PipelineFailed(f"stage {self.stage.name}: {said}")
+        self.error.__cause__ = error  # tells whether it may pass
         if self.query is not None:
             self.query.stop()
 
     def _check_checkpoint(self) -> None:
-        """Raises PipelineError if the checkpoint is that of a stage with other topics."""
-        stage = self.stage
-        topics = [source.topic for source in stage.topic_inputs]
-        others = sorted(checkpoint_topics(self._checkpoint) - set(topics))
-        if others:
-            reads = f", not '{topics[0]}'" if topics else ""
-            field = ("topic",) if topics else ()
-            raise PipelineError(
-                [
-                    self._loaded.problem(
-                        self._loaded.input_loc(stage, 0, *field),
-                        f"the checkpoint of stage {stage.name} has read the topic '{others[0]}'{reads}",
-                        f"give the stage another name, or remove {self._checkpoint} to let it start anew",
-                    )
-                ]
-            )
+        """Raises PipelineError if the checkpoint has state and the stage none.
+
+        What the file tells is compared before Spark starts (`pipelines.deployment`); of code only Spark can tell.
+        """
+        if self._stateful or not os.path.isdir(os.path.join(self._checkpoint, "state")):
+            return
+        name = self.stage.name
+        what = f"the checkpoint of stage {name} does not fit: it holds state, and the stage keeps none now"
+        hint = f"`--reset {name}` lets it start anew where the file says, or give the stage another name"
+        raise PipelineError([self._loaded.problem(self._chain.loc(max(len(self._chain) - 1, 0)), what, hint)])
 
     def _frame(self, inputs: list[DataFrame]) -> DataFrame:
         """The frame that the query runs: decoded records, transformed."""
@@ -171,6 +191,9 @@ class StageQuery:
                 frame = frame.observe(f"{REFUSED}{position}", refused)
                 frame = frame.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR)
             if source.watermark is not None:
+                # Whose event times hold the stage's watermark back, Spark does not tell.
+                latest = f.max(event_time_ms(frame, source.watermark.column)).alias("latest")
+                frame = frame.observe(f"{EVENT_TIME}{position}", latest)
                 frame = frame.withWatermark(source.watermark.column, source.watermark.delay)
             good.append(frame)
         rows = self._chain.apply_to_streams(good)
@@ -182,11 +205,14 @@ class StageQuery:
         try:
             if self._stop.is_set():
                 raise StopRequested(self.stage.name)
+            self.is_busy = True
             self._tables.refresh()
             self._on_outcome(self._writer.write(frame, batch_id))
         except BaseException as error:
             self.error = error
             raise
+        finally:
+            self.is_busy = False
 
     # -- what `batch_writing` asks for -------------------------------------------------------------------------------
 
@@ -215,40 +241,26 @@ class StageQuery:
                     found[origin] = rejected.where(f.col(columns.ERROR).isNotNull())
         return found
 
+    def record_headers(self) -> DataFrame | None:
+        """The headers of the present micro-batch's records, read again."""
+        return self._inputs.headers_again(self._execution().logical())
+
+    def _execution(self) -> Any:
+        """Of the present micro-batch, which only Spark's JVM interface shows."""
+        streams = self._session._jsparkSession.streams()
+        return streams.get(checkpoint_id(self._checkpoint)).streamingQuery().lastExecution()
+
     def _refused_again(self, position: int) -> DataFrame | None:
         """The records of the present batch, read again; None if all of an input's can be decoded.
 
         How many there are is known once the batch's rows are computed. Spark keeps count and offsets in the batch's
-        execution, which only its JVM interface shows.
+        execution.
         """
-        streams = self._session._jsparkSession.streams()
-        execution = streams.get(checkpoint_id(self._checkpoint)).streamingQuery().lastExecution()
+        execution = self._execution()
         counted = execution.observedMetrics().get(f"{REFUSED}{position}")
         if counted.isDefined() and not counted.get().getLong(0):
             return None
         return self._inputs.read_again(position, execution.logical())
-
-
-def checkpoint_topics(checkpoint: str) -> set[str]:
-    """The topics whose offsets a checkpoint holds; none if nothing has been read yet."""
-    folder = os.path.join(checkpoint, "offsets")
-    try:
-        last = max((int(name) for name in os.listdir(folder) if name.isdigit()), default=None)
-        if last is None:
-            return set()
-        with open(os.path.join(folder, str(last)), encoding="utf-8") as file:
-            sources = file.read().splitlines()[_OFFSET_LOG_HEAD:]
-    except FileNotFoundError:
-        return set()
-    found: set[str] = set()
-    for line in sources:
-        try:
-            offsets = json.loads(line)
-        except ValueError:
-            continue  # a source without data yet; of anything else Spark says what is wrong with its own files
-        if isinstance(offsets, dict) and all(isinstance(partitions, dict) for partitions in offsets.values()):
-            found |= set(offsets)
-    return found
 
 
 def checkpoint_id(checkpoint: str) -> str:

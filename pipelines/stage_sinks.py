@@ -9,6 +9,7 @@ from pipelines.sinks import delta, delta_merge, files, jdbc
 from pipelines.sinks import topic as topic_sink
 from pipelines.sinks.stored_rows import partition_column
 from pipelines.spec import DeltaSink, FilesSink, JdbcSink, Loaded, Sink, TopicSink
+from pipelines.topic_schemas import derive, derive_key
 from pipelines.transforms import python
 
 if TYPE_CHECKING:
@@ -17,9 +18,16 @@ if TYPE_CHECKING:
 
 
 def check_sink(loaded: Loaded, sink: Sink, rows: DataFrame, found: Analysis) -> None:
-    """Raises ValueError, python.UserCodeError, or what Spark says, if the sink cannot write the rows."""
+    """Raises ValueError, python.UserCodeError, or what Spark says, if the sink cannot write the rows.
+
+    A topic without a schema of its own has from now on the columns of these rows.
+    """
     if isinstance(sink, TopicSink):
-        made = topic_sink.records(rows, sink, found.value_format(sink.topic)).columns
+        if sink.value is None:
+            derive(loaded, found, sink.topic, rows)
+        if sink.key is not None:
+            derive_key(loaded, found, sink.topic, topic_sink.expression_type(rows, sink.key))
+        made = topic_sink.records(rows, sink, found.encoding(sink.topic)).columns
         assert made[:2] == ["key", "value"], f"a topic sink made {made}"
     elif isinstance(sink, DeltaSink):
         if sink.merge is not None:

@@ -50,10 +50,6 @@ class RegistryError(Exception):
         return self.code // 100 if self.code >= 1_000 else self.code
 
 
-class InvalidSchemaError(ValueError):
-    """A text that is no schema of its type; the message says what is wrong, and where."""
-
-
 def subject_not_found(subject: str) -> RegistryError:
     """There is no such subject."""
     return RegistryError(SUBJECT_NOT_FOUND, f"Subject '{subject}' not found.")

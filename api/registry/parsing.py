@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from api.registry.avro.schema import AvroSchema
-from api.registry.errors import InvalidSchemaError
 from api.registry.json_schema.schema import JsonSchema
 from api.registry.model import Reference, Schema, SchemaType
-from api.registry.parsed import DEPTH_MAX, Dependency, ParsedSchema
+from api.registry.parsed import Dependency, ParsedSchema
+from pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
 
 KEPT_MAX: Final = 1_000
 """Parsed schemas that are kept: more than most registries have subjects."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from api.registry import compatibility, errors
-from api.registry.errors import InvalidSchemaError, RegistryError
+from api.registry.errors import RegistryError
 from api.registry.model import (
     ID_MAX,
     REFERENCES_MAX,
@@ -24,6 +24,7 @@ from api.registry.parsed import ParsedSchema
 from api.registry.parsing import SchemaParser
 from api.registry.record_codec import Record, SchemaRecord
 from api.registry.state import RegistryState
+from pipelines.schemas.errors import InvalidSchemaError
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ class ApiKey:
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
@@ -49,6 +51,8 @@ API_NAMES = {
     ApiKey.FETCH: "Fetch",
     ApiKey.LIST_OFFSETS: "ListOffsets",
     ApiKey.METADATA: "Metadata",
+    ApiKey.OFFSET_COMMIT: "OffsetCommit",
+    ApiKey.OFFSET_FETCH: "OffsetFetch",
     ApiKey.API_VERSIONS: "ApiVersions",
     ApiKey.INIT_PRODUCER_ID: "InitProducerId",
     ApiKey.FIND_COORDINATOR: "FindCoordinator",
@@ -73,6 +77,10 @@ CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.FETCH: (4, 12),
     ApiKey.LIST_OFFSETS: (1, 8),
     ApiKey.METADATA: (4, 12),
+    # From 5 on the broker decides how long they are kept. 10 names topics by id.
+    ApiKey.OFFSET_COMMIT: (5, 9),
+    # From 8 on a request asks about several groups.
+    ApiKey.OFFSET_FETCH: (8, 9),
     # Version 6 is of two-phase commits (KIP-939).
     ApiKey.INIT_PRODUCER_ID: (0, 5),
     ApiKey.FIND_COORDINATOR: (4, 6),

@@ -7,7 +7,14 @@ numba is imported where rows are read or written.
 import sys
 from typing import Final
 
-__all__ = ["PUSHDOWN_OPTION", "SESSION_CONF", "TASK_RECORDS", "TASK_RECORDS_OPTION", "session_environment"]
+__all__ = [
+    "COMMAND_CONFIG_OPTION",
+    "PUSHDOWN_OPTION",
+    "SESSION_CONF",
+    "TASK_RECORDS",
+    "TASK_RECORDS_OPTION",
+    "session_environment",
+]
 
 # The reader that takes filters is chosen by this option: Spark refuses it where the setting below is off, and a data
 # source cannot see the settings.
@@ -18,6 +25,10 @@ PUSHDOWN_OPTION: Final = "headwater.pushdown"
 TASK_RECORDS_OPTION: Final = "headwater.minRecordsPerTask"
 # What streams gain most with: reading as many takes about as long as starting a task.
 TASK_RECORDS: Final = 20_000
+
+# A file of Kafka client properties that says how to connect. It is read where the query is planned: its secrets stand
+# in no option, hence in no plan and no log of Spark's.
+COMMAND_CONFIG_OPTION: Final = "headwater.commandConfig"
 
 # What a session sets to get the most of this source.
 SESSION_CONF: Final[dict[str, str]] = {

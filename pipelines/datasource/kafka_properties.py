@@ -13,7 +13,8 @@ from logtier.client.cluster import ClientConfig, parse_bootstrap_servers
 from logtier.client.key_stores import without_java_stores
 from logtier.client.security import ClientSecurity
 from logtier.config import ConfigError
-from logtier.config.client_properties import librdkafka_properties
+from logtier.config.client_properties import ClientConfigError, librdkafka_properties, read_client_config
+from pipelines.datasource import COMMAND_CONFIG_OPTION
 from pipelines.datasource.errors import OptionError
 from pipelines.datasource.option_values import OptionValues
 
@@ -178,7 +179,13 @@ def client_config(values: OptionValues, *, read_committed: bool = False) -> Clie
 
 
 def _security(values: OptionValues) -> ClientSecurity:
-    """Of Java's names and files; as with Java's client, what the protocol does not use is not looked at."""
+    """Of Java's names and files; as with Java's client, what the protocol does not use is not looked at.
+
+    A file of such properties is in place of options.
+    """
+    path = values.text(COMMAND_CONFIG_OPTION)
+    if path is not None:
+        return _security_of_file(path, [name for name in values.names() if is_security(name)])
     given = {name.removeprefix(PREFIX): values.text(name) or "" for name in values.names() if is_security(name)}
     protocol = given.get("security.protocol", "PLAINTEXT").upper()
     if not protocol.endswith("SSL"):
@@ -191,3 +198,15 @@ def _security(values: OptionValues) -> ClientSecurity:
         return ClientSecurity.from_properties(librdkafka_properties(without_java_stores(given)))
     except ConfigError as error:
         raise OptionError(f"option {PREFIX}{error}") from None
+
+
+def _security_of_file(path: str, options: list[str]) -> ClientSecurity:
+    """As the file says, without its addresses; errors name properties, never values."""
+    if options:
+        raise OptionError(f"option {COMMAND_CONFIG_OPTION}: the file says how to connect; leave out {options[0]}")
+    try:
+        return ClientSecurity.from_properties(read_client_config(path))
+    except ClientConfigError as error:
+        raise OptionError(f"option {COMMAND_CONFIG_OPTION}: {error}") from None
+    except ConfigError as error:
+        raise OptionError(f"option {COMMAND_CONFIG_OPTION}: {path}: {error}") from None

@@ -10,7 +10,7 @@ from logtier.client.cluster import ClientConfig
 from logtier.client.fetcher import FetchConfig
 from logtier.client.producer import ProducerConfig
 from logtier.records.compression import CODECS
-from pipelines.datasource import PUSHDOWN_OPTION, TASK_RECORDS_OPTION
+from pipelines.datasource import COMMAND_CONFIG_OPTION, PUSHDOWN_OPTION, TASK_RECORDS_OPTION
 from pipelines.datasource.errors import OptionError
 from pipelines.datasource.kafka_properties import (
     CONSUMER_PROPERTIES,
@@ -39,6 +39,7 @@ READ_OPTIONS: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
+    COMMAND_CONFIG_OPTION,
     PUSHDOWN_OPTION,
     TASK_RECORDS_OPTION,
     "includeHeaders",
@@ -55,7 +56,7 @@ READ_OPTIONS: Final = (
     "subscribe",
     "subscribePattern",
 )
-WRITE_OPTIONS: Final = (*kafka_options(PRODUCER_PROPERTIES), "includeHeaders", "topic")
+WRITE_OPTIONS: Final = (*kafka_options(PRODUCER_PROPERTIES), COMMAND_CONFIG_OPTION, "includeHeaders", "topic")
 
 FETCH_BYTES_MAX: Final = 64 << 20
 BATCH_BYTES_MAX: Final = 64 << 20

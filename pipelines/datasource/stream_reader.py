@@ -40,7 +40,7 @@ __all__ = ["StreamReader"]
 
 # An idle query asks every 10 ms (spark.sql.streaming.pollingDelay). It is kept waiting here until data comes, but not
 # longer, because stopping a query waits for the call.
-IDLE_WAIT_MS = 500
+IDLE_WAIT_MS = 1_000
 # New partitions of the subscribed topics are looked for this often while no data comes; with data, every time.
 DISCOVERY_INTERVAL_S = 1.0
 
@@ -64,6 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_s = float("-inf")
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
+        self._is_idle = False
 
     def _planner(self) -> Planner:
         if self._cluster is None:
@@ -191,12 +192,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise SourceError(f"the read limit {type(limit).__name__} is not supported; use maxOffsetsPerTrigger")
         with client_errors():
             known = from_source_offset(start)
-            end = self._reachable(known)
+            # An idle query asks for the ends once a wait, after it.
+            is_idle, self._is_idle = self._is_idle and self._target is None, False
+            end = known if is_idle else self._reachable(known)
             if end == known and self._target is None:
                 assert self._waiter is not None
                 self._waiter.wait(known, IDLE_WAIT_MS)
                 end = self._reachable(known)
             if end == known:
+                self._is_idle = True
                 return start
             if not isinstance(limit, ReadAllAvailable) and self._too_few(known, end):
                 time.sleep(IDLE_WAIT_MS / 1000)

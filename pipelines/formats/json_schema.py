@@ -1,7 +1,8 @@
 """A JSON Schema file -> Spark DDL. Pure.
 
 The part of JSON Schema that says what columns there are: objects, arrays, strings (also date-time and date), integers,
-numbers, booleans, nullable unions, maps. What cannot be a column type is refused with its path.
+numbers, booleans, nullable unions (also by `anyOf` and `oneOf`), maps, references within the schema. What cannot be a
+column type is refused with its path.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from pipelines.columns import RESERVED
 
 SCHEMA_BYTES_MAX = 1024 * 1024
+REFERENCES_MAX = 20  # one after the other, before a type comes
 NESTING_MAX = 20  # Spark's own plans become slow long before
 
 _FORMATS = {"date-time": "TIMESTAMP", "date": "DATE"}
@@ -42,9 +44,11 @@ def parse(text: str) -> ValueSchema:
         raise ValueError(f"not JSON: {error}") from None
     except RecursionError:
         raise ValueError("nested too deep") from None
+    if isinstance(schema, dict):
+        schema = _plain(schema, schema, "$")
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise ValueError('the schema of a value has "type": "object"')
-    properties = _properties(schema, "$")
+    properties = _properties(schema, schema, "$")
     for name in properties:
         if name in RESERVED:
             raise ValueError(
@@ -57,10 +61,45 @@ def parse(text: str) -> ValueSchema:
     if unknown:
         raise ValueError(f"$.required: {unknown[0]} is not among the properties")
     strict = tuple(name for name in required if not _nullable(properties[name]))
-    return ValueSchema(", ".join(f"{_quoted(n)} {_type(p, f'$.{n}', 1)}" for n, p in properties.items()), strict)
+    parts = [f"{_quoted(name)} {_type(part, schema, f'$.{name}', 1)}" for name, part in properties.items()]
+    return ValueSchema(", ".join(parts), strict)
 
 
-def _properties(schema: dict[str, Any], path: str) -> dict[str, Any]:
+def _plain(schema: dict[str, Any], root: dict[str, Any], path: str) -> dict[str, Any]:
+    """A schema without references and without alternatives to null: what they stand for, and whether it may be null."""
+    nullable = False
+    for _ in range(REFERENCES_MAX):
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            schema = _referred(reference, root, path)
+            continue
+        choices = schema.get("anyOf", schema.get("oneOf"))
+        if not isinstance(choices, list):
+            break
+        others = [choice for choice in choices if choice != {"type": "null"}]
+        if len(others) != 1 or not isinstance(others[0], dict):
+            raise ValueError(f"{path}: needs one type beside null, and has {len(others)} alternatives")
+        nullable = nullable or len(others) < len(choices)
+        schema = others[0]
+    else:
+        raise ValueError(f"{path}: its references lead in a circle")
+    kinds = schema.get("type")
+    if nullable and isinstance(kinds, str):
+        return {**schema, "type": [kinds, "null"]}
+    return schema
+
+
+def _referred(reference: str, root: dict[str, Any], path: str) -> dict[str, Any]:
+    found: Any = root if reference.startswith("#") else None
+    for part in reference[1:].split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: {reference} is nothing in the schema")
+    return found
+
+
+def _properties(schema: dict[str, Any], root: dict[str, Any], path: str) -> dict[str, Any]:
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not properties:
         raise ValueError(f"{path}: an object needs properties")
@@ -69,7 +108,10 @@ def _properties(schema: dict[str, Any], path: str) -> dict[str, Any]:
         if name.lower() in folded:
             raise ValueError(f"{path}: {folded[name.lower()]} and {name} differ by case only, which SQL does not see")
         folded[name.lower()] = name
-    return properties
+    found = {}
+    for name, part in properties.items():
+        found[name] = _plain(part, root, f"{path}.{name}") if isinstance(part, dict) else part
+    return found
 
 
 def _quoted(name: str) -> str:
@@ -81,11 +123,12 @@ def _nullable(schema: Any) -> bool:
     return isinstance(kind, list) and "null" in kind
 
 
-def _type(schema: Any, path: str, depth: int) -> str:
+def _type(schema: Any, root: dict[str, Any], path: str, depth: int) -> str:
     if depth > NESTING_MAX:
         raise ValueError(f"{path}: nested deeper than {NESTING_MAX} levels")
     if not isinstance(schema, dict):
         raise ValueError(f"{path}: expected an object that describes the field")
+    schema = _plain(schema, root, path)
     kinds = schema.get("type")
     named = [k for k in (kinds if isinstance(kinds, list) else [kinds]) if k != "null"]
     if len(named) != 1 or not isinstance(named[0], str):
@@ -100,11 +143,11 @@ def _type(schema: Any, path: str, depth: int) -> str:
     if kind == "boolean":
         return "BOOLEAN"
     if kind == "array":
-        return f"ARRAY<{_type(schema.get('items'), f'{path}[]', depth + 1)}>"
+        return f"ARRAY<{_type(schema.get('items'), root, f'{path}[]', depth + 1)}>"
     if kind == "object" and "properties" not in schema and isinstance(schema.get("additionalProperties"), dict):
-        return f"MAP<STRING, {_type(schema['additionalProperties'], f'{path}.*', depth + 1)}>"
+        return f"MAP<STRING, {_type(schema['additionalProperties'], root, f'{path}.*', depth + 1)}>"
     if kind == "object":
-        inner = _properties(schema, path)
-        parts = ", ".join(f"{_quoted(n)}: {_type(p, f'{path}.{n}', depth + 1)}" for n, p in inner.items())
+        inner = _properties(schema, root, path)
+        parts = ", ".join(f"{_quoted(n)}: {_type(p, root, f'{path}.{n}', depth + 1)}" for n, p in inner.items())
         return f"STRUCT<{parts}>"
     raise ValueError(f"{path}: unknown type {kind!r}; known: string, integer, number, boolean, array, object")

@@ -1,4 +1,4 @@
-"""The origin columns of decoded records."""
+"""The columns of records, and those that decoded records keep of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pipelines import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import StructType
 
 
 def origin() -> list[Column]:
@@ -16,3 +17,12 @@ def origin() -> list[Column]:
 
     names = ("topic", "partition", "offset", "timestamp", "key", "value")
     return [f.col(name).alias(alias) for name, alias in zip(names, columns.ORIGIN, strict=True)]
+
+
+def records_schema() -> StructType:
+    """Columns of records as the data source gives them, headers included."""
+    from pyspark.sql.types import StructType
+
+    found = StructType.fromDDL(f"{columns.RECORD_DDL}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
+    assert isinstance(found, StructType)
+    return found

@@ -20,7 +20,7 @@ def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:  # noqa: ARG0
     return records.select("key", "value", *origin(), f.lit(None).cast("string").alias(columns.ERROR))
 
 
-def encode(rows: DataFrame) -> Column:
+def encode(rows: DataFrame, wanted: ValueColumns) -> Column:  # noqa: ARG001 - one signature for all
     """The column `value`, which must be text or bytes."""
     from pyspark.sql import functions as f
 

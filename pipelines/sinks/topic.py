@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pipelines import columns
-from pipelines.formats import format_of
+from pipelines.brokers import Brokers, connection_options
 from pipelines.sources import topic as source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
     from pipelines.spec import TopicSink
+    from pipelines.topic_encoding import Encoding
 
 # Nodes of a physical plan behind which rows are not in the order of their source any more. A column of such a name
 # only brings a sort that was not needed.
@@ -21,15 +23,15 @@ _REORDERS: Final = re.compile(r"(?<!Broadcast)\bExchange\b|\bShuffleQueryStage\b
 _SORT_KEY: Final = "_headwater_key"
 
 
-def records(rows: DataFrame, sink: TopicSink, value_format: str) -> DataFrame:
+def records(rows: DataFrame, sink: TopicSink, encoding: Encoding) -> DataFrame:
     """The records to write: key and value, binary; `headers` and `timestamp_ms` where the sink says so.
 
     Raises ValueError if the rows do not suit the topic's format.
     """
     from pyspark.sql import functions as f
 
-    key = _key(rows, sink)
-    value = format_of(value_format).encode(rows) if sink.value is None else _binary(rows, sink.value)
+    key = _encoded_key(rows, sink, encoding)
+    value = encoding.value(rows) if sink.value is None else _given_value(rows, sink.value, encoding)
     if sink.tombstone_when is not None:
         # A condition that is null is not met.
         value = f.when(f.expr(sink.tombstone_when).cast("boolean"), f.lit(None).cast("binary")).otherwise(value)
@@ -80,13 +82,36 @@ def _key(rows: DataFrame, sink: TopicSink) -> Column:
     return f.lit(None).cast("binary") if sink.key is None else _binary(rows, sink.key)
 
 
+def _encoded_key(rows: DataFrame, sink: TopicSink, encoding: Encoding) -> Column:
+    from pyspark.sql import functions as f
+
+    if sink.key is None:
+        return _key(rows, sink)
+    made = encoding.key(f.expr(sink.key), expression_type(rows, sink.key))
+    return _key(rows, sink) if made is None else made
+
+
+def _given_value(rows: DataFrame, expression: str, encoding: Encoding) -> Column:
+    from pyspark.sql import functions as f
+
+    made = encoding.value_of(f.expr(expression), expression_type(rows, expression))
+    return _binary(rows, expression) if made is None else made
+
+
+def expression_type(rows: DataFrame, expression: str) -> DataType:
+    """The type of an SQL expression."""
+    from pyspark.sql import functions as f
+
+    return rows.select(f.expr(expression).alias("x")).schema["x"].dataType
+
+
 def _binary(rows: DataFrame, expression: str) -> Column:
     """An SQL expression as bytes: bytes as they are, structures as JSON, the rest as text."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
     column = f.expr(expression)
-    kind = rows.select(column.alias("x")).schema["x"].dataType
+    kind = expression_type(rows, expression)
     if isinstance(kind, BinaryType):
         return column
     if isinstance(kind, StructType | ArrayType | MapType):
@@ -94,7 +119,7 @@ def _binary(rows: DataFrame, expression: str) -> Column:
     return column.cast("string").cast("binary")
 
 
-def write_records(frame: DataFrame, topic: str, bootstrap_servers: str) -> None:
+def write_records(frame: DataFrame, topic: str, bootstrap_servers: Brokers) -> None:
     """Write records at least once; returns when every one is acknowledged.
 
     A micro-batch that runs again after a crash writes its records again.
@@ -104,7 +129,7 @@ def write_records(frame: DataFrame, topic: str, bootstrap_servers: str) -> None:
     (
         frame.withColumnRenamed("timestamp_ms", TIMESTAMP_COLUMN)
         .write.format(source.SPARK_FORMAT)
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .options(**connection_options(bootstrap_servers))
         .option("topic", topic)
         .mode("append")
         .save()

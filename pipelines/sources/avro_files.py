@@ -1,22 +1,23 @@
-"""Avro files as frames: Spark brings them as bytes, fastavro reads them in Spark's tasks.
+"""Avro files as frames: Spark brings them as bytes, the decoder of topics reads them in Spark's tasks.
 
 A file that cannot be read gives one row without values, with `columns.ERROR`; the records before its fault stand.
 """
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pipelines import columns
-from pipelines.sources.avro_columns import arrow_value, ddl
+from pipelines.formats.avro.columns import columns as columns_of
+from pipelines.formats.avro.columns import columns_ddl, parsed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from pipelines.schemas.avro.types import AvroType
 
 BATCH_ROWS: Final = 10_000  # of one Arrow batch that a task gives
 _BINARY_FILE: Final = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
@@ -25,22 +26,21 @@ _FORMAT: Final = "binaryFile"
 
 def declared(text: str) -> StructType:
     """Columns of an .avsc file. Raises ValueError."""
-    from pyspark.sql.types import StructType
-
-    found = StructType.fromDDL(ddl(json.loads(text)))
-    assert isinstance(found, StructType)
-    return found
+    return _columns_of(parsed(text))
 
 
 def first_schema(spark: SparkSession, path: str) -> StructType | None:
     """Columns of the first file that is there; None if there is none. Raises ValueError."""
-    import fastavro
-    from pyspark.sql.types import StructType
+    from pipelines.formats.avro.container import header
 
     row = spark.read.format(_FORMAT).load(path).orderBy("path").select("content").first()
-    if row is None:
-        return None
-    found = StructType.fromDDL(ddl(fastavro.reader(io.BytesIO(bytes(row[0]))).writer_schema))
+    return None if row is None else _columns_of(header(bytes(row[0])).schema)
+
+
+def _columns_of(schema: AvroType) -> StructType:
+    from pyspark.sql.types import StructType
+
+    found = StructType.fromDDL(columns_ddl(columns_of(schema)))
     assert isinstance(found, StructType)
     return found
 
@@ -75,35 +75,43 @@ def _decoding(
     from pyspark.sql.pandas.types import to_arrow_schema
 
     arrow = to_arrow_schema(whole, timezone="UTC")
-    wanted = list(names)
+    count = len(names)
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         from pipelines.sources.avro_files import rows_of
 
         for batch_ in batches:
-            for file in batch_.to_pylist():
-                rows: list[dict[str, Any]] = []
-                for row in rows_of(file["path"], file["content"], wanted):
-                    rows.append(row)
-                    if len(rows) == BATCH_ROWS:
-                        yield pa.RecordBatch.from_pylist(rows, schema=arrow)
-                        rows = []
-                if rows:
-                    yield pa.RecordBatch.from_pylist(rows, schema=arrow)
+            for path, content in zip(batch_.column(0).to_pylist(), batch_.column(1).to_pylist(), strict=True):
+                assert isinstance(path, str)
+                assert isinstance(content, bytes)
+                yield from rows_of(path, content, arrow, count)
 
     return decode
 
 
-def rows_of(path: str, content: bytes, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of one file, by column; the last one says what is wrong with it, if something is."""
-    import fastavro
+def rows_of(path: str, content: bytes, whole: pa.Schema, count: int) -> Iterator[pa.RecordBatch]:
+    """The rows of one file, whose values have the first `count` columns; the last one says what is wrong with it."""
+    import pyarrow as pa
+
+    from pipelines.formats.avro.arrays import TooManyEntriesError
+    from pipelines.formats.avro.container import DamagedError, blocks, header
+    from pipelines.formats.avro.encoder import schema_for
+    from pipelines.formats.avro.reading import Reading, UnreadableError
+
+    def made(values: list[Any], rows: int, error: str | None) -> pa.RecordBatch:
+        rest: list[Any] = [pa.array([path] * rows), pa.nulls(rows, pa.binary()), pa.array([error] * rows, pa.string())]
+        return pa.RecordBatch.from_arrays([*values, *rest], names=whole.names)
 
     try:
-        for record in fastavro.reader(io.BytesIO(content)):
-            assert isinstance(record, dict)
-            yield {name: arrow_value(record.get(name)) for name in names} | {columns.FILE: path}
-    except Exception as error:  # noqa: BLE001 - whatever a damaged file brings about
-        said = (str(error).splitlines() or [""])[0][:200]
-        yield {columns.FILE: path, columns.ERROR: f"the file cannot be read: {type(error).__name__}: {said}"}
+        reader = schema_for(pa.struct(list(whole)[:count]), "row")
+        reading = Reading(parsed(reader), is_lenient=True)
+        for block in blocks(content, header(content), reading):
+            values = [block.decoded.array(child)[: block.rows] for child in reading.root.children]
+            for begin in range(0, block.rows, BATCH_ROWS):
+                part = [value[begin : begin + BATCH_ROWS] for value in values]
+                yield made(part, len(part[0]), None)
+            if block.fault is not None:
+                raise DamagedError(block.fault)
+    except (DamagedError, UnreadableError, TooManyEntriesError, ValueError) as error:
+        nothing = [pa.nulls(1, field.type) for field in list(whole)[:count]]
+        yield made(nothing, 1, f"the file cannot be read: {error}")

@@ -1,4 +1,4 @@
-"""A topic's records as an input's rows: by format, by event type, out of an envelope.
+"""A topic's records as an input's rows: by format, by event type, out of an envelope, with their keys.
 
 A decoded frame has the input's columns, `columns.ORIGIN` and `columns.ERROR`.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines import columns
-from pipelines.formats import ValueColumns, format_of
+from pipelines.formats import ValueColumns, format_of, keys
+from pipelines.formats.origin import records_schema
 from pipelines.sources import debezium, events
+
+__all__ = ["decode_input", "decode_topic", "empty_records", "needs_headers", "records_schema", "topic_needs_headers"]
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from pipelines.analysis import Analysis
     from pipelines.spec import TopicSource
@@ -21,38 +22,54 @@ if TYPE_CHECKING:
 
 def needs_headers(analysis: Analysis, source: TopicSource) -> bool:
     """Whether records must come with their headers."""
-    topic = analysis.topics.get(source.topic)
+    return topic_needs_headers(analysis, source.topic)
+
+
+def topic_needs_headers(analysis: Analysis, name: str) -> bool:
+    """The same of a topic."""
+    topic = analysis.topics.get(name)
     return topic is not None and topic.event_type is not None and topic.event_type.header is not None
 
 
 def decode_input(analysis: Analysis, records: DataFrame, source: TopicSource) -> DataFrame:
     """The rows of an input."""
-    topic = analysis.topics.get(source.topic)
-    if topic is not None and topic.event_type is not None and topic.value == "json":
-        declared = analysis.events[source.topic]
-        if source.event is not None:
-            return events.of_one(records, topic.event_type, source.event, declared[source.event])
-        return events.of_all(records, topic.event_type, declared)
     if source.envelope is None:
-        return analysis.decode(records, source.topic)
+        return decode_topic(analysis, records, source.topic, source.event)
     wanted = analysis.values.get(source.topic, ValueColumns())
     changes = debezium.without_tombstones(records)
-    if analysis.value_format(source.topic) == "json":
-        decoded = format_of("json").decode(changes, debezium.envelope_of(wanted))
-    else:
+    if analysis.value_format(source.topic) == "avro":
         decoded = analysis.decode(changes, source.topic)  # its schema is that of the envelope
-    return debezium.flattened(decoded, wanted)
+    else:
+        decoded = format_of(analysis.value_format(source.topic)).decode(changes, debezium.envelope_of(wanted))
+    return _with_key(analysis, debezium.flattened(decoded, wanted), source.topic)
+
+
+def decode_topic(analysis: Analysis, records: DataFrame, name: str, event: str | None = None) -> DataFrame:
+    """The rows of a topic: all of its events, or one."""
+    topic = analysis.topics.get(name)
+    declared = analysis.events.get(name)
+    if topic is None or declared is None:
+        decoded = analysis.decode(records, name)
+    elif topic.value in ("json", "json_schema"):
+        assert topic.event_type is not None, "the model asks for it"
+        is_framed = topic.value == "json_schema"
+        if event is not None:
+            decoded = events.of_one(records, topic.event_type, event, declared[event], is_framed=is_framed)
+        else:
+            decoded = events.of_all(records, topic.event_type, declared, is_framed=is_framed)
+    else:
+        decoded = events.of_framed(records, topic.event_type, event, declared)
+    return _with_key(analysis, decoded, name)
+
+
+def _with_key(analysis: Analysis, decoded: DataFrame, name: str) -> DataFrame:
+    """With the column `key`, if the topic's keys have a format with fields."""
+    wanted, topic = analysis.keys.get(name), analysis.topics.get(name)
+    if wanted is None or topic is None or topic.key is None:
+        return decoded
+    return keys.with_key(decoded, topic.key, wanted)
 
 
 def empty_records(session: SparkSession) -> DataFrame:
     """No records, with their headers: what analysis decodes."""
     return session.createDataFrame([], records_schema())
-
-
-def records_schema() -> StructType:
-    """Columns of records as the data source gives them, headers included."""
-    from pyspark.sql.types import StructType
-
-    found = StructType.fromDDL(f"{columns.RECORD_DDL}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
-    assert isinstance(found, StructType)
-    return found

@@ -1,4 +1,4 @@
-"""Several event types in one topic of JSON: each record says by a header or a field which it is.
+"""Several event types in one topic: each record says by a header, a field or its writer's schema which it is.
 
 All types: a struct column for each, null in records of another type, and `columns.EVENT`. One type: its fields as
 columns; records of other types are passed over.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipelines import columns
-from pipelines.formats import ValueColumns, format_of
+from pipelines.formats import ValueColumns, format_of, framed_json
 from pipelines.formats.origin import origin
 
 if TYPE_CHECKING:
@@ -22,20 +22,48 @@ if TYPE_CHECKING:
 _CORRUPT = "_corrupt"
 
 
-def event_name(place: EventType) -> Column:
-    """The name of a record's event type; null if the record does not say it. A header needs the column `headers`."""
+def event_name(place: EventType, *, is_framed: bool = False) -> Column:
+    """The name of a record's event type; null if the record does not say it. A header needs the column `headers`.
+
+    `is_framed` says that the id of a schema stands before the JSON.
+    """
     from pyspark.sql import functions as f
 
     if place.header is not None:
         values = f.filter(f.col("headers"), lambda header: header["key"] == f.lit(place.header))
         return f.try_element_at(values, f.lit(-1))["value"].cast("string")
     assert place.field is not None, "the model has one of both"
-    return f.get_json_object(f.col("value").cast("string"), f"$['{place.field}']")
+    return f.get_json_object(_text(is_framed=is_framed), f"$['{place.field}']")
 
 
-def of_one(records: DataFrame, place: EventType, name: str, wanted: ValueColumns) -> DataFrame:
+def _text(*, is_framed: bool) -> Column:
+    from pyspark.sql import functions as f
+
+    return framed_json.text_of(f.col("value")) if is_framed else f.col("value").cast("string")
+
+
+def of_one(
+    records: DataFrame, place: EventType, name: str, wanted: ValueColumns, *, is_framed: bool = False
+) -> DataFrame:
     """The records of one type, decoded."""
-    return format_of("json").decode(records.where(event_name(place) == name), wanted)
+    own = records.where(event_name(place, is_framed=is_framed) == name)
+    return format_of("json_schema" if is_framed else "json").decode(own, wanted)
+
+
+def of_framed(
+    records: DataFrame, place: EventType | None, name: str | None, events: Mapping[str, ValueColumns]
+) -> DataFrame:
+    """Records of Avro or Protobuf, of one type or of all. Without a place the schema of each tells its type."""
+    from pipelines.formats import framed
+
+    schemas = {event: wanted.schema for event, wanted in events.items() if wanted.schema is not None}
+    readers = {event: wanted.reader for event, wanted in events.items() if wanted.reader is not None}
+    if len(readers) < len(schemas):  # a test of a stage
+        return framed.undecoded(records, schemas[name] if name is not None else result_columns(events))
+    kind = None if place is None else event_name(place)
+    if kind is not None and name is not None:
+        records = records.where(kind == name)
+    return framed.decode_events(records, readers, schemas, name, kind)
 
 
 def result_columns(events: Mapping[str, ValueColumns]) -> StructType:
@@ -49,21 +77,25 @@ def result_columns(events: Mapping[str, ValueColumns]) -> StructType:
     return found
 
 
-def of_all(records: DataFrame, place: EventType, events: Mapping[str, ValueColumns]) -> DataFrame:
+def of_all(
+    records: DataFrame, place: EventType, events: Mapping[str, ValueColumns], *, is_framed: bool = False
+) -> DataFrame:
     """The records of every type, decoded in one pass."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
 
-    text, kind = f.col("value").cast("string"), f.col(columns.EVENT)
-    named = records.withColumn(columns.EVENT, event_name(place))
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    error = f.when(f.col("value").isNull(), f.lit("the value is null")).when(
-        kind.isNull(), f.lit("the record does not say which event it is")
-    )
+    text, kind = _text(is_framed=is_framed), f.col(columns.EVENT)
+    named = records.withColumn(columns.EVENT, event_name(place, is_framed=is_framed))
+    error = f.when(f.col("value").isNull(), f.lit("the value is null"))
+    if is_framed:
+        fault = framed_json.fault_of(f.col("value"))
+        error = error.when(fault.isNotNull(), fault)
+    error = error.when(kind.isNull(), f.lit("the record does not say which event it is"))
     structs = []
     for number, (name, wanted) in enumerate(events.items()):
         assert wanted.schema is not None, "an event has fields"
         schema = StructType(list(wanted.schema.fields)).add(_CORRUPT, StringType())
+        options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": _CORRUPT}
         own = f"_event_{number}"  # a record has columns such as `value`, and an event may be named so
         named = named.withColumn(own, f.from_json(f.when(kind == name, text), schema, options))
         parsed = f.col(own)

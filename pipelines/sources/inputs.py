@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pipelines import columns
+from pipelines.brokers import Brokers
 from pipelines.plan import max_offsets_per_trigger
 from pipelines.sinks import delta as delta_sink
 from pipelines.sources import decoding, delta, files, rate
@@ -49,7 +50,7 @@ class StageInputs:
         loaded: Loaded,
         stage: Stage,
         analysis: Analysis,
-        bootstrap_servers: str,
+        bootstrap_servers: Brokers,
         checkpoint: str,
     ) -> None:
         self._session = session
@@ -141,6 +142,28 @@ class StageInputs:
         paths = file_paths(plan)
         schema = self._analysis.inputs[self._stage.name, position]
         return files.batch(self._session, source, paths, schema) if paths else None
+
+    def headers_again(self, plan: Any) -> DataFrame | None:
+        """The records with headers that the topics give to the micro-batch whose plan this is; None without topics.
+
+        Columns: `columns.TOPIC`, `columns.PARTITION`, `columns.OFFSET` and `headers`; each record once.
+        """
+        from pyspark.sql import functions as f
+
+        found: DataFrame | None = None
+        for start, end in topic_ranges(plan):
+            for source in self._stage.topic_inputs:
+                if source.topic not in json.loads(end):
+                    continue
+                records = topic_source.batch_between(
+                    self._session, self._servers, source.topic, start, end, isolation=source.isolation, headers=True
+                )
+                place = {"topic": columns.TOPIC, "partition": columns.PARTITION, "offset": columns.OFFSET}
+                named = [f.col(name).alias(alias) for name, alias in place.items()]
+                some = records.where(f.size("headers") > 0).select(*named, "headers")
+                found = some if found is None else found.unionAll(some)
+                break
+        return None if found is None else found.dropDuplicates([columns.TOPIC, columns.PARTITION, columns.OFFSET])
 
 
 def _reads(source: Source, topic: str) -> bool:

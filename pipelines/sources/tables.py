@@ -6,8 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 from pipelines import columns
+from pipelines.brokers import Brokers
 from pipelines.graph import tables_used
-from pipelines.sources import avro_files, delta, files, jdbc, latest
+from pipelines.sources import avro_files, decoding, delta, files, jdbc, latest
 from pipelines.sources import topic as topic_source
 from pipelines.spec import (
     EVERY_BATCH,
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from pipelines.analysis import Analysis
 
 
-def read_table(spark: SparkSession, loaded: Loaded, analysis: Analysis, name: str, bootstrap_servers: str) -> DataFrame:
+def read_table(
+    spark: SparkSession, loaded: Loaded, analysis: Analysis, name: str, bootstrap_servers: Brokers
+) -> DataFrame:
     """A table as it is now; without rows if it is a stage's that has not been written yet.
 
     Raises what Spark, the broker or the database says.
@@ -59,7 +62,7 @@ def topic_rows(analysis: Analysis, records: DataFrame, table: TopicTable) -> Dat
     """The latest values among records as rows, without the columns that say where a record comes from."""
     from pyspark.sql import functions as f
 
-    decoded = analysis.decode(latest.latest_records(records), table.topic)
+    decoded = decoding.decode_topic(analysis, latest.latest_records(records), table.topic)
     return decoded.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR, *columns.ORIGIN)
 
 
@@ -72,7 +75,7 @@ class StageTables:
     """
 
     def __init__(
-        self, session: SparkSession, loaded: Loaded, stage: Stage, analysis: Analysis, bootstrap_servers: str
+        self, session: SparkSession, loaded: Loaded, stage: Stage, analysis: Analysis, bootstrap_servers: Brokers
     ) -> None:
         self._session = session
         self._loaded = loaded

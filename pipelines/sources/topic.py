@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipelines.brokers import Brokers, connection_options
 from pipelines.spec import interval_ms
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ READ_COMMITTED = "read_committed"
 
 def stream(
     spark: SparkSession,
-    bootstrap_servers: str,
+    bootstrap_servers: Brokers,
     source: TopicSource,
     max_offsets_per_trigger: int | None,
     *,
@@ -29,7 +30,7 @@ def stream(
     name, start = source.starting_option()
     reader = (
         spark.readStream.format(SPARK_FORMAT)
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .options(**connection_options(bootstrap_servers))
         .option("kafka.isolation.level", source.isolation)
         .option("subscribe", source.topic)
         .option(name, start)
@@ -50,7 +51,7 @@ def stream(
 
 def batch_between(
     spark: SparkSession,
-    bootstrap_servers: str,
+    bootstrap_servers: Brokers,
     topic: str,
     start: str,
     end: str,
@@ -61,7 +62,7 @@ def batch_between(
     """The records of a topic between two sets of offsets in the JSON of `startingOffsets`, the end excluded."""
     return (
         spark.read.format(SPARK_FORMAT)
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .options(**connection_options(bootstrap_servers))
         .option("kafka.isolation.level", isolation)
         .option("subscribe", topic)
         .option("startingOffsets", start)
@@ -72,7 +73,12 @@ def batch_between(
 
 
 def batch(
-    spark: SparkSession, bootstrap_servers: str, topic: str, *, headers: bool = False, isolation: str = READ_COMMITTED
+    spark: SparkSession,
+    bootstrap_servers: Brokers,
+    topic: str,
+    *,
+    headers: bool = False,
+    isolation: str = READ_COMMITTED,
 ) -> DataFrame:
     """The records of a topic from its first to its last offset of now. `headers` adds the column headers."""
     from pipelines.datasource import PUSHDOWN_OPTION
@@ -80,7 +86,7 @@ def batch(
     return (
         spark.read.format(SPARK_FORMAT)
         .option(PUSHDOWN_OPTION, "true")  # pipelines.session has the setting that this needs
-        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .options(**connection_options(bootstrap_servers))
         .option("kafka.isolation.level", isolation)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")

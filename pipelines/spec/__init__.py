@@ -22,7 +22,7 @@ from pipelines.spec.sources import (
     TopicSource,
     Watermark,
 )
-from pipelines.spec.stage import Expectation, Stage
+from pipelines.spec.stage import Expectation, Restart, Stage
 from pipelines.spec.steps import (
     Deduplicate,
     DeduplicateStep,
@@ -61,7 +61,7 @@ __all__ = [
     "Deduplicate", "DeduplicateStep", "DeltaSink", "DeltaSource", "DeltaTable", "Environment", "Event", "EventType",
     "Expectation", "FilesSink", "FilesSource", "FilesTable", "Input", "JdbcAddress", "JdbcSink", "JdbcSource",
     "JdbcTable", "Loaded", "Merge", "Model", "Password", "Pipeline", "PipelineTest", "PythonFunction", "PythonSink",
-    "PythonStep", "RateSource", "Registry", "SecretMissingError", "SecretText", "Secrets", "Sink", "Source", "SqlStep",
-    "Stage", "Stateful", "StatefulStep", "Step", "Table", "Topic", "TopicSink", "TopicSource", "TopicTable",
+    "PythonStep", "RateSource", "Registry", "Restart", "SecretMissingError", "SecretText", "Secrets", "Sink", "Source",
+    "SqlStep", "Stage", "Stateful", "StatefulStep", "Step", "Table", "Topic", "TopicSink", "TopicSource", "TopicTable",
     "Watermark", "WatermarkStep", "fields_of", "identifier", "interval", "interval_ms", "parse", "topic_name",
 ]  # fmt: skip

@@ -109,7 +109,7 @@ class OneOrMany:
 
 
 def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str | dict) else value
+    return [value] if isinstance(value, str | dict | int) else value
 
 
 Name: TypeAlias = Annotated[str, AfterValidator(identifier), Shown("name")]

@@ -41,6 +41,7 @@ PARTS: Mapping[str, type[Model]] = {
     "deduplicate": spec.Deduplicate,
     "stateful": spec.Stateful,
     "expect": spec.Expectation,
+    "restart": spec.Restart,
     "to: topic": spec.TopicSink,
     "to: delta": spec.DeltaSink,
     "merge": spec.Merge,

@@ -13,6 +13,7 @@ from pipelines.spec.steps import DeduplicateStep, PythonFunction, PythonStep, Sq
 
 INPUTS_MAX = 10  # streams of one query: Spark's state of a join grows with each
 STEPS_MAX = 50
+RESTARTS_MAX = 10_000
 
 Otherwise: TypeAlias = Literal["drop", "fail", "dead_letter"]
 
@@ -26,6 +27,19 @@ class Expectation(Model):
         default="dead_letter",
         description="what to do with a row that does not: leave it out, stop the stage before the micro-batch is "
         "written, or keep its record",
+    )
+
+
+class Restart(Model):
+    """How a stage of a continuous run is started again after a failure that may pass, such as a broker's."""
+
+    attempts: int = Field(
+        default=20, ge=0, le=RESTARTS_MAX, description="most restarts within that time; then the stage is given up"
+    )
+    within: Interval = Field(default="1 hour", description="restarts before that are forgotten")
+    backoff: Interval = Field(
+        default="1 second",
+        description="pause before the first restart; it doubles up to a minute with each further one",
     )
 
 
@@ -60,6 +74,9 @@ class Stage(Model):
     )
     trigger: Annotated[Interval | None, Shown("interval", "at once")] = Field(
         default=None, description="how often a continuous run begins a micro-batch"
+    )
+    restart: Annotated[Restart | None, Shown("[restart](#restart)", "20 times within an hour")] = Field(
+        default=None, description="how often a continuous run starts the stage again after a failure that may pass"
     )
     to: Annotated[tuple[Sink, ...], OneOrMany(), Shown("sink, or list of sinks")] = Field(
         min_length=1, description="where the rows go"

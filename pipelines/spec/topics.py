@@ -22,6 +22,9 @@ INFERRED = "inferred"
 FRAMED = ("avro", "protobuf", "json_schema")  # values carry the id of a schema that a registry has
 WITH_SCHEMA = ("json", "csv", *FRAMED)
 
+WITH_OPTIONS = ("json", "csv", "json_schema")  # formats that Spark parses
+PARSER_MODES = ("PERMISSIVE", "FAILFAST")
+
 Incompatible: TypeAlias = Literal["dead_letter", "fail"]
 
 
@@ -83,7 +86,7 @@ class Topic(_Encoded):
         description="what the keys are; with a format that has fields, these are columns of a struct named `key`",
     )
     key_schema: Annotated[str | None, Shown("path, `registry`")] = Field(
-        default=None, min_length=1, description="schema of the keys, for a format that needs one"
+        default=None, min_length=1, description="schema of the keys: a file, or `registry` (the latest of `TOPIC-key`)"
     )
     value: ValueFormat = Field(default="json", description="what the values are")
     schema_source: Annotated[str | None, Shown("path, `registry`, `inferred`")] = Field(
@@ -108,10 +111,12 @@ class Topic(_Encoded):
     event_type: EventType | None = Field(default=None, description="where a record says which event it is")
     incompatible: Incompatible = Field(
         default="dead_letter",
-        description="what to do with a record whose writer's schema cannot be read as the schema here",
+        description="`avro`, `protobuf`: what to do with a record whose writer's schema cannot be read as the schema "
+        "here",
     )
     options: Options = Field(
-        default_factory=dict, description="of the format: Spark's options of `csv` and `json` (such as `sep`, `mode`)"
+        default_factory=dict,
+        description="of the format: Spark's options of `csv` and `json` (such as `sep`, `timestampFormat`)",
     )
     configs: Options = Field(default_factory=dict, description="Kafka's topic configs, such as `retention.ms`")
 
@@ -132,12 +137,29 @@ class Topic(_Encoded):
             raise ValueError(f"events are for json, {', '.join(FRAMED)}, and this topic's value is {self.value}")
         if self.events and source is not None:
             raise ValueError("a topic with events has no schema of its own: each event has one")
-        if self.events and self.value == "json" and self.event_type is None:
-            raise ValueError("events of value: json need event_type: {header: NAME} or {field: NAME}")
+        if self.events and self.value in ("json", "json_schema") and self.event_type is None:
+            raise ValueError(f"events of value: {self.value} need event_type: {{header: NAME}} or {{field: NAME}}")
+        if self.event_type is not None and self.event_type.field is not None and self.value in ("avro", "protobuf"):
+            raise ValueError(f"event_type: {{field: …}} is for json and json_schema, not for {self.value}")
+        if self.value != "protobuf" and any(event.message is not None for event in self.events.values()):
+            raise ValueError(f"message is for value: protobuf, and this topic's value is {self.value}")
         if self.event_type is not None and not self.events:
             raise ValueError("event_type is for a topic with events")
         if self.value == "json" and any(event.schema_source == FROM_REGISTRY for event in self.events.values()):
             raise ValueError("each event of value: json needs a schema")
+        return self
+
+    @model_validator(mode="after")
+    def _the_rest_suits_the_format(self) -> Topic:
+        if self.key_schema is not None and self.key in (None, "raw", "string"):
+            raise ValueError(f"key_schema is for keys with fields, and this topic's key is {self.key or 'not given'}")
+        if self.key_schema == FROM_REGISTRY and self.key not in FRAMED:
+            raise ValueError(f"key_schema: registry is for {', '.join(FRAMED)}, and this topic's key is {self.key}")
+        if self.options and self.value not in WITH_OPTIONS:
+            raise ValueError(f"options are for {', '.join(WITH_OPTIONS)}, and this topic's value is {self.value}")
+        mode = self.options.get("mode")
+        if mode is not None and str(mode).upper() not in PARSER_MODES:
+            raise ValueError(f"the option mode is {' or '.join(PARSER_MODES)}: what does not fit becomes a dead letter")
         return self
 
     @property

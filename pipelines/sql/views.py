@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pipelines import columns, dead_letters
+from pipelines.brokers import Brokers
 from pipelines.graph import DEAD_LETTERS_SUFFIX, tables_named
+from pipelines.sources import decoding
 from pipelines.sources import topic as topic_source
 from pipelines.spec import DeltaSink, Loaded
 
@@ -54,22 +56,23 @@ def delta_views(loaded: Loaded) -> dict[str, str]:
     return views
 
 
-def topic_frame(spark: SparkSession, bootstrap_servers: str, topic: str, analysis: Analysis | None) -> DataFrame:
+def topic_frame(spark: SparkSession, bootstrap_servers: Brokers, topic: str, analysis: Analysis | None) -> DataFrame:
     """The records of a topic for people to query. Records that cannot be decoded are left out."""
     from pyspark.sql import functions as f
 
     if topic.endswith(DEAD_LETTERS_SUFFIX):
         return dead_letters.readable(topic_source.batch(spark, bootstrap_servers, topic, headers=True))
-    records = topic_source.batch(spark, bootstrap_servers, topic)
+    needs_headers = analysis is not None and decoding.topic_needs_headers(analysis, topic)
+    records = topic_source.batch(spark, bootstrap_servers, topic, headers=needs_headers)
     if analysis is not None and topic in analysis.topics:
-        decoded = analysis.decode(records, topic)
+        decoded = decoding.decode_topic(analysis, records, topic)
         return decoded.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR, columns.KEY, columns.VALUE)
     text = [f.col(name).cast("string").alias(name) for name in ("key", "value")]
     return records.select(*text, "topic", "partition", "offset", "timestamp")
 
 
 def register_topics(
-    spark: SparkSession, bootstrap_servers: str, topics: Iterable[str], analysis: Analysis | None = None
+    spark: SparkSession, bootstrap_servers: Brokers, topics: Iterable[str], analysis: Analysis | None = None
 ) -> None:
     """Make topics views."""
     for topic in topics:

@@ -68,6 +68,11 @@ class Settings:
     )
     http_body_bytes_max: int = _setting(1_048_576, "Largest body that the REST API takes.", min=1_024, max=1 << 28)
     registry_topic: str = _setting("_schemas", "Topic that the schema registry keeps its schemas in.")
+    spark_master: str = _setting(
+        "local[*]",
+        "Where pipelines and `headwater sql` run, unless the pipeline's `spark:` or `--conf spark.master=...` says "
+        "otherwise: this machine, or a cluster such as spark://host:7077.",
+    )
     start_timeout_ms: int = _setting(
         60_000,
         "How long a process of a node may take to be ready before it is given up; recovery of a large log counts.",

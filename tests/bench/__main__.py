@@ -19,7 +19,9 @@ from typing import Any
 from tests.bench import (
     apache_kafka,
     exactly_once,
+    flights,
     fresh,
+    idle,
     latency,
     pinned,
     restart,
@@ -65,6 +67,8 @@ PARTS: dict[str, Part] = {
     "spark": lambda f, o: spark_throughput.measure(f, o.quick),
     "spark-kafka": lambda f, o: spark_connectors.measure(f, o.quick),
     "exactly-once": lambda f, o: exactly_once.measure(f, o.quick),
+    "flights": lambda f, o: flights.measure(f, o.quick),
+    "idle": lambda f, o: idle.measure(f, o.quick),
     "matrix": lambda f, o: throughput.measure_matrix(f, o.drivers, o.messages(1_000_000), o.rounds(3)),
     "fresh": lambda f, o: fresh.measure(f, o.drivers, Load(o.messages(3_000_000)), o.rounds(3)),
     "pinned": lambda f, o: pinned.measure(f, o.messages(4_000_000), o.rounds(5)),

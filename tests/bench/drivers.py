@@ -90,14 +90,14 @@ def client(what: str, bootstrap: str, topic: str, load: Load, *more: str) -> dic
     return answer
 
 
-def run(command: list[str]) -> str:
+def run(command: list[str], limit_s: float = LIMIT_S) -> str:
     """The output of a client that ended well."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
         )
     except subprocess.TimeoutExpired:
-        raise Failed(f"no end after {LIMIT_S} s: {' '.join(command[-8:])}") from None
+        raise Failed(f"no end after {limit_s} s: {' '.join(command[-8:])}") from None
     if done.returncode:
         raise Failed(f"exit {done.returncode}: {' '.join(command[-8:])}\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
     return done.stdout

@@ -136,6 +136,24 @@ def cpu_seconds(pid: int) -> float:
     return total / TICKS_PER_S
 
 
+def cpu_seconds_by_process(pid: int) -> dict[int, float]:
+    """User and system CPU time so far of a process and of each of its living descendants, by process id."""
+    parents: dict[int, list[int]] = {}
+    seconds: dict[int, float] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (fields := _stat(int(entry))):
+            parents.setdefault(int(fields[1]), []).append(int(entry))
+            seconds[int(entry)] = sum(int(field) for field in fields[11:13]) / TICKS_PER_S
+    found: dict[int, float] = {}
+    todo = [pid]
+    while todo:
+        one = todo.pop()
+        if one in seconds:
+            found[one] = seconds[one]
+        todo += parents.get(one, [])
+    return found
+
+
 def children(pid: int) -> dict[int, list[str]]:
     """The commands of a process's living children, by their process ids."""
     found = {}

@@ -1,1 +1,1 @@
-"""Avro: schemas, how they are written, and schema resolution as the specification has it."""
+"""Avro schemas as the registry sees them; the language itself is `pipelines.schemas.avro`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from api.registry.avro import parser, printer, resolution
-from api.registry.avro.types import AvroType, NamedType
-from api.registry.errors import InvalidSchemaError
 from api.registry.model import SchemaType
-from api.registry.parsed import Dependencies, ParsedSchema, Problem
+from api.registry.parsed import Dependencies, ParsedSchema
+from pipelines.schemas.avro import parser, printer, resolution
+from pipelines.schemas.avro.types import AvroType, NamedType
+from pipelines.schemas.errors import InvalidSchemaError, Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from api.registry.json_schema.content import Content, Model
 from api.registry.json_schema.nodes import Graph, Kind, Node
 from api.registry.json_schema.objects import narrowed, rest
 from api.registry.json_schema.scalars import lower_limit, upper_limit
-from api.registry.parsed import Problem
+from pipelines.schemas.errors import Problem
 
 if TYPE_CHECKING:
     from api.registry.json_schema.differences import Comparison

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from api.registry.errors import InvalidSchemaError
 from api.registry.json_schema import arrays, objects, scalars
 from api.registry.json_schema.nodes import Graph, Kind, Node
-from api.registry.parsed import PROBLEMS_MAX, Problem
+from pipelines.schemas.errors import PROBLEMS_MAX, InvalidSchemaError, Problem
 
 PAIRS_MAX: Final = 100_000
 """Pairs of schemas in one comparison: combinations multiply."""

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote, urldefrag, urljoin
 
-from api.registry.errors import InvalidSchemaError
 from api.registry.json_schema import keywords
-from api.registry.parsed import DEPTH_MAX
+from pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
 
 _METASCHEMA: Final = re.compile(r"https?://json-schema\.org/(draft-0\d|draft/20\d\d-\d\d)/schema")
 

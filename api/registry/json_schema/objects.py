@@ -9,7 +9,7 @@ from api.registry.json_schema import content
 from api.registry.json_schema.content import Content, Model, matches
 from api.registry.json_schema.nodes import Kind, Node
 from api.registry.json_schema.scalars import lower_limit, upper_limit
-from api.registry.parsed import Problem
+from pipelines.schemas.errors import Problem
 
 if TYPE_CHECKING:
     from api.registry.json_schema.differences import Comparison

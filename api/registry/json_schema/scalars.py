@@ -8,7 +8,7 @@ from typing import Any
 
 from api.registry.json_schema.keywords import is_number
 from api.registry.json_schema.nodes import Node
-from api.registry.parsed import Problem
+from pipelines.schemas.errors import Problem
 
 
 def strings(original: Node, update: Node) -> Iterator[Problem]:

@@ -1,5 +1,1 @@
-"""Protocol Buffers: `.proto` files as text and as descriptors, and what a change of one means to readers.
-
-A file is a `FileDescriptorProto` here, protobuf's own model of it. No library reads `.proto` text in Python without
-either a native compiler that wants files or losses on the way, hence the small parser.
-"""
+"""`.proto` files as the registry sees them; the language itself is `pipelines.schemas.protobuf`."""

@@ -10,7 +10,6 @@ from fastapi.responses import PlainTextResponse
 from api.registry import errors
 from api.registry.bodies import SchemaBody, version_body
 from api.registry.deleting import delete_subject, delete_version
-from api.registry.errors import InvalidSchemaError
 from api.registry.model import SchemaVersion
 from api.registry.parsing import SchemaParser
 from api.registry.record_codec import Record
@@ -31,6 +30,7 @@ from api.registry.routes.serving import (
     version_number,
 )
 from api.registry.state import RegistryState
+from pipelines.schemas.errors import InvalidSchemaError
 
 routes = router()
 

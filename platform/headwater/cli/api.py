@@ -43,7 +43,7 @@ def api(
     ready_fd: int | None,
     parent_fd: int | None,
 ) -> None:
-    """Serve topic administration (Confluent REST v3) and a schema registry over HTTP until SIGINT or SIGTERM.
+    """Serve topic administration (Confluent REST v3), a schema registry and the status of pipelines over HTTP.
 
     It asks nobody who is there: it listens on 127.0.0.1 unless told otherwise. When it is ready, one line on stdout
     says where.
@@ -105,6 +105,7 @@ def _serve(listener: socket.socket, bootstrap_servers: str | None, link: ParentL
 
     from api.app import create_app
     from api.connection import BootstrapServersError, parse_bootstrap_servers
+    from api.pipeline_status import PipelineStatus
     from api.registry.service import SchemaRegistry
     from api.topic_admin import TopicAdmin
 
@@ -124,7 +125,8 @@ def _serve(listener: socket.socket, bootstrap_servers: str | None, link: ParentL
         request_timeout_ms=settings().request_timeout_ms,
         security=client_security(),
     )
-    app: FastAPI = create_app(admin, settings().http_body_bytes_max, registry=registry)
+    status = PipelineStatus(admin, request_timeout_ms=settings().request_timeout_ms, security=client_security())
+    app: FastAPI = create_app(admin, settings().http_body_bytes_max, registry=registry, status=status)
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False, ws="none")
 
     def ready() -> None:
@@ -159,4 +161,5 @@ def _serve(listener: socket.socket, bootstrap_servers: str | None, link: ParentL
     try:
         asyncio.run(serve())
     finally:
+        status.close()
         registry.close()

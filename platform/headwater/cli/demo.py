@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from headwater.cli.errors import EXIT_FAILED, CliError
+from headwater.cli.options import client_security, command_config, command_config_option
 from headwater.cli.output import note
 
 
@@ -25,6 +26,7 @@ from headwater.cli.output import note
     metavar="HOST:PORT[,...]",
     help="Use these brokers instead of starting a node.",
 )
+@command_config_option
 def demo(keep: bool, data_dir: str | None, bootstrap_servers: str | None) -> None:
     """Run 336,776 real flights from a topic through a pipeline to Delta and SQL, and prove that none is lost.
 
@@ -45,7 +47,8 @@ def demo(keep: bool, data_dir: str | None, bootstrap_servers: str | None) -> Non
     with _folder(data_dir, keep) as root, _node(root, bootstrap_servers, show) as (address, http_url, node):
         folders = Folders(root)
         with told():
-            stands = run(address, folders, data, show)
+            own = node is not None  # and is reached in plain text
+            stands = run(address, folders, data, show, *(() if own else (command_config(), client_security())))
         show.line("the proof stands" if stands else "the proof FAILS")
         if keep and node is not None:
             _until_stopped(node, address, http_url, folders.lake)

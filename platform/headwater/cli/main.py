@@ -45,6 +45,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "acls": Verb("headwater.cli.acls", "app", "Say who may do what: list, add and remove access control lists."),
     "quotas": Verb("headwater.cli.quotas", "app", "Say how much clients may use: list and set quotas."),
     "pipeline": Verb("headwater.cli.pipeline", "app", "Validate and run pipelines written in YAML."),
+    "dead-letters": Verb(
+        "headwater.cli.dead_letters", "app", "Show the records that pipelines could not use; write them back."
+    ),
     "transactions": Verb(
         "headwater.cli.transactions", "app", "List and describe transactions; find and abort those that hang."
     ),

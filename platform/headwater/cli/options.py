@@ -34,15 +34,18 @@ def bootstrap_servers_option(function: F) -> F:
 
 def client_options(function: F) -> F:
     """Add what a verb needs that talks to brokers: `-b` and `--command-config` (see `client_security`)."""
-    return bootstrap_servers_option(
-        click.option(
-            "--command-config",
-            metavar="FILE",
-            expose_value=False,
-            callback=_remember_command_config,
-            help="How to connect: security.protocol, sasl.* and ssl.*, one name=value a line.",
-        )(function)
-    )
+    return bootstrap_servers_option(command_config_option(function))
+
+
+def command_config_option(function: F) -> F:
+    """Add `--command-config`."""
+    return click.option(
+        "--command-config",
+        metavar="FILE",
+        expose_value=False,
+        callback=_remember_command_config,
+        help="How to connect: security.protocol, sasl.* and ssl.*, one name=value a line.",
+    )(function)
 
 
 def _remember_command_config(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
@@ -52,10 +55,15 @@ def _remember_command_config(context: click.Context, _parameter: click.Parameter
 
 def client_security() -> dict[str, str]:
     """Return how clients connect: the properties of `--command-config`, else of the setting of that name."""
+    path = command_config()
+    return dict(_client_config(path)) if path else {}
+
+
+def command_config() -> str:
+    """Return the path of the file of `--command-config`, else that of the setting of that name; '' for none."""
     context = click.get_current_context(silent=True)
     path = None if context is None else context.meta.get(_COMMAND_CONFIG)
-    path = path if path is not None else settings().command_config
-    return dict(_client_config(path)) if path else {}
+    return str(path) if path is not None else settings().command_config
 
 
 @functools.cache

@@ -5,20 +5,31 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from headwater.cli import (
+    pipeline_graph,
+    pipeline_init,
+    pipeline_plan,
+    pipeline_preview,
+    pipeline_replay,
+    pipeline_status,
+    pipeline_tests,
+)
 from headwater.cli.errors import EXIT_FAILED, CliError
-from headwater.cli.options import bootstrap_servers_option, key_values, servers
+from headwater.cli.options import client_options, client_security, command_config, key_values, servers, settings
 from headwater.cli.output import note
+from headwater.cli.run_display import summary
+from headwater.cli.run_watching import Watching, watching, watching_options
 
 if TYPE_CHECKING:
     from pipelines.errors import PipelineError
-    from pipelines.plan import Plan, TopicPlan
-    from pipelines.progress import StageProgress, StageTotals
+    from pipelines.plan import TopicPlan
+    from pipelines.progress import StageTotals
     from pipelines.runner import Runner
     from pipelines.spec import Loaded
 
@@ -37,24 +48,42 @@ def app() -> None:
     """Validate and run pipelines written in YAML."""
 
 
+app.add_command(pipeline_tests.test)
+app.add_command(pipeline_graph.graph)
+app.add_command(pipeline_preview.preview)
+app.add_command(pipeline_init.init)
+app.add_command(pipeline_plan.plan)
+app.add_command(pipeline_status.status)
+app.add_command(pipeline_status.stop)
+app.add_command(pipeline_replay.replay)
+
+
 @app.command()
 @click.argument("file", type=click.Path())
 @_set_option
 @_environment_option
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def validate(file: str, assignments: tuple[str, ...], environment: str, output: str) -> None:
-    """Check FILE and print what a run would do, without starting Spark or asking a broker."""
-    from pipelines.plan import make_plan
-
+    """Check FILE, without starting Spark or asking a broker; `plan` says what a run would do."""
     loaded = load(file, assignments, environment=environment)
-    plan = make_plan(loaded)
+    pipeline = loaded.pipeline
     if output == "json":
         import json
 
-        warnings = [str(warning) for warning in loaded.warnings]
-        sys.stdout.write(json.dumps(plan.as_dict() | {"warnings": warnings}, indent=2, ensure_ascii=False) + "\n")
+        found = {
+            "pipeline": pipeline.pipeline,
+            "file": file,
+            "environment": environment,
+            "stages": [stage.name for stage in pipeline.stages],
+            "topics": list(pipeline.topics),
+            "tables": list(pipeline.tables),
+            "tests": [test.name for test in pipeline.tests],
+            "warnings": [str(warning) for warning in loaded.warnings],
+        }
+        sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     else:
-        sys.stdout.write(describe(plan))
+        stages = ", ".join(stage.name for stage in pipeline.stages)
+        sys.stdout.write(f"{file} is a correct pipeline: {pipeline.pipeline}, with the stages {stages}\n")
 
 
 @app.command()
@@ -83,7 +112,7 @@ def schema(path: str | None) -> None:
 @click.argument("file", type=click.Path())
 @_set_option
 @_environment_option
-@bootstrap_servers_option
+@client_options
 @click.option("--state", default=STATE_DEFAULT, show_default=True, help="Folder of checkpoints and of the lock.")
 @click.option(
     "--once/--continuous",
@@ -94,6 +123,14 @@ def schema(path: str | None) -> None:
 )
 @click.option("--stage", "stages", multiple=True, metavar="NAME", help="Run this stage only; may be repeated.")
 @click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
+@click.option(
+    "--reset",
+    multiple=True,
+    metavar="STAGE",
+    help="Let this stage start anew where the file says; its checkpoint is moved away, data stays. May be repeated.",
+)
+@click.option("--fail-fast", is_flag=True, help="End a continuous run when one stage is given up.")
+@watching_options
 def run(
     file: str,
     assignments: tuple[str, ...],
@@ -103,6 +140,9 @@ def run(
     available_now: bool,
     stages: tuple[str, ...],
     confs: tuple[str, ...],
+    reset: tuple[str, ...],
+    fail_fast: bool,
+    **watched: Any,
 ) -> None:
     """Run the pipeline in FILE.
 
@@ -110,25 +150,47 @@ def run(
     reads the topics needs isolation.level=read_committed.
     """
     from api.topic_admin import TopicAdmin
+    from pipelines.brokers import connection_options
+    from pipelines.errors import PipelineFailed
     from pipelines.runner import Runner, RunOptions
     from pipelines.session import close_session
 
     where = servers(bootstrap_servers)
     require_java()
     with told():
-        admin = TopicAdmin(where)
+        admin = TopicAdmin(where, security=client_security())
         existing = frozenset(topic.name for topic in admin.list_topics())
         loaded = load(file, assignments, existing, environment)
-        options = RunOptions(where, state, available_now, stages, key_values(confs, "--conf"))
-        runner = Runner(loaded, options, topics_creator(admin), report)
-        try:
-            result = run_until_signal(runner)
-        finally:
-            close_session()
-    for totals in result.totals.values():
-        note(summary(totals))
-    if result.stopped:
+        spark_conf = key_values(confs, "--conf")
+        options = RunOptions(
+            where, state, available_now, stages, spark_conf, settings().spark_master, fail_fast, reset,
+            command_config(),
+        )  # fmt: skip
+        with watching(connection_options(options.brokers), watched) as watch:
+            runner = Runner(
+                loaded,
+                options,
+                topics_creator(admin),
+                watch.on_progress,
+                listeners=watch.listeners,
+                on_event=watch.on_event,
+            )
+            try:
+                result = run_until_signal(runner)
+            except PipelineFailed:
+                summarise(runner.totals.values(), watch)
+                raise
+            finally:
+                close_session()
+    summarise(result.totals.values(), watch)
+    if result.stopped and not watch.quiet:
         note("stopped; the next run goes on from here")
+
+
+def summarise(stages: Iterable[StageTotals], watch: Watching) -> None:
+    """Say what the stages of a run that has ended did."""
+    for totals in () if watch.quiet else stages:
+        note(summary(totals))
 
 
 def load(
@@ -225,53 +287,3 @@ def run_until_signal(runner: Runner, on_session: Callable[[], None] = lambda: No
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(number, handler)
-
-
-def report(progress: StageProgress, totals: StageTotals) -> None:
-    """Print one line a micro-batch."""
-    late = f", {progress.late_rows} late" if progress.late_rows else ""
-    watermark = f", watermark {progress.watermark}" if progress.watermark else ""
-    note(
-        f"{progress.stage}: batch {progress.batch_id}, {progress.rows:,} rows in {progress.duration_ms / 1000:.1f} s "
-        f"({progress.rows_per_second:,.0f} rows/s), {totals.rows:,} in all{watermark}{late}"
-    )
-
-
-def summary(totals: StageTotals) -> str:
-    """What a stage did, in a line."""
-    parts = [f"{totals.rows:,} rows read", f"{totals.written:,} written", f"{totals.dead_letters:,} dead letters"]
-    if totals.undecodable:
-        parts.append(f"{totals.undecodable:,} not decodable")
-    parts += [f"{rows:,} not {name}" for name, rows in totals.unmet.items()]
-    parts.append(f"{totals.late_rows:,} late")
-    return f"{totals.stage}: " + ", ".join(parts)
-
-
-def describe(plan: Plan) -> str:
-    """The plan for people."""
-    environment = f", environment {plan.environment}" if plan.environment else ""
-    lines = [f"pipeline {plan.pipeline} ({plan.file}{environment})", "topics"]
-    for topic in plan.topics:
-        partitions = "must exist" if topic.partitions is None else f"{topic.partitions} partitions"
-        configs = "".join(f", {key}={value}" for key, value in topic.configs.items())
-        lines.append(f"  {topic.name}: {partitions}, {topic.value}, columns: {topic.columns}{configs}")
-    for number, stage in enumerate(plan.stages, 1):
-        after = f" (after {', '.join(stage.after)})" if stage.after else ""
-        lines.append(f"stage {number}: {stage.name}{after}")
-        for source in stage.reads:
-            most = "the whole backlog at once" if source.limit is None else f"at most {source.limit} a batch"
-            named = f" as {source.name}" if source.name != source.target else ""
-            lines.append(f"  reads    {source.kind} {source.target}{named} from {source.start}, {most}")
-            if source.watermark:
-                lines.append(f"           watermark {source.watermark}")
-        lines.append(f"  through  {stage.transform}" + (f" with {', '.join(stage.tables)}" if stage.tables else ""))
-        lines += [f"  expects  {expectation}" for expectation in stage.expectations]
-        for sink in stage.writes:
-            key = f", key {sink.key}" if sink.key else ""
-            by = f", by {', '.join(sink.partition_by)}" if sink.partition_by else ""
-            how = "" if sink.how == "append" else f", {sink.how}"
-            lines.append(f"  writes   {sink.kind} {sink.target}{key}{by}{how}, {sink.guarantee}")
-        lines.append(f"  refuses  to {', '.join(stage.dead_letters)}")
-        lines.append(f"  keeps    {stage.checkpoint}")
-    lines += [f"note: {text}" for text in plan.notes]
-    return "\n".join(lines) + "\n"

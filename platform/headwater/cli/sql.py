@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.cli.errors import EXIT_FAILED, CliError
-from headwater.cli.options import bootstrap_servers_option, key_values, servers
+from headwater.cli.options import client_options, client_security, command_config, key_values, servers, settings
 from headwater.cli.output import note
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from pipelines.brokers import Brokers
     from pipelines.spec import Loaded
 
 TABLE_ROWS_MAX = 1_000  # a table is for people; json and csv give every row
@@ -27,7 +28,7 @@ CELL_WIDTH_MAX = 60
 
 @click.command("sql", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-e", "--execute", "query", required=True, metavar="SQL", help="The query.")
-@bootstrap_servers_option
+@client_options
 @click.option(
     "--pipeline", "file", type=click.Path(), help="A pipeline: its topics get typed columns, its tables names."
 )
@@ -50,6 +51,7 @@ def sql(
     followed by _delta when a topic has that name.
     """
     from headwater.cli.pipeline import load, require_java, told
+    from pipelines.brokers import brokers
     from pipelines.session import close_session, open_session
     from pipelines.sql import views
 
@@ -61,9 +63,12 @@ def sql(
         loaded = load(file, assignments, existing) if file else None
         if loaded is not None:
             tables = views.delta_views(loaded) | tables
-        spark = open_session("headwater sql", os.path.join(folder, "spark.log"))
+        conf = {"spark.master": settings().spark_master}
+        spark = open_session("headwater sql", os.path.join(folder, "spark.log"), conf)
         try:
-            missing = register(spark, where, views.topics_to_show(query, existing), loaded, tables)
+            missing = register(
+                spark, brokers(where, command_config()), views.topics_to_show(query, existing), loaded, tables
+            )
             for name in sorted(views.topics_to_show(query, missing)):
                 note(f"{name}: there is no Delta table at {tables[name]} yet")
             show(run(spark, query, sorted(existing), sorted(tables)), output)
@@ -79,12 +84,12 @@ def topics_of(bootstrap_servers: str, query: str) -> frozenset[str]:
     named, fault = tables_named(query)
     if not named and not fault:
         return frozenset()
-    return frozenset(topic.name for topic in TopicAdmin(bootstrap_servers).list_topics())
+    return frozenset(topic.name for topic in TopicAdmin(bootstrap_servers, security=client_security()).list_topics())
 
 
 def register(
     spark: SparkSession,
-    bootstrap_servers: str,
+    bootstrap_servers: Brokers,
     topics: frozenset[str],
     loaded: Loaded | None,
     tables: Mapping[str, str],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ def produce(
     topic: str,
     records: Iterable[tuple[bytes | None, bytes]],
     on_progress: Callable[[int], None],
+    security: Mapping[str, str] | None = None,
 ) -> int:
     """Produce records in order, idempotently; returns how many were acknowledged. Raises ProduceFailed.
 
@@ -41,6 +42,7 @@ def produce(
 
     producer = Producer(
         {
+            **(security or {}),
             "bootstrap.servers": bootstrap_servers,
             "enable.idempotence": True,
             "partitioner": "murmur2_random",

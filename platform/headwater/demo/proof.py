@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pipelines.brokers import Brokers
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -33,7 +35,7 @@ class Evidence:
 
 def gather(
     spark: SparkSession,
-    bootstrap_servers: str,
+    bootstrap_servers: Brokers,
     table: str,
     topic: str,
     offsets: Sequence[tuple[int, int, int]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from api.topic_admin import TopicAdmin
+    from pipelines.brokers import Brokers
     from pipelines.spec import Loaded
 
 SOURCE = "flights"
@@ -71,18 +73,28 @@ def load_pipeline(folders: Folders, data: str) -> Loaded:
     return load(conf_file("pipelines", "flights.yaml"), {"data": data, "lake": folders.lake})
 
 
-def run(bootstrap_servers: str, folders: Folders, data: str, show: Show) -> bool:
-    """Run the demo against a broker; returns whether the proof stands. The Spark session ends with it."""
+def run(
+    bootstrap_servers: str,
+    folders: Folders,
+    data: str,
+    show: Show,
+    command_config: str = "",
+    security: Mapping[str, str] | None = None,
+) -> bool:
+    """Run the demo against a broker; returns whether the proof stands. The Spark session ends with it.
+
+    `command_config` is the path of the file that says how to connect, `security` what it says.
+    """
     from api.topic_admin import TopicAdmin
     from headwater.cli.pipeline import run_until_signal, topics_creator
     from pipelines.runner import Runner, RunOptions
     from pipelines.session import close_session, running_session
 
     loaded = load_pipeline(folders, data)
-    admin = TopicAdmin(bootstrap_servers)
-    options = RunOptions(bootstrap_servers, folders.state)
+    admin = TopicAdmin(bootstrap_servers, security=security)
+    options = RunOptions(bootstrap_servers, folders.state, command_config=command_config)
     ensure = topics_creator(admin)
-    _produce(admin, bootstrap_servers, loaded, data, show)
+    _produce(admin, security or {}, loaded, data, show)
     show.line("running conf/pipelines/flights.yaml: clean, delays, rising (starting Spark takes a few seconds)")
     with show.stages(flights.FLIGHTS) as on_progress:
         result = run_until_signal(Runner(loaded, options, ensure, on_progress), show.spark_is_up)
@@ -93,13 +105,13 @@ def run(bootstrap_servers: str, folders: Folders, data: str, show: Show) -> bool
             raise CliError("demo", "stopped before its end", exit_code=EXIT_INTERRUPTED)
         show.line("the pipeline has run")
         late_rows = sum(totals.late_rows for totals in result.totals.values())
-        _queries(spark, bootstrap_servers, loaded)
-        return _prove(spark, bootstrap_servers, folders, admin, late_rows)
+        _queries(spark, options.brokers, loaded)
+        return _prove(spark, options.brokers, folders, admin, late_rows)
     finally:
         close_session()
 
 
-def _produce(admin: TopicAdmin, bootstrap_servers: str, loaded: Loaded, data: str, show: Show) -> None:
+def _produce(admin: TopicAdmin, security: Mapping[str, str], loaded: Loaded, data: str, show: Show) -> None:
     """Fill the source topic, once: a data folder of an earlier demo has its records already."""
     from headwater.cli.pipeline import topics_creator
     from pipelines.plan import make_plan
@@ -117,13 +129,13 @@ def _produce(admin: TopicAdmin, bootstrap_servers: str, loaded: Loaded, data: st
     records = flights.records(flights.flights_table(data))
     try:
         with show.produced(flights.FLIGHTS) as on_progress:
-            count = produce.produce(bootstrap_servers, SOURCE, records, on_progress)
+            count = produce.produce(admin.bootstrap_servers, SOURCE, records, on_progress, security)
     except produce.ProduceFailed as error:
         raise CliError("demo", str(error), exit_code=EXIT_FAILED) from None
     show.line(f"{count:,} records acknowledged")
 
 
-def _queries(spark: SparkSession, bootstrap_servers: str, loaded: Loaded) -> None:
+def _queries(spark: SparkSession, bootstrap_servers: Brokers, loaded: Loaded) -> None:
     from headwater.cli.sql import print_table
     from headwater.cli.sql import register as register_views
     from pipelines.sql import views
@@ -135,7 +147,9 @@ def _queries(spark: SparkSession, bootstrap_servers: str, loaded: Loaded) -> Non
         print_table(frame.columns, [tuple(row) for row in frame.collect()], title)
 
 
-def _prove(spark: SparkSession, bootstrap_servers: str, folders: Folders, admin: TopicAdmin, late_rows: int) -> bool:
+def _prove(
+    spark: SparkSession, bootstrap_servers: Brokers, folders: Folders, admin: TopicAdmin, late_rows: int
+) -> bool:
     from headwater.cli.sql import print_table
 
     offsets = [(o.partition, o.earliest, o.latest) for o in admin.offsets(SOURCE)]

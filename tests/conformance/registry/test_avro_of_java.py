@@ -13,7 +13,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
 from api.registry.avro.schema import AvroSchema
-from api.registry.errors import InvalidSchemaError
+from pipelines.schemas.errors import InvalidSchemaError
 from tests.avro_schemas import changed, schemas
 from tests.jars import SPARK_JARS, java
 

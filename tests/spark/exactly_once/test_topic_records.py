@@ -11,6 +11,7 @@ import pytest
 from pipelines import columns
 from pipelines.sinks import topic as topic_sink
 from pipelines.spec import TopicSink
+from pipelines.topic_encoding import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +32,7 @@ def test_key_value_headers_timestamp_and_tombstones_are_expressions(retrying_spa
         timestamp="at",
         tombstone_when="gone",
     )
-    made = topic_sink.records(rows, sink, "json")
+    made = topic_sink.records(rows, sink, plain("json"))
     assert made.columns == ["key", "value", "headers", "timestamp_ms"]
     got = {bytes(row.key): row for row in made.collect()}
     at_ms = int(dt.datetime(2026, 1, 1, 0, 0, 1, tzinfo=dt.UTC).timestamp() * 1000)

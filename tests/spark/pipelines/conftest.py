@@ -18,9 +18,12 @@ from pipelines.pipeline_file import load
 from pipelines.runner import Runner, RunOptions, RunResult
 from pipelines.session import close_session, open_session
 from tests.conftest import BrokerProcess
+from tests.spark.registry_process import registry, schemas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["registry", "schemas"]
 
 READ_S = 60
 CONTINUOUS_S = 240
@@ -72,7 +75,8 @@ class Lab:
         path = self.write("pipeline.yaml", text.replace("@", self.prefix))
         existing = frozenset(topic.name for topic in self.admin.list_topics())
         loaded = load(str(path), more.pop("variables", {}), existing, environ=more.pop("environ", {}))
-        options = RunOptions(self.servers, str(self.folder / "state"), available_now, tuple(stages))
+        state, reset = str(self.folder / "state"), tuple(more.pop("reset", ()))
+        options = RunOptions(self.servers, state, available_now, tuple(stages), reset=reset)
         return Runner(loaded, options, topics_creator(self.admin), **more)
 
     def run(self, text: str, **more: Any) -> RunResult:
@@ -166,6 +170,12 @@ def _bytes(value: Any) -> bytes | None:
 @pytest.fixture
 def lab(delta_spark: SparkSession, headwater_broker: BrokerProcess, tmp_path: Path) -> Lab:
     return Lab(delta_spark, headwater_broker.address, tmp_path)
+
+
+@pytest.fixture
+def lab_on(delta_spark: SparkSession, tmp_path: Path) -> Callable[[str], Lab]:
+    """A lab on a broker of one's own."""
+    return lambda servers: Lab(delta_spark, servers, tmp_path)
 
 
 @pytest.fixture

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import record_subject_name_strategy
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from headwater.demo.files import conf_file
 
@@ -20,9 +24,9 @@ def example(lab: Any) -> Iterator[Any]:
     shutil.copytree(Path(conf_file("pipelines", "schemas", "flight.json")).parent, lab.folder / "schemas")
     before = {topic.name for topic in lab.admin.list_topics()}
 
-    def run(name: str) -> None:
+    def run(name: str, **more: str) -> None:
         text = Path(conf_file("pipelines", f"{name}.yaml")).read_text()
-        places = {"lake": str(lab.folder / "lake"), "data": str(lab.folder)}
+        places = {"lake": str(lab.folder / "lake"), "data": str(lab.folder), **more}
         lab.run(text, variables={name: path for name, path in places.items() if f"${{{name}}}" in text})
 
     yield run
@@ -73,9 +77,14 @@ def test_changes_of_a_database_become_tables_topics_and_a_history(lab: Any, exam
     assert letter.headers["headwater.expectation"] == b"known_customer"
 
 
-def test_activity_becomes_sessions_and_conversions(lab: Any, example: Any) -> None:
-    def event(kind: str, number: str, user: str, at: str, **fields: Any) -> tuple[str, Any, Any]:
-        return user, {"id": number, "user": user, "at": f"2026-01-01T{at}Z", **fields}, [("type", kind.encode())]
+def test_activity_becomes_sessions_and_conversions(lab: Any, example: Any, registry: Any, schemas: Any) -> None:
+    def event(kind: str, number: str, user: str, at: str, **fields: Any) -> tuple[str, bytes]:
+        schema = (lab.folder / "schemas" / f"{kind}.avsc").read_text()
+        conf = {"subject.name.strategy": record_subject_name_strategy}
+        moment = dt.datetime.fromisoformat(f"2026-01-01T{at}+00:00")
+        context = SerializationContext("activity", MessageField.VALUE)
+        record = {"id": number, "user": user, "at": moment, **fields}
+        return user, AvroSerializer(schemas, schema, conf=conf)(record, context)
 
     lab.produce("activity", [
         event("page_view", "v1", "ann", "10:00:00", page="/"), event("page_view", "v1", "ann", "10:00:00", page="/"),
@@ -84,7 +93,7 @@ def test_activity_becomes_sessions_and_conversions(lab: Any, example: Any) -> No
         event("purchase", "p1", "ann", "10:30:00", amount=80.0),
         event("page_view", "v3", "bob", "23:00:00", page="/"),
     ], partitions=6)  # fmt: skip
-    example("activity")
+    example("activity", registry=registry.url)
     assert len(lab.delta("lake/activity", "_event")) == 6
     (session,) = lab.values("sessions")
     assert (session["user"], session["pages"], session["ended"]) == ("ann", 2, "2026-01-01T10:50:00.000Z")

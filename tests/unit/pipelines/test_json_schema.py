@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.formats.json_schema import NESTING_MAX, parse
+from pipelines.formats.json_schema import NESTING_MAX, ValueSchema, parse
 
 
 def schema(properties: object, **more: object) -> str:
@@ -53,7 +53,7 @@ def test_required_fields_that_may_be_null_are_not_required() -> None:
         ('{"type": "object"}', "an object needs properties"),
         (schema({"a": {"type": "tuple"}}), r"\$\.a: unknown type 'tuple'"),
         (schema({"a": {"type": ["string", "integer"]}}), r"\$\.a: needs one type"),
-        (schema({"a": {"$ref": "#/x"}}), r"\$\.a: needs one type"),
+        (schema({"a": {"$ref": "#/x"}}), r"\$\.a: #/x is nothing in the schema"),
         (schema({"a": 1}), r"\$\.a: expected an object"),
         (schema({"a": {"type": "array", "items": {"type": "x"}}}), r"\$\.a\[\]: unknown type"),
         (schema({"a": {"type": "string"}, "A": {"type": "string"}}), "differ by case only"),
@@ -73,3 +73,30 @@ def test_deep_schemas_are_refused() -> None:
         deep = {"type": "array", "items": deep}
     with pytest.raises(ValueError, match="nested deeper"):
         parse(schema({"a": deep}))
+
+
+def test_references_within_the_schema_and_alternatives_to_null_are_followed() -> None:
+    text = json.dumps({
+        "type": "object", "required": ["a", "b"],
+        "properties": {
+            "a": {"$ref": "#/$defs/name"}, "b": {"oneOf": [{"type": "null"}, {"$ref": "#/$defs/name"}]},
+            "c": {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
+        },
+        "$defs": {"name": {"type": "string"}},
+    })  # fmt: skip
+    assert parse(text) == ValueSchema("`a` STRING, `b` STRING, `c` ARRAY<BIGINT>", ("a",))
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ({"$ref": "#/$defs/no"}, r"\$\.a: #/\$defs/no is nothing in the schema"),
+        ({"$ref": "other.json"}, "other.json is nothing in the schema"),
+        ({"$ref": "#/properties/a"}, "lead in a circle"),
+        ({"$ref": "#"}, "nested deeper"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "has 2 alternatives"),
+    ],
+)
+def test_references_and_alternatives_that_are_no_column_are_refused(part: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse(json.dumps({"type": "object", "properties": {"a": part}}))

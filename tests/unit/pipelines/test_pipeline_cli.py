@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 
 import pytest
 
 from headwater.cli.main import main
+from pipelines.deployment import Deployment
+from pipelines.pipeline_file import load
+from pipelines.stage_state import StageState, State
 
 
 @pytest.fixture
@@ -16,18 +20,134 @@ def pipeline_file(tmp_path: Path, correct: str) -> Path:
     return path
 
 
-def test_validate_prints_the_plan(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_says_that_a_pipeline_is_correct(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "validate", str(pipeline_file)]) == 0
+    assert capsys.readouterr().out == f"{pipeline_file} is a correct pipeline: orders, with the stages clean, totals\n"
+    assert main(["pipeline", "validate", str(pipeline_file), "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["pipeline"], found["stages"], found["warnings"]) == ("orders", ["clean", "totals"], [])
+
+
+def test_plan_prints_what_a_run_would_do(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "plan", str(pipeline_file), "--state", str(pipeline_file.parent)]) == 0
     out = capsys.readouterr().out
     assert "stage 2: totals (after clean)" in out
     assert "readers of theirs need isolation.level=read_committed" in out
+    assert "changes since" not in out, "it has never run"
 
 
-def test_validate_prints_the_plan_as_json(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pipeline", "validate", str(pipeline_file), "-o", "json"]) == 0
+def test_plan_prints_it_as_json(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "plan", str(pipeline_file), "--state", str(pipeline_file.parent), "-o", "json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert [stage["name"] for stage in plan["stages"]] == ["clean", "totals"]
     assert plan["warnings"] == []
+    assert plan["deployed"] == {}
+    assert [(each["stage"], each["effect"]) for each in plan["changes"]] == [
+        ("clean", "new state"),
+        ("totals", "new state"),
+    ]
+
+
+def deploy(file: Path, stage: str, batch: int = 3) -> None:
+    """Leave behind what a run of a stage does."""
+    deployment = Deployment(load(str(file)), str(file.parent / "state"))
+    folder = deployment.stage(stage)
+    for name in ("offsets", "commits"):
+        Path(folder.checkpoint, name).mkdir(parents=True)
+        text = 'v1\n{"batchWatermarkMs":0,"conf":{}}\n{"orders":{"0":7}}' if name == "offsets" else "v1\n{}"
+        Path(folder.checkpoint, name, str(batch)).write_text(text)
+    (file.parent / "state" / "orders" / "lock").write_text("1\n")
+    deployment.changed(StageState("orders", stage, since_ms=0, state=State.RUNNING), None)
+
+
+def test_plan_tells_what_has_changed_since_a_stage_was_run(
+    pipeline_file: Path, correct: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deploy(pipeline_file, "clean")
+    state = ["--state", str(pipeline_file.parent / "state")]
+    assert main(["pipeline", "plan", str(pipeline_file), *state]) == 0
+    out = capsys.readouterr().out
+    assert "  clean: none; it goes on after micro-batch 3\n" in out
+    assert "  totals: new state: new stage: it has no checkpoint and starts with orders_clean from earliest\n" in out
+
+    pipeline_file.write_text(
+        correct.replace("{topic: orders}", "{topic: orders_old, as: orders}").replace(
+            "  orders: {", "  orders_old: {value: string}\n  orders: {"
+        )
+    )
+    assert main(["pipeline", "plan", str(pipeline_file), *state]) == 0
+    assert "clean: needs reset: other input: the checkpoint holds the place in topic 'orders', not in topic" in (
+        capsys.readouterr().out
+    )
+
+
+def test_init_writes_a_pipeline_that_is_correct_and_overwrites_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "My shop"
+    assert main(["pipeline", "init", str(folder)]) == 0
+    assert main(["pipeline", "validate", str(folder / "pipeline.yaml")]) == 0
+    captured = capsys.readouterr()
+    assert "is a correct pipeline: my_shop, with the stages clean, sales" in captured.out
+    assert "warning" not in captured.err
+    (folder / "pipeline.yaml").write_text("mine")
+    (folder / "schemas" / "order.json").unlink()
+    assert main(["pipeline", "init", str(folder)]) == 2
+    assert (folder / "pipeline.yaml").read_text() == "mine"
+    assert not (folder / "schemas" / "order.json").exists(), "nothing is written beside it"
+    assert main(["pipeline", "init", str(tmp_path / "other"), "--name", "no name"]) == 2
+
+
+def test_status_tells_of_a_pipeline_that_does_not_run_without_a_broker(
+    pipeline_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deploy(pipeline_file, "clean")
+    Deployment(load(str(pipeline_file)), str(pipeline_file.parent / "state")).stage("clean").note_error("no disk", 5.0)
+    state = ["--state", str(pipeline_file.parent / "state"), "-b", "127.0.0.1:1"]
+    for named in ([], ["orders"], [str(pipeline_file)]):
+        assert main(["pipeline", "status", *named, *state]) == 0
+        captured = capsys.readouterr()
+        assert captured.out.startswith("orders does not run\n")
+        assert "clean: failed at 1970-01-01T00:00:05.000+00:00: no disk" in captured.out
+        assert "the lag is not known" in captured.err
+    assert main(["pipeline", "status", "orders", *state, "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["alive"], found["process"]) == (False, None)
+    [stage] = found["stages"]
+    assert (stage["batch"], stage["offsets"], stage["lag"]) == (3, {"orders": {"0": 7}}, None)
+
+
+def test_status_of_what_has_never_run_says_what_has(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deploy(pipeline_file, "clean")
+    arguments = ["--state", str(pipeline_file.parent / "state"), "-b", "127.0.0.1:1"]
+    assert main(["pipeline", "status", "ordres", *arguments]) == 2
+    assert "(those that have: orders)" in capsys.readouterr().err
+    assert main(["pipeline", "status", "no/name", *arguments]) == 2
+
+
+def test_stop_has_nothing_to_do_where_nothing_runs(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The process id in the lock is that of a run before: it must get no signal."""
+    deploy(pipeline_file, "clean")
+    assert main(["pipeline", "stop", "orders", "--state", str(pipeline_file.parent / "state")]) == 0
+    assert capsys.readouterr().err == "orders does not run\n"
+
+
+def test_stop_signals_no_process_that_does_not_hold_the_lock(
+    pipeline_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deploy(pipeline_file, "clean")
+    with open(pipeline_file.parent / "state" / "orders" / "lock", "r+", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(["pipeline", "stop", "orders", "--state", str(pipeline_file.parent / "state")]) == 1
+    assert "its process cannot be told" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["soon", "17", "{}"])
+def test_a_replay_from_no_place_is_exit_code_2(
+    pipeline_file: Path, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pipeline", "replay", str(pipeline_file), "--from", place, "-b", "127.0.0.1:1"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_mistakes_are_lines_on_stderr_and_exit_code_2(

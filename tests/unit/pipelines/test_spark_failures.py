@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from pipelines import session
 from pipelines.session import start_failure
 from pipelines.spark_errors import first_line
-from pipelines.stage_query import checkpoint_topics
 
 GATEWAY = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
 
@@ -52,21 +49,3 @@ def test_a_failed_query_is_told_by_its_cause_not_by_its_identifier() -> None:
         '  File "x.py", line 1\npipelines.datasource.errors.DataLossError: t-0 is gone\n'
     )
     assert first_line(FakeStreamingQueryException("Identifier: p.s [id = 1]", cause)) == "t-0 is gone"
-
-
-@pytest.mark.parametrize(
-    ("files", "topics"),
-    [
-        ({}, set()),
-        ({"0": 'v1\n{}\n{"a": {"0": 1}}', "10": 'v1\n{}\n{"b": {"0": 1}}', "9": 'v1\n{}\n{"a": {}}'}, {"b"}),
-        ({"0": ""}, set()),
-        ({"0": "v1\n-"}, set()),
-        ({".0.crc": "x"}, set()),
-    ],
-)
-def test_a_checkpoint_says_which_topics_it_has_read(tmp_path: Path, files: dict[str, str], topics: set[str]) -> None:
-    assert checkpoint_topics(str(tmp_path)) == set()
-    (tmp_path / "offsets").mkdir()
-    for name, text in files.items():
-        (tmp_path / "offsets" / name).write_text(text)
-    assert checkpoint_topics(str(tmp_path)) == topics

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from api.registry.errors import InvalidSchemaError
 from api.registry.json_schema.schema import JsonSchema
 from api.registry.parsed import Dependency
+from pipelines.schemas.errors import InvalidSchemaError
 
 
 def parse(schema: Any, **used: Any) -> JsonSchema:

@@ -1,0 +1,98 @@
+"""What a consumer group has committed, read and written by a client that is no member of it.
+
+A reader that keeps its own position (a Spark checkpoint) commits it to a group of its name only so that it can be seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from logtier.client.cluster import ClusterClient, TopicPartition
+from logtier.client.coordinators import GROUP, find_coordinator
+from logtier.client.errors import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+from logtier.client.messages import ApiKey, kio_request
+
+__all__ = ["commit_group_offsets", "committed_group_offsets"]
+
+_NO_OFFSET = -1
+
+
+def commit_group_offsets(
+    cluster: ClusterClient, group: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
+) -> None:
+    """Commits the next offset of each partition for a group without members.
+
+    Partitions that the cluster does not have, since their topic was deleted meanwhile, are left out. Raises BrokerError
+    if the group has members (UNKNOWN_MEMBER_ID), or for a missing right.
+    """
+    if not offsets:
+        return
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        by_topic.setdefault(topic, []).append(
+            {
+                "partition_index": partition,
+                "committed_offset": offset,
+                "committed_leader_epoch": -1,
+                "committed_metadata": metadata,
+            }
+        )
+    values = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+        "topics": tuple({"name": name, "partitions": tuple(parts)} for name, parts in by_topic.items()),
+    }
+
+    def codes(answer: Any) -> list[int]:
+        found = [int(part.error_code) for topic in answer.topics for part in topic.partitions]
+        return [code for code in found if code != UNKNOWN_TOPIC_OR_PARTITION]
+
+    _ask(cluster, group, f"committing the offsets of group {group!r}", ApiKey.OFFSET_COMMIT, values, codes)
+
+
+def committed_group_offsets(cluster: ClusterClient, groups: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
+    """The next offsets that groups have committed; those of an open transaction do not count yet."""
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for group in groups:
+        asked = {"group_id": group, "topics": None, "member_id": None, "member_epoch": -1}
+        values = {"groups": (asked,), "require_stable": False}
+        answer = _ask(
+            cluster, group, f"the offsets of group {group!r}", ApiKey.OFFSET_FETCH, values, lambda a: [_code(a)]
+        )
+        [one] = answer.groups
+        found[group] = {
+            (str(topic.name), int(part.partition_index)): int(part.committed_offset)
+            for topic in one.topics
+            for part in topic.partitions
+            if not part.error_code and part.committed_offset != _NO_OFFSET
+        }
+    return found
+
+
+def _code(answer: Any) -> int:
+    [one] = answer.groups
+    return int(one.error_code)
+
+
+def _ask(
+    cluster: ClusterClient,
+    group: str,
+    what: str,
+    api_key: int,
+    values: Mapping[str, Any],
+    codes_of: Callable[[Any], Sequence[int]],
+) -> Any:
+    """Asks the group's coordinator, which is looked up each time: it is asked seldom, and may have moved."""
+
+    def attempt() -> Any:
+        connection = cluster.connection(find_coordinator(cluster, GROUP, group))
+        answer = connection.call(kio_request(api_key, connection.version(api_key), values))
+        failure = next((code for code in codes_of(answer) if code), 0)
+        if failure:
+            raise broker_error(failure, what)
+        return answer
+
+    return cluster.retry(what, attempt)

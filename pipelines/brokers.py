@@ -1,0 +1,43 @@
+"""Which brokers, and how they are reached. Pure.
+
+Spark shows a source's options in plans, and may show them in logs. What is secret is therefore no option: the data
+source gets the path of a file of Kafka client properties and reads it itself, on the driver.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pipelines.datasource import COMMAND_CONFIG_OPTION
+
+
+@dataclass(frozen=True, slots=True)
+class SecuredBrokers:
+    """Brokers that are reached as a file says (`security.*`, `sasl.*`, `ssl.*`); `command_config` is its path."""
+
+    bootstrap_servers: str
+    command_config: str
+
+
+Brokers: TypeAlias = str | SecuredBrokers
+"""Addresses, `host:port,…`, alone for brokers that are reached in plain text."""
+
+
+def brokers(bootstrap_servers: str, command_config: str = "") -> Brokers:
+    """Brokers by their addresses and the path of a file, '' for none."""
+    if not command_config:
+        return bootstrap_servers
+    return SecuredBrokers(bootstrap_servers, os.path.abspath(command_config))
+
+
+def connection_options(where: Brokers) -> dict[str, str]:
+    """Options of `format("headwater")`.
+
+    >>> connection_options("localhost:9092")
+    {'kafka.bootstrap.servers': 'localhost:9092'}
+    """
+    if isinstance(where, str):
+        return {"kafka.bootstrap.servers": where}
+    return {"kafka.bootstrap.servers": where.bootstrap_servers, COMMAND_CONFIG_OPTION: where.command_config}

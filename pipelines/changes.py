@@ -1,0 +1,404 @@
+"""What a change of a deployed stage means for its checkpoint: it goes on, it starts anew, or it must be reset. Pure.
+
+What Spark itself would refuse, or worse, take without a word (another grouping key of the same type, say), is found by
+comparing records (`pipelines.stage_record`) before anything is touched.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.stage_record import SHUFFLE_PARTITIONS, StageRecord
+
+__all__ = ["Change", "Deployed", "Effect", "changes_of_pipeline", "changes_of_stage"]
+
+
+class Effect(enum.Enum):
+    """What a change asks for."""
+
+    #: The stage goes on from where it is.
+    SAFE = "safe"
+    #: The stage starts where its file says: it has no checkpoint.
+    NEW_STATE = "new state"
+    #: The checkpoint belongs to another stage than this one.
+    NEEDS_RESET = "needs reset"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between a stage as deployed and as the file has it.
+
+    `place` is where it stands, seen from the stage: `("from", 0, "topic")`; empty for the stage as a whole.
+    """
+
+    stage: str
+    effect: Effect
+    what: str
+    reason: str
+    place: tuple[str | int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.effect.value}: {self.what}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """What the state folder knows of a stage. `topics` are those whose offsets its checkpoint holds."""
+
+    has_checkpoint: bool
+    record: StageRecord | None = None
+    topics: frozenset[str] = frozenset()
+
+
+def changes_of_pipeline(stages: Mapping[str, StageRecord], deployed: Mapping[str, Deployed]) -> list[Change]:
+    """Every change, in the order of the file; stages that are no longer in it come last."""
+    found: list[Change] = []
+    gone = {name: state for name, state in deployed.items() if name not in stages}
+    for name, record in stages.items():
+        state = deployed.get(name, Deployed(has_checkpoint=False))
+        if state.has_checkpoint:
+            found += changes_of_stage(name, state, record)
+        else:
+            found.append(_new(name, record, gone))
+    for name, state in gone.items():
+        if state.has_checkpoint:
+            reason = "the stage is not in the file any more; its checkpoint, its topics and its tables stay as they are"
+            found.append(Change(name, Effect.SAFE, "stage removed", reason))
+    return found
+
+
+def _new(name: str, record: StageRecord, gone: Mapping[str, Deployed]) -> Change:
+    starts = ", ".join(f"{each['target']} from {each['start'] or 'its beginning'}" for each in record.inputs)
+    for other, state in gone.items():
+        before = state.record
+        if (
+            before is not None
+            and state.has_checkpoint
+            and (before.inputs, before.steps) == (record.inputs, record.steps)
+        ):
+            reason = (
+                f"it is the stage {other} under another name, and starts anew: {starts}; what {other} has written "
+                f"is written once more. Name it {other} to go on"
+            )
+            return Change(name, Effect.NEW_STATE, "stage renamed", reason)
+    return Change(name, Effect.NEW_STATE, "new stage", f"it has no checkpoint and starts with {starts}")
+
+
+def changes_of_stage(name: str, deployed: Deployed, now: StageRecord) -> list[Change]:
+    """The changes of a stage that has a checkpoint."""
+    before = deployed.record
+    if before is None:
+        return list(_by_topics(name, deployed.topics, now))
+    is_stateful = before.is_stateful if before.is_stateful is not None else bool(before.operators)
+    found = [
+        *_inputs(before, now, is_stateful=is_stateful),
+        *_watermarks(before, now, is_stateful=is_stateful),
+        *_steps(before, now, is_stateful=is_stateful),
+        *_mode(before, now, is_stateful=is_stateful),
+        *_sinks(before, now),
+        *_rest(before, now),
+    ]
+    return [Change(name, effect, what, reason, place) for effect, what, reason, place in found]
+
+
+_Found = tuple[Effect, str, str, tuple[str | int, ...]]
+
+
+def _by_topics(name: str, topics: frozenset[str], now: StageRecord) -> Iterator[Change]:
+    """Of a checkpoint without a record only its topics are known."""
+    read = [each["target"] for each in now.inputs if each["kind"] == "topic"]
+    others = sorted(topics - set(read))
+    if others:
+        instead = f", not '{read[0]}'" if read else ""
+        place = ("from", 0, "topic") if read else ("from", 0)
+        what, reason = "other input", f"the checkpoint of stage {name} has read the topic '{others[0]}'{instead}"
+        yield Change(name, Effect.NEEDS_RESET, what, reason, place)
+
+
+# -- inputs --------------------------------------------------------------------------------------------------------
+
+
+def _inputs(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
+    old = [(each["kind"], each["target"]) for each in before.inputs]
+    new = [(each["kind"], each["target"]) for each in now.inputs]
+    if old != new:
+        if sorted(old) == sorted(new):
+            reason = (
+                "the checkpoint keeps offsets by the place of the input, and would read one by the offsets of another"
+            )
+            yield Effect.NEEDS_RESET, "order of inputs", reason, ("from",)
+            return
+        for position, (kind, target) in enumerate(new):
+            if position >= len(old):
+                reason = f"the checkpoint has no offsets of {kind} '{target}'"
+                yield Effect.NEEDS_RESET, "input added", reason, ("from", position)
+            elif (kind, target) != old[position]:
+                read = f"{old[position][0]} '{old[position][1]}'"
+                reason = f"the checkpoint holds the place in {read}, not in {kind} '{target}'"
+                yield Effect.NEEDS_RESET, "other input", reason, ("from", position, kind)
+        for kind, target in old[len(new) :]:
+            yield Effect.NEEDS_RESET, "input removed", f"the checkpoint holds the place in {kind} '{target}'", ("from",)
+        return
+    if len(now.inputs) > 1 and _places(before) != _places(now):
+        reason = (
+            f"the SQL names its inputs in another order ({', '.join(now.reads)}; it was {', '.join(before.reads)}), "
+            "and the checkpoint keeps offsets in the order in which the query reads them"
+        )
+        yield Effect.NEEDS_RESET, "order of inputs", reason, ("sql",)
+    for position, (was, is_) in enumerate(zip(before.inputs, now.inputs, strict=True)):
+        yield from _input(position, was, is_, is_stateful=is_stateful)
+
+
+def _places(record: StageRecord) -> list[int]:
+    """Positions of the inputs in the order in which the query reads them, whatever their views are called."""
+    names = [each["name"].lower() for each in record.inputs]
+    return [names.index(name) for name in record.reads if name in names]
+
+
+def _input(position: int, was: Mapping[str, Any], now: Mapping[str, Any], *, is_stateful: bool) -> Iterator[_Found]:
+    place: tuple[str | int, ...] = ("from", position)
+    for name in sorted({*was["rows"], *now["rows"]}):
+        old, new = was["rows"].get(name), now["rows"].get(name)
+        if old == new:
+            continue
+        said = f"{name} was {_shown(old)} and is {_shown(new)}"
+        if name in ("changes", "increment"):
+            reason = f"{said}: the checkpoint counts something else"
+            yield Effect.NEEDS_RESET, "how an input is read", reason, (*place, name)
+        elif is_stateful:
+            reason = f"{said}: the state was made of other rows"
+            yield Effect.NEEDS_RESET, "rows of an input", reason, (*place, name)
+        else:
+            yield Effect.SAFE, "rows of an input", f"{said}; rows that come from now on are read so", (*place, name)
+    if was["start"] != now["start"]:
+        reason = "it has no effect: the stage goes on where it is. `headwater pipeline replay` starts it elsewhere"
+        yield Effect.SAFE, "where an input starts", reason, place
+    if was["name"] != now["name"]:
+        yield Effect.SAFE, "name of an input", f"only SQL sees it: {was['name']} is {now['name']} now", place
+    changed = sorted(name for name in {*was["more"], *now["more"]} if was["more"].get(name) != now["more"].get(name))
+    if changed:
+        yield Effect.SAFE, ", ".join(changed), "how the input is read from now on; its place stays", place
+
+
+def _watermarks(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
+    old, new = before.watermarks, now.watermarks
+    if old == new:
+        return
+    if [each["column"] for each in old] != [each["column"] for each in new]:
+        names = [", ".join(each["column"] for each in marks) or "none" for marks in (old, new)]
+        said = f"the watermark was on {names[0]} and is on {names[1]}"
+        if is_stateful:
+            reason = f"{said}: the state is dropped by another time than it was kept by"
+            yield Effect.NEEDS_RESET, "watermark", reason, ("from",)
+        else:
+            yield Effect.SAFE, "watermark", f"{said}; the stage keeps no state", ("from",)
+        return
+    delays = [f"{a['delay']} to {b['delay']}" for a, b in zip(old, new, strict=True) if a["delay"] != b["delay"]]
+    if delays:
+        reason = (
+            f"{'; '.join(delays)}: from now on; a watermark never goes back, and late rows that were dropped stay so"
+        )
+        yield Effect.SAFE, "delay of the watermark", reason, ("from",)
+
+
+# -- steps ---------------------------------------------------------------------------------------------------------
+
+
+def _steps(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
+    old, new = _without(before.operators, "step", "uses"), _without(now.operators, "step", "uses")
+    if old != new and (is_stateful or len(new) > len(old)):
+        if not is_stateful and not old:
+            reason = f"the stage gets state ({_names(new)}), and its checkpoint has none for what was read already"
+            yield Effect.NEEDS_RESET, "state", reason, _step_place(now)
+        else:
+            yield from ((Effect.NEEDS_RESET, *told, _step_place(now)) for told in _operators(old, new))
+        return
+    if before.steps == now.steps:
+        if before.code != now.code:
+            yield Effect.SAFE, "code of a sink", "it gets what comes from now on", ("to",)
+        return
+    if not is_stateful:
+        yield Effect.SAFE, "steps", "the stage keeps no state: rows that come from now on go through the new steps", ()
+        return
+    yield from _stateful_steps(before, now)
+
+
+def _stateful_steps(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
+    """Steps changed around operators that have not."""
+    place = _step_place(now)
+    unknown = [each for each in (*before.steps, *now.steps) if each["kind"] == "sql" and each["outputs"] is None]
+    if unknown or not now.operators:
+        hidden = "SQL that cannot be looked into here" if unknown else "code that keeps state"
+        reason = f"the stage keeps state, and {hidden} has changed: what the state is of cannot be told"
+        yield Effect.NEEDS_RESET, "steps", reason, place
+        return
+    used = {name for each in now.operators for name in each["uses"]}
+    old, new = _feeding(before), _feeding(now)
+    touched = sorted(name for name in used if old.of(name) != new.of(name))
+    if touched:
+        reason = f"the state is of {', '.join(touched)}, which is computed in another way than before"
+        yield Effect.NEEDS_RESET, "columns of the state", reason, place
+        return
+    what = "the state stays: it is of the same keys and functions. What it holds was let in by the steps as they were"
+    if _codes(before) != _codes(now):
+        what += "; code is not looked into, and Spark refuses it if the state's columns no longer fit"
+    yield Effect.SAFE, "steps", what, place
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Columns as SQL makes them; with `*` the others pass as they are."""
+
+    made: Mapping[str, str]
+
+    def of(self, name: str) -> str | None:
+        return self.made.get(name, name if "*" in self.made or not self.made else None)
+
+
+def _feeding(record: StageRecord) -> _Columns:
+    """The columns that the steps before the last one with state make."""
+    last = max(each["step"] for each in record.operators)
+    found: dict[str, str] = {}
+    for step in record.steps[:last]:
+        found |= {name.lower(): text for name, text in (step.get("outputs") or {}).items()}
+    return _Columns(found)
+
+
+def _codes(record: StageRecord) -> list[Any]:
+    return [step.get("code") for step in record.steps]
+
+
+def _operators(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """What is different between two lists of operators, and what that does to the state."""
+    if [each["kind"] for each in old] != [each["kind"] for each in new]:
+        yield "state", f"the state was that of {_names(old)}, and would be that of {_names(new)}"
+        return
+    for was, now in zip(old, new, strict=True):
+        for name in sorted({*was, *now}):
+            if was.get(name) != now.get(name):
+                label, why = _MEANINGS.get((str(now["kind"]), name), (name, "the state was made by what it was"))
+                yield label, f"{_difference(was.get(name), now.get(name))}: {why}"
+
+
+_MEANINGS: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("aggregate", "keys"): ("grouping keys", "the state holds sums of other groups"),
+    ("aggregate", "functions"): ("aggregate functions", "the state has no values of them for what was read already"),
+    ("join", "on"): ("join condition", "the rows in the state are kept by the keys of the join that it was"),
+    ("join", "how"): ("kind of join", "the state does not know which of its rows have found a match"),
+    ("join", "with"): ("sides of a join", "the rows in the state are those of other sides"),
+    ("distinct", "columns"): ("columns of DISTINCT", "the state remembers rows of other columns"),
+    ("subquery", "columns"): ("columns of a subquery", "the state is made of them"),
+    ("deduplicate", "by"): ("columns of deduplicate", "the state remembers other keys"),
+    ("deduplicate", "column"): ("event time of deduplicate", "the state remembers rows by another time"),
+    ("stateful", "by"): ("keys of the processor", "its state is kept by other keys"),
+    ("stateful", "output"): ("output of the processor", "Spark keeps its columns with the state"),
+    ("stateful", "time"): ("time of the processor", "its timers are kept by another time"),
+}
+
+
+def _difference(old: Any, new: Any) -> str:
+    """What changed, in words: of two lists what came and what went."""
+    if isinstance(old, list) and isinstance(new, list):
+        came, went = [x for x in new if x not in old], [x for x in old if x not in new]
+        parts = [f"{', '.join(went)} gone"] if went else []
+        parts += [f"{', '.join(came)} new"] if came else []
+        return ", ".join(parts) or f"their order was {', '.join(old)} and is {', '.join(new)}"
+    return f"{_shown(old)} is {_shown(new)} now"
+
+
+def _without(operators: Sequence[Mapping[str, Any]], *names: str) -> list[dict[str, Any]]:
+    return [{name: value for name, value in each.items() if name not in names} for each in operators]
+
+
+def _names(operators: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(str(each["kind"]) for each in operators if each["kind"] != "subquery") or "nothing"
+
+
+def _step_place(record: StageRecord) -> tuple[str | int, ...]:
+    """Where a stage's steps stand; which of its fields that is, the file knows."""
+    return ("steps",) if record.steps else ()
+
+
+# -- the rest ------------------------------------------------------------------------------------------------------
+
+
+def _mode(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
+    if before.mode == now.mode:
+        return
+    said = f"{before.mode} is {now.mode} now"
+    if is_stateful:
+        reason = f"{said}: the state does not know which of its rows were given out"
+        yield Effect.NEEDS_RESET, "mode", reason, ("mode",)
+    else:
+        yield Effect.SAFE, "mode", f"{said}; without state it makes no difference", ("mode",)
+
+
+def _sinks(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
+    old = {(each["kind"], each["target"]): each for each in before.sinks}
+    new = {(each["kind"], each["target"]): each for each in now.sinks}
+    for position, each in enumerate(now.sinks):
+        key = (each["kind"], each["target"])
+        place = ("to", position)
+        if key not in old:
+            reason = (
+                f"{each['kind']} {each['target']} gets what comes from now on; a replay would fill it with the rest"
+            )
+            yield Effect.SAFE, "sink added", reason, place
+            continue
+        was = old[key]
+        for name in sorted({*was["kept"], *each["kept"]}):
+            if was["kept"].get(name) != each["kept"].get(name):
+                yield Effect.NEEDS_RESET, *_kept(each, name, was["kept"].get(name), each["kept"].get(name)), place
+        changed = sorted(n for n in {*was["more"], *each["more"]} if was["more"].get(n) != each["more"].get(n))
+        at_creation = [name for name in changed if name in ("cluster_by", "properties")]
+        if at_creation:
+            reason = "it has no effect on a table that exists: it is taken when the table is made"
+            yield Effect.SAFE, f"{', '.join(at_creation)} of {each['target']}", reason, place
+        rest = [name for name in changed if name not in at_creation]
+        if rest:
+            reason = "what is written from now on; what is written stays as it is"
+            yield Effect.SAFE, f"{', '.join(rest)} of {each['target']}", reason, place
+    for kind, target in sorted(old.keys() - new.keys()):
+        yield Effect.SAFE, "sink removed", f"{kind} {target} keeps what it has, and gets no more", ("to",)
+
+
+def _kept(sink: Mapping[str, Any], name: str, old: Any, new: Any) -> tuple[str, str]:
+    """Of what an existing table holds to."""
+    what = f"{name.replace('_', ' ')} of {sink['kind']} {sink['target']}"
+    if name == "partition_by":
+        return what, "a table keeps the partitions that it was made with: write to another table, or remove this one"
+    changed = [part for part in ("keys", "sequence", "scd") if (old or {}).get(part) != (new or {}).get(part)]
+    if name == "keys":
+        said = f"keys were {', '.join(old or []) or 'none'} and are {', '.join(new or []) or 'none'}"
+    elif old is None or new is None:
+        said = "its rows were " + ("added, not merged" if old is None else "merged, not added")
+    else:
+        said = ", ".join(f"{part}: {_difference(old.get(part), new.get(part))}" for part in changed)
+    return what, f"{said}: the rows that it holds were written otherwise. Write to another table, or remove this one"
+
+
+def _rest(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
+    if before.expect != now.expect:
+        old, new = {each["name"] for each in before.expect}, {each["name"] for each in now.expect}
+        names = (
+            sorted(old ^ new)
+            or sorted(b["name"] for a, b in zip(before.expect, now.expect, strict=True) if a != b)
+            or ["their order"]
+        )
+        yield Effect.SAFE, f"expectations ({', '.join(names)})", "for rows that come from now on", ("expect",)
+    if before.trigger != now.trigger:
+        reason = f"{_shown(before.trigger)} is {_shown(now.trigger)} now; it says how often, not what"
+        yield Effect.SAFE, "trigger", reason, ("trigger",)
+    partitions = before.shuffle_partitions, now.shuffle_partitions
+    if partitions[0] is not None and partitions[1] is not None and partitions[0] != partitions[1]:
+        reason = f"it has no effect: the checkpoint keeps {partitions[0]}; a stage that is reset takes {partitions[1]}"
+        yield Effect.SAFE, SHUFFLE_PARTITIONS, reason, ()
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)

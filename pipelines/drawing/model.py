@@ -1,0 +1,183 @@
+"""The graph of a pipeline as nodes and edges: sources, topics, stages, tables, sinks. Pure.
+
+What one stage writes and another reads is one node. A node's `id` is made of its kind and its name, so that the same
+file always gives the same graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from pipelines.graph import (
+    Place,
+    dead_letter_topics,
+    place_read,
+    place_written,
+    tables_used,
+    topological_order,
+)
+from pipelines.spec import (
+    DeltaSink,
+    FilesTable,
+    JdbcSource,
+    JdbcTable,
+    Loaded,
+    PythonSink,
+    RateSource,
+    Sink,
+    Source,
+    Stage,
+    TopicTable,
+)
+from pipelines.spec.topics import Topic
+
+Kind: TypeAlias = Literal["topic", "delta", "files", "jdbc", "rate", "function", "stage", "table"]
+
+KIND_NAMES: dict[str, str] = {
+    "topic": "topic",
+    "delta": "Delta table",
+    "files": "files",
+    "jdbc": "database",
+    "rate": "rate",
+    "function": "function",
+    "stage": "stage",
+    "table": "table",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Something that data come from, go through or go to. `details` are short lines about it."""
+
+    id: str
+    kind: Kind
+    name: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Data go from `source` to `target`. `is_aside` marks those of dead letters and of tables."""
+
+    source: str
+    target: str
+    label: str = ""
+    is_aside: bool = False
+
+
+@dataclass(slots=True)
+class Graph:
+    """Nodes in the order of the file, as far as it has one, and edges. No edge stands twice."""
+
+    name: str
+    nodes: list[Node] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+
+    def add(self, node: Node) -> str:
+        """Add a node unless it is there; gives its id."""
+        if all(node.id != other.id for other in self.nodes):
+            self.nodes.append(node)
+        return node.id
+
+    def join(self, edge: Edge) -> None:
+        """Add an edge, unless there is one between the two."""
+        if all((edge.source, edge.target) != (other.source, other.target) for other in self.edges):
+            self.edges.append(edge)
+
+
+def graph_of(loaded: Loaded) -> Graph:
+    """The graph of a checked pipeline."""
+    pipeline = loaded.pipeline
+    found = Graph(pipeline.pipeline)
+    for stage in topological_order(pipeline):
+        inputs = [
+            (found.add(_read(loaded, stage, position, source)), source) for position, source in enumerate(stage.inputs)
+        ]
+        node = found.add(Node(f"stage:{stage.name}", "stage", stage.name, tuple(_stage_details(stage))))
+        for place, source in inputs:
+            found.join(Edge(place, node, source.alias or ""))
+        for name in tables_used(pipeline, stage):
+            found.join(Edge(_table(loaded, found, name), node, is_aside=True))
+        for position, sink in enumerate(stage.to):
+            target = found.add(_written(loaded, stage, position, sink))
+            found.join(Edge(node, target, _how(stage, sink)))
+        for topic in dead_letter_topics(pipeline, stage):
+            if _can_have_letters(stage):
+                target = found.add(_place(loaded, ("topic", topic)))
+                found.join(Edge(node, target, "dead letters", is_aside=True))
+    return found
+
+
+def _can_have_letters(stage: Stage) -> bool:
+    return bool(stage.topic_inputs) or any(e.otherwise == "dead_letter" for e in stage.expect)
+
+
+def _stage_details(stage: Stage) -> Iterator[str]:
+    kinds = [next(iter(type(step).model_fields)) for step in stage.transforms]
+    named = [kind if kind != "each_batch" else next(k for k in type(step).model_fields if k != "each_batch")
+             for kind, step in zip(kinds, stage.transforms, strict=True)]  # fmt: skip
+    if named:
+        yield ", ".join(named)
+    for source in stage.inputs:
+        if source.watermark is not None:
+            yield f"watermark {source.watermark.column}, {source.watermark.delay}"
+    if stage.expect:
+        yield f"expects {', '.join(e.name for e in stage.expect)}"
+
+
+def _read(loaded: Loaded, stage: Stage, position: int, source: Source) -> Node:
+    place = place_read(source)
+    if place is not None:
+        return _place(loaded, place)
+    assert isinstance(source, RateSource | JdbcSource), "everything else is a place"
+    return Node(f"rate:{stage.name}.{position}", "rate", "rate", (f"{getattr(source, 'rate', 0):,} rows/s",))
+
+
+def _written(loaded: Loaded, stage: Stage, position: int, sink: Sink) -> Node:
+    place = place_written(sink)
+    if place is not None:
+        return _place(loaded, place)
+    assert isinstance(sink, PythonSink), "everything else is a place"
+    return Node(f"function:{stage.name}.{position}", "function", sink.python.function, (sink.python.file,))
+
+
+def _place(loaded: Loaded, place: Place) -> Node:
+    kind, name = place
+    if kind == "topic":
+        return Node(f"topic:{name}", "topic", name, tuple(_topic_details(loaded.pipeline.topics.get(name))))
+    if kind == "jdbc":
+        address, _, table = name.rpartition(" ")
+        return Node(f"jdbc:{name}", "jdbc", table, (address,))
+    last = name.rstrip("/").rpartition("/")[2] or name
+    assert kind in ("delta", "files")
+    return Node(f"{kind}:{name}", "delta" if kind == "delta" else "files", last, (name,) if name != last else ())
+
+
+def _topic_details(declared: Topic | None) -> Iterator[str]:
+    if declared is not None:
+        yield f"{declared.value}, {declared.partitions} partition{'s' if declared.partitions > 1 else ''}"
+
+
+def _table(loaded: Loaded, found: Graph, name: str) -> str:
+    """A table; where a stage writes what it holds, that place stands before it."""
+    table = loaded.pipeline.tables[name]
+    place = place_read(table)
+    detail = ""
+    if isinstance(table, FilesTable):
+        detail = f"{table.format} {table.path}"
+    elif isinstance(table, TopicTable):
+        detail = f"latest of {table.topic}"
+    elif isinstance(table, JdbcTable):
+        detail = table.table or "query"
+    node = found.add(Node(f"table:{name}", "table", name, (detail,) if detail else ()))
+    if place is not None and place[0] in ("topic", "delta"):
+        found.join(Edge(found.add(_place(loaded, place)), node, is_aside=True))
+    return node
+
+
+def _how(stage: Stage, sink: Sink) -> str:
+    if isinstance(sink, DeltaSink) and sink.merge is not None:
+        return "merge" if sink.merge.scd == 1 else "history"
+    return "" if stage.mode == "append" else stage.mode

@@ -1,0 +1,30 @@
+"""Avro values: a writer's schema resolved to a reader's as a program, which compiled loops run over Arrow's memory.
+
+`columns` says which columns a schema has, `reading` and `writing` make programs, `decode_kernel` and `encode_kernel`
+run them, `arrays` and `flat` are Arrow's arrays as the kernels have them, `container` reads files.
+"""
+
+from __future__ import annotations
+
+
+def warm() -> None:
+    """Compile the kernels, or load them from numba's cache, so that Spark's workers find them there."""
+    import pyarrow as pa
+
+    from pipelines.formats.avro.decoder import AvroDecoder
+    from pipelines.formats.avro.encoder import AvroEncoder
+    from pipelines.formats.framing import frames
+    from pipelines.registry_client import AVRO, RegisteredSchema
+
+    schema = RegisteredSchema(AVRO, '{"type": "record", "name": "r", "fields": [{"name": "n", "type": "string"}]}')
+    written = AvroEncoder(schema).encode(pa.array([{"n": "x"}]), 1)
+
+    class _One:
+        def schema(self, schema_id: int) -> RegisteredSchema:  # noqa: ARG002 - there is one
+            return schema
+
+        def subjects(self, schema_id: int) -> list[str]:  # noqa: ARG002
+            return []
+
+    found = AvroDecoder(schema, _One()).decode(frames(written))
+    assert found.values.to_pylist() == [{"n": "x"}]

@@ -1,0 +1,127 @@
+"""`value: avro` and `value: protobuf` as frames of Spark: what workers do is `framed_tasks`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pipelines import columns
+from pipelines.formats.fitting import fitted
+from pipelines.formats.origin import origin, records_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+    from pipelines.formats.framed_tasks import Reader, Writer
+
+
+def spark_type(kind: Any) -> DataType:
+    """Arrow's type as Spark's."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return from_arrow_type(kind, prefer_timestamp_ntz=True)
+
+
+def value_columns(reader: Reader) -> StructType:
+    """The columns of values: a record's fields, or one named as the part. Raises ValueError."""
+    from pyspark.sql.types import StructType
+
+    from pipelines.formats.framed_tasks import new_decoder
+
+    found = spark_type(new_decoder(reader, None).type)
+    return found if isinstance(found, StructType) else StructType().add(reader.part, found)
+
+
+def decode(records: DataFrame, reader: Reader, schema: StructType) -> DataFrame:
+    """Records to the value's columns, ORIGIN and ERROR."""
+    from pipelines.formats.framed_tasks import decoded
+
+    names = schema.fieldNames()
+    return records.select(*origin()).mapInArrow(partial(decoded, reader, names), _whole(list(schema.fields)))
+
+
+def undecoded(records: DataFrame, schema: StructType) -> DataFrame:
+    """The columns of decoded records without their values: tests of stages have rows of their own, and no registry."""
+    from pyspark.sql import functions as f
+
+    values = [f.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
+    return records.select(*values, *origin(), f.lit(None).cast("string").alias(columns.ERROR))
+
+
+def decode_events(
+    records: DataFrame, readers: Mapping[str, Reader], schemas: Mapping[str, StructType], only: str | None, kind: Any
+) -> DataFrame:
+    """Records of several types to their columns, as `events` has them. `kind` is the column of a header, or None."""
+    from pyspark.sql.types import StringType, StructField
+
+    from pipelines.formats.framed_tasks import decoded_events
+
+    taken = [*origin(), *([] if kind is None else [kind.alias(columns.EVENT)])]
+    if only is not None:
+        fields = list(schemas[only].fields)
+    else:
+        structs = [StructField(name, schema) for name, schema in schemas.items()]
+        fields = [StructField(columns.EVENT, StringType()), *structs]
+    return records.select(*taken).mapInArrow(partial(decoded_events, dict(readers), only), _whole(fields))
+
+
+def with_key(decoded: DataFrame, reader: Reader) -> DataFrame:
+    """Decoded records with the column `key`."""
+    from pyspark.sql.types import StructType
+
+    from pipelines.formats.framed_tasks import new_decoder, with_key
+
+    schema = StructType(list(decoded.schema.fields)).add("key", spark_type(new_decoder(reader, None).type))
+    return decoded.mapInArrow(partial(with_key, reader), schema)
+
+
+def encode(value: Column, writer: Writer, schema_id: int) -> Column:
+    """Rows, a column of the writer's row type, as framed values."""
+    from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined] # its stub does not know it
+    from pyspark.sql.types import BinaryType
+
+    from pipelines.formats.framed_tasks import Encode
+
+    made: Column = arrow_udf(Encode(writer, schema_id).run, BinaryType())(value)
+    return made
+
+
+def row_of(rows: DataFrame, writer: Writer) -> Column:
+    """All data columns of some rows as what the writer takes. Raises ValueError."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    wanted = spark_type(row_type(writer))
+    if not isinstance(wanted, StructType):
+        return fitted(f.col(writer.part), _column_type(rows, writer.part), wanted, writer.part)
+    names = [name for name in rows.columns if name not in columns.RESERVED]
+    have = StructType([rows.schema[name] for name in names])
+    return fitted(f.struct(*(f.col(f"`{name}`") for name in names)), have, wanted, "", is_present=True)
+
+
+def row_type(writer: Writer) -> Any:
+    """The Arrow type of the rows that a writer takes. Raises ValueError."""
+    if writer.format == "avro":
+        from pipelines.formats.avro import encoder
+
+        return encoder.row_type(writer.schema)
+    from pipelines.formats.protobuf import encoder as protobuf
+
+    return protobuf.row_type(writer.schema, writer.message)
+
+
+def _column_type(rows: DataFrame, name: str) -> DataType:
+    if name not in rows.columns:
+        raise ValueError(f"the rows have no column {name}")
+    return rows.schema[name].dataType
+
+
+def _whole(fields: list[Any]) -> StructType:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    by_name = records_schema()
+    names = ("topic", "partition", "offset", "timestamp", "key", "value")
+    own = [StructField(alias, by_name[name].dataType) for name, alias in zip(names, columns.ORIGIN, strict=True)]
+    return StructType([*fields, *own, StructField(columns.ERROR, StringType())])

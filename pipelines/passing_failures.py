@@ -1,0 +1,104 @@
+"""Whether a failure may pass by itself: a broker, a network, an executor, a database that is away; a conflict. Pure.
+
+Whatever is not known to pass counts as a mistake of the pipeline's: a function that raises, a column that is not there,
+records that are gone, an expectation that says `fail`. Trying again would repeat it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from logtier.client.errors import (
+    AbortableTransactionError,
+    BrokerConnectionError,
+    BrokerError,
+    ClientError,
+    DeliveryTimeoutError,
+    ProducerFencedError,
+    RequestTimeoutError,
+    is_retriable,
+)
+from pipelines.errors import PipelineError
+
+__all__ = ["may_pass"]
+
+_CAUSES_MAX: Final = 20
+
+# What our own code says in a process of Spark's, of which only the text arrives.
+_OURS: Final = re.compile(
+    r"logtier\.client\.errors\.(?:BrokerConnectionError|RequestTimeoutError|DeliveryTimeoutError)\b"
+    r"|no broker answers at |the schema registry does not answer: "
+)
+_OURS_LASTING: Final = re.compile(
+    r"pipelines\.datasource\.errors\.(?:OptionError|DataLossError)\b"
+    r"|logtier\.client\.errors\.(?:AuthenticationError|ProducerFencedError|UnsupportedVersionError)\b"
+)
+_ANSWERED: Final = re.compile(r"the broker answered [A-Z_]+ \((\d{1,5})\)")
+
+# Names of the JVM's exceptions, and what Spark says of executors and of its Python workers.
+_JVM: Final = re.compile(
+    r"java\.net\.(?:Connect|Socket|SocketTimeout|UnknownHost|NoRouteToHost)Exception"
+    r"|java\.nio\.channels\.ClosedChannelException"
+    r"|java\.util\.concurrent\.TimeoutException"
+    r"|java\.sql\.SQL(?:Transient|Recoverable|NonTransientConnection|Timeout)\w*Exception"
+    r"|org\.apache\.hadoop\.ipc\.(?:Standby|Retriable)Exception|SafeModeException"
+    r"|ExecutorLostFailure|ExecutorDeadException|FetchFailed|Could not find CoarseGrainedScheduler"
+    r"|Python worker exited unexpectedly|Python worker failed to connect back"
+    r"|Concurrent(?:Append|DeleteRead|DeleteDelete|Transaction|Write)Exception"
+    r"|(?:MetadataChanged|ProtocolChanged)Exception|\bDELTA_CONCURRENT_\w+"
+    r"|No space left on device"
+)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether it is worth trying again what ended with this error.
+
+    >>> may_pass(BrokerConnectionError("no broker answers at b:1")), may_pass(ValueError("x"))
+    (True, False)
+    >>> may_pass(Exception("Job aborted: ExecutorLostFailure (executor 3 exited)"))
+    True
+    """
+    for each in _chain(error):
+        if isinstance(each, PipelineError):
+            return False
+        if isinstance(each, ClientError):
+            return _client_error_may_pass(each)
+        if isinstance(each, ConnectionError | TimeoutError):
+            return True
+        told = _text_tells(str(each))
+        if told is not None:
+            return told
+    return False
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what caused it, as Python and as Spark keep it."""
+    each: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if each is None:
+            return
+        yield each
+        cause = each.__cause__ or getattr(each, "_cause", None)
+        each = cause if isinstance(cause, BaseException) else None
+
+
+def _client_error_may_pass(error: ClientError) -> bool:
+    if isinstance(error, ProducerFencedError):
+        return False  # another run has the stage: taking it back would begin a fight
+    if isinstance(error, AbortableTransactionError):
+        return True
+    if isinstance(error, BrokerError):
+        return error.retriable
+    return isinstance(error, BrokerConnectionError | RequestTimeoutError | DeliveryTimeoutError)
+
+
+def _text_tells(text: str) -> bool | None:
+    """What a text says of a failure in another process; None if nothing."""
+    if _OURS_LASTING.search(text):
+        return False
+    if _OURS.search(text) or _JVM.search(text):
+        return True
+    answered = [int(code) for code in _ANSWERED.findall(text)]
+    return is_retriable(answered[-1]) if answered else None

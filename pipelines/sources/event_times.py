@@ -1,0 +1,69 @@
+"""How far the event times of a topic's partitions have come, by a look at the records that were read last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pipelines import columns
+from pipelines.brokers import Brokers
+from pipelines.sources import decoding
+from pipelines.sources import topic as topic_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from pipelines.analysis import Analysis
+    from pipelines.spec import TopicSource
+
+__all__ = ["event_time_ms", "latest_event_times"]
+
+# Of each partition: enough for its latest event time, and read in a moment.
+RECORDS: Final = 100
+
+
+def event_time_ms(rows: DataFrame, column: str) -> Column:
+    """The event time of a watermark's column as milliseconds; of a window, as Spark takes it, its end."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    found = f.col(column)
+    kind = rows.select(found.alias("x")).schema["x"].dataType
+    return f.unix_millis((found["end"] if isinstance(kind, StructType) else found).cast("timestamp"))
+
+
+def latest_event_times(
+    session: SparkSession,
+    servers: Brokers,
+    analysis: Analysis,
+    source: TopicSource,
+    ends: Mapping[tuple[str, int], int],
+) -> dict[tuple[str, int], int]:
+    """The latest event time (ms) among the last records before `ends` (next offsets), by partition.
+
+    Partitions without one are left out. The source has a watermark. Raises what Spark or the broker says.
+    """
+    import json
+
+    from pyspark.sql import functions as f
+
+    assert source.watermark is not None
+    mine = {partition: end for (topic, partition), end in ends.items() if topic == source.topic}
+    if not mine:
+        return {}
+    start = {source.topic: {str(partition): max(0, end - RECORDS) for partition, end in mine.items()}}
+    end = {source.topic: {str(partition): end for partition, end in mine.items()}}
+    headers = decoding.needs_headers(analysis, source)
+    records = topic_source.batch_between(
+        session,
+        servers,
+        source.topic,
+        json.dumps(start),
+        json.dumps(end),
+        isolation=source.isolation,
+        headers=headers,
+    )
+    rows = decoding.decode_input(analysis, records, source).where(f.col(columns.ERROR).isNull())
+    at = event_time_ms(rows, source.watermark.column)
+    latest = rows.groupBy(columns.PARTITION).agg(f.max(at).alias("latest")).collect()
+    return {(source.topic, int(row[0])): int(row[1]) for row in latest if row[1] is not None}

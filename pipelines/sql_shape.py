@@ -1,0 +1,273 @@
+"""What of an SQL text a streaming query's state hangs on, and what does not. Pure.
+
+Two texts that differ only in layout, comments, quotes or the case of names have one shape. What cannot be parsed is
+compared as text, and is taken to have any state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+__all__ = ["SqlShape", "normal_expression", "readable", "sql_shape"]
+
+STAR = "*"
+# Behind GROUP BY, sqlglot takes the name for the clause WINDOW.
+_GROUP_BY_WINDOW = re.compile(r"(\bGROUP\s+BY\s+)(window)\b", re.IGNORECASE)
+_QUOTED_WINDOW = re.compile(r"`window`(?=\()", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlShape:
+    """An SQL text taken apart.
+
+    `operators` are those that keep state, each with its `kind`: aggregate (keys, functions), join (how, on, with),
+    distinct (columns), and subquery (columns) for what feeds them from within the text. `outputs` are the columns that
+    it gives with their expressions, `uses` the columns that the operators look at, `reads` the streams in the order
+    in which they are named. `is_known` is false for a text that could not be parsed.
+    """
+
+    text: str
+    operators: tuple[dict[str, Any], ...] = ()
+    outputs: dict[str, str] = field(default_factory=dict)
+    uses: frozenset[str] = frozenset()
+    reads: tuple[str, ...] = ()
+    is_known: bool = True
+
+
+def sql_shape(text: str, streams: Collection[str]) -> SqlShape:
+    """Take a text apart whose `streams` are views of streams; every other table is static.
+
+    >>> shape = sql_shape("SELECT shop, SUM(x) AS s -- all\\n FROM orders GROUP BY 1", ["orders"])
+    >>> shape.operators
+    ({'kind': 'aggregate', 'keys': ['shop'], 'functions': ['SUM(x)']},)
+    >>> shape.text == sql_shape("select shop, sum(x) as s from `orders` group by 1", ["orders"]).text
+    True
+    >>> sql_shape("SELECT shop, count(*) FROM shops GROUP BY 1", ["orders"]).operators
+    ()
+    """
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        tree = sqlglot.parse_one(readable(text), read="spark")
+        if not isinstance(tree, exp.Query):
+            return SqlShape(_plain(text), is_known=False)
+        written = _written(tree)
+        tree = _normal(tree)
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        return SqlShape(_plain(text), is_known=False)
+    streaming = _streaming_names(tree, streams)
+    operators: list[dict[str, Any]] = []
+    for select in tree.find_all(exp.Select):
+        operators += _of_select(select, streaming, is_root=select is _root_select(tree))
+    for union in tree.find_all(exp.SetOperation):
+        if union.args.get("distinct") and _reads(union, streaming):
+            operators.append({"kind": "distinct", "columns": ["all columns of a UNION"]})
+    if all(each["kind"] == "subquery" for each in operators):
+        operators.clear()  # nothing keeps state: what feeds it does not matter
+    uses = frozenset(column.name for column in _columns_of_state(tree, streaming))
+    return SqlShape(written, tuple(operators), _outputs(_root_select(tree)), uses, _read_order(tree, streams))
+
+
+def readable(text: str) -> str:
+    """Spark SQL as sqlglot can read it.
+
+    >>> readable("SELECT 1 FROM t GROUP BY window(at, '1 hour')")
+    "SELECT 1 FROM t GROUP BY `window`(at, '1 hour')"
+    """
+    return _GROUP_BY_WINDOW.sub(r"\1`\2`", text)
+
+
+def normal_expression(text: str) -> str:
+    """An expression without differences of layout, comments and the case of names; as it is if it cannot be parsed.
+
+    >>> normal_expression("to_date( At )") == normal_expression("TO_DATE(`at`) -- day")
+    True
+    """
+    import sqlglot
+
+    try:
+        return _sql(_normal(sqlglot.parse_one(text, read="spark")))
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        return _plain(text)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _written(tree: exp.Expr) -> str:
+    """The text with the names of its columns as they are written: they are those of the rows."""
+    return _QUOTED_WINDOW.sub("WINDOW", tree.sql("spark", comments=False, identify=True))
+
+
+def _normal(tree: exp.Expr) -> exp.Expr:
+    """A copy all of whose names are in lower case, as Spark compares them."""
+    from sqlglot import exp
+
+    tree = tree.copy()
+    for name in tree.find_all(exp.Identifier):
+        name.set("this", str(name.this).lower())
+        name.set("quoted", False)
+    return tree
+
+
+def _sql(node: exp.Expr) -> str:
+    return _QUOTED_WINDOW.sub("WINDOW", node.sql("spark", comments=False))
+
+
+def _streaming_names(tree: exp.Expr, streams: Collection[str]) -> set[str]:
+    """The names that are streams: the inputs' views, and common table expressions that read one."""
+    from sqlglot import exp
+
+    names = {name.lower() for name in streams}  # one that an expression shadows counts on: it often reads it
+    grown = True
+    while grown:
+        grown = False
+        for cte in tree.find_all(exp.CTE):
+            if cte.alias not in names and _reads(cte.this, names):
+                names.add(cte.alias)
+                grown = True
+    return names
+
+
+def _reads(node: exp.Expr, streaming: Collection[str]) -> bool:
+    from sqlglot import exp
+
+    return any(not table.db and table.name in streaming for table in node.find_all(exp.Table))
+
+
+def _root_select(tree: exp.Expr) -> exp.Expr:
+    """The SELECT whose columns are those of the text."""
+    from sqlglot import exp
+
+    while isinstance(tree, exp.Subquery | exp.SetOperation):
+        tree = tree.this
+    return tree
+
+
+def _of_select(select: exp.Select, streaming: Collection[str], *, is_root: bool) -> Iterator[dict[str, Any]]:
+    """The operators of one SELECT, without those of others within it."""
+    sources = _sources(select)
+    if not any(_reads(source, streaming) for source, _ in sources):
+        return
+    before = False
+    for source, join in sources:
+        is_stream = _reads(source, streaming)
+        if join is not None and before and is_stream:
+            yield _join(source, join)
+        before = before or is_stream
+    functions = sorted({_sql(function) for function in _functions(select)})
+    keys = [_sql(key) for key in _keys(select)]
+    if keys or functions:
+        yield {"kind": "aggregate", "keys": keys, "functions": functions}
+    if select.args.get("distinct"):
+        yield {"kind": "distinct", "columns": [_sql(column) for column in select.expressions]}
+    if not is_root:
+        yield {"kind": "subquery", "columns": [_sql(column) for column in select.expressions]}
+
+
+def _sources(select: exp.Select) -> list[tuple[exp.Expr, exp.Join | None]]:
+    found: list[tuple[exp.Expr, exp.Join | None]] = []
+    first = select.args.get("from_") or select.args.get("from")
+    if first is not None:
+        found.append((first.this, None))
+    found += [(join.this, join) for join in select.args.get("joins") or ()]
+    return found
+
+
+def _join(source: exp.Expr, join: exp.Join) -> dict[str, Any]:
+    using = [column.name for column in join.args.get("using") or ()]
+    on = join.args.get("on")
+    how = " ".join(part for part in (join.method, join.side, join.kind) if part) or "INNER"
+    condition = f"USING ({', '.join(using)})" if using else _sql(on) if on is not None else "true"
+    return {"kind": "join", "how": how, "with": source.alias_or_name, "on": condition}
+
+
+def _own(select: exp.Select) -> Iterator[exp.Expr]:
+    """Every expression of a SELECT's columns, HAVING and ORDER BY, without what stands in queries within them."""
+    from sqlglot import exp
+
+    parts = [*select.expressions, select.args.get("having"), select.args.get("order")]
+    for part in parts:
+        if part is not None:
+            yield from part.walk(prune=lambda node: isinstance(node, exp.Query))
+
+
+def _functions(select: exp.Select) -> Iterator[exp.Expr]:
+    """Calls of aggregate functions; with GROUP BY also of functions that are not known here."""
+    from sqlglot import exp
+
+    grouped = select.args.get("group") is not None
+    keys = {_sql(key) for key in _keys(select)}
+    for node in _own(select):
+        unknown = grouped and isinstance(node, exp.Anonymous) and _sql(node) not in keys
+        if (isinstance(node, exp.AggFunc) or unknown) and not isinstance(node.parent, exp.Window):
+            yield node
+
+
+def _keys(select: exp.Select) -> list[exp.Expr]:
+    """What rows are grouped by, with the columns that numbers and names stand for."""
+    from sqlglot import exp
+
+    group = select.args.get("group")
+    if group is None:
+        return []
+    named = {column.alias: column.unalias() for column in select.expressions if isinstance(column, exp.Alias)}
+    keys = []
+    for key in group.expressions:
+        if isinstance(key, exp.Literal) and not key.is_string and 0 < int(key.name) <= len(select.expressions):
+            keys.append(select.expressions[int(key.name) - 1].unalias())
+        elif isinstance(key, exp.Column) and not key.table and key.name in named:
+            keys.append(named[key.name])
+        else:
+            keys.append(key)
+    rest = group.copy()
+    rest.set("expressions", [])
+    if group.args.get("all"):
+        keys += [c.unalias() for c in select.expressions if not isinstance(c, exp.AggFunc) and not c.find(exp.AggFunc)]
+    elif any(rest.args.values()):
+        keys.append(rest)  # CUBE, ROLLUP, GROUPING SETS
+    return keys
+
+
+def _columns_of_state(tree: exp.Expr, streaming: Collection[str]) -> Iterator[exp.Column]:
+    """The columns that joins of streams, groups, aggregate functions and DISTINCT look at."""
+    from sqlglot import exp
+
+    for select in tree.find_all(exp.Select):
+        sources = _sources(select)
+        if not any(_reads(source, streaming) for source, _ in sources):
+            continue
+        parts: list[exp.Expr] = [*_functions(select), *_keys(select)]
+        parts += [join.args["on"] for _, join in sources if join is not None and join.args.get("on") is not None]
+        if select.args.get("distinct"):
+            parts += select.expressions
+        for part in parts:
+            yield from part.find_all(exp.Column)
+        for _, join in sources:
+            for name in (join.args.get("using") or ()) if join is not None else ():
+                yield exp.column(name.name)
+
+
+def _outputs(select: exp.Expr) -> dict[str, str]:
+    from sqlglot import exp
+
+    found = {}
+    for column in select.expressions if isinstance(select, exp.Select) else ():
+        found[STAR if column.is_star else column.alias_or_name] = _sql(column.unalias())
+    return found
+
+
+def _read_order(tree: exp.Expr, streams: Sequence[str] | Collection[str]) -> tuple[str, ...]:
+    from sqlglot import exp
+
+    wanted = {name.lower() for name in streams}
+    found = [table.name for table in tree.find_all(exp.Table, bfs=False) if not table.db and table.name in wanted]
+    return tuple(dict.fromkeys(found))

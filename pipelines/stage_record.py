@@ -1,0 +1,236 @@
+"""What a stage was when it was deployed, as the state folder keeps it: the stage without layout, comments and defaults.
+
+Two records that are equal are one stage to its checkpoint. `pipelines.changes` says what a difference means. A record
+holds no secret: addresses are as plans show them. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from pipelines.checks import input_views
+from pipelines.plan import shown_start
+from pipelines.spec import (
+    DeduplicateStep,
+    DeltaSink,
+    DeltaSource,
+    FilesSink,
+    FilesSource,
+    JdbcSink,
+    JdbcSource,
+    Loaded,
+    PythonFunction,
+    PythonSink,
+    PythonStep,
+    RateSource,
+    Sink,
+    Source,
+    SqlStep,
+    Stage,
+    StatefulStep,
+    Step,
+    TopicSink,
+    TopicSource,
+    WatermarkStep,
+)
+from pipelines.sql_shape import SqlShape, normal_expression, sql_shape
+
+__all__ = ["SHUFFLE_PARTITIONS", "RecordError", "StageRecord", "record_of"]
+
+SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_FORMAT_VERSION: Final = 1
+
+
+class RecordError(Exception):
+    """A record that a later release wrote, or somebody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """A stage as it was deployed.
+
+    `operators` keep state, as far as the file shows; `is_stateful` is what the checkpoint tells, None without one.
+    `code` are the hashes of the Python files that the stage names, by the path in the file; `reads` the inputs' views
+    in the order in which its SQL names them.
+    """
+
+    inputs: tuple[dict[str, Any], ...]
+    reads: tuple[str, ...]
+    steps: tuple[dict[str, Any], ...]
+    operators: tuple[dict[str, Any], ...]
+    watermarks: tuple[dict[str, str], ...]
+    mode: str
+    sinks: tuple[dict[str, Any], ...]
+    expect: tuple[dict[str, str], ...] = ()
+    trigger: str | None = None
+    code: Mapping[str, str] = field(default_factory=dict)
+    shuffle_partitions: str | None = None
+    is_stateful: bool | None = None
+
+    def encode(self) -> str:
+        """As the file `deployed.json` has it."""
+        return json.dumps({"version": _FORMAT_VERSION, **asdict(self)}, indent=1, ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def decode(text: str) -> StageRecord:
+        """The inverse of `encode`. Raises RecordError."""
+        try:
+            values = json.loads(text)
+            if values.pop("version") != _FORMAT_VERSION:
+                raise ValueError("another version of the format")
+            tuples = ("inputs", "reads", "steps", "operators", "watermarks", "sinks", "expect")
+            return StageRecord(**values | {name: tuple(values[name]) for name in tuples})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RecordError(f"it cannot be read ({error}); a later release may have written it") from None
+
+
+def record_of(
+    loaded: Loaded, stage: Stage, code: Mapping[str, str], shuffle_partitions: str | None = None
+) -> StageRecord:
+    """The record of a stage. `code` are the hashes of Python files by their paths in the file."""
+    shapes = [_sql(stage, position) for position in range(len(stage.transforms))]
+    steps = tuple(_step(step, shape, code) for step, shape in zip(stage.transforms, shapes, strict=True))
+    operators: list[dict[str, Any]] = []
+    for position, (step, shape) in enumerate(zip(stage.transforms, shapes, strict=True)):
+        if position < stage.stream_steps:
+            operators += [{**each, "step": position} for each in _operators(step, shape)]
+    first = shapes[0] if shapes else None
+    names = tuple(source.name.lower() for source in stage.inputs)
+    return StageRecord(
+        inputs=tuple(_input(loaded, source) for source in stage.inputs),
+        reads=first.reads if first is not None and first.is_known and first.reads else names,
+        steps=steps,
+        operators=tuple(operators),
+        watermarks=_watermarks(stage),
+        mode=stage.mode,
+        sinks=tuple(_sink(loaded, sink) for sink in stage.to),
+        expect=tuple(e.model_dump() for e in stage.expect),
+        trigger=stage.trigger,
+        code={path: code[path] for path in code_files(stage) if path in code},
+        shuffle_partitions=shuffle_partitions,
+    )
+
+
+def code_files(stage: Stage) -> tuple[str, ...]:
+    """The Python files that a stage names, as it names them."""
+    found = [step.python.file for step in stage.transforms if isinstance(step, PythonStep)]
+    found += [step.stateful.file for step in stage.transforms if isinstance(step, StatefulStep)]
+    found += [sink.python.file for sink in stage.to if isinstance(sink, PythonSink)]
+    return tuple(dict.fromkeys(found))
+
+
+# -- inputs --------------------------------------------------------------------------------------------------------
+
+
+def _input(loaded: Loaded, source: Source) -> dict[str, Any]:
+    """What identifies an input, how its rows are made, where it starts, and what else is said of it."""
+    if isinstance(source, TopicSource):
+        made = {"event": source.event, "envelope": source.envelope}
+        return _input_of(source, "topic", source.topic, made, shown_start(source), ("topic", "starting_offsets", *made))
+    if isinstance(source, DeltaSource):
+        start = str(source.starting_version if source.starting_version is not None else source.starting_timestamp)
+        told = ("delta", "changes", "starting_version", "starting_timestamp")
+        return _input_of(source, "delta", loaded.path(source.delta), {"changes": source.changes}, start, told)
+    if isinstance(source, FilesSource):
+        rows = {"format": source.format, "schema": source.schema_source}
+        return _input_of(source, "files", loaded.path(source.files), rows, "", ("files", "format", "schema_source"))
+    if isinstance(source, JdbcSource):
+        where, rows = f"{source.table} of {source.jdbc}", {"increment": source.increment}
+        hidden = ("jdbc", "table", "increment", "start", "username", "password")
+        return _input_of(source, "jdbc", where, rows, str(source.start), hidden)
+    assert isinstance(source, RateSource)
+    return _input_of(source, "rate", "rows made by Spark", {}, "", ())
+
+
+def _input_of(
+    source: Source, kind: str, target: str, rows: Mapping[str, Any], start: str, told: tuple[str, ...]
+) -> dict[str, Any]:
+    rest = source.model_dump(mode="json", exclude={"alias", "watermark", *told})
+    return {"kind": kind, "target": target, "name": source.name, "rows": dict(rows), "start": start, "more": rest}
+
+
+def _watermarks(stage: Stage) -> tuple[dict[str, str], ...]:
+    found = [(source.name, source.watermark) for source in stage.inputs if source.watermark is not None]
+    found += [("steps", step.watermark) for step in stage.transforms if isinstance(step, WatermarkStep)]
+    return tuple({"of": name, "column": mark.column.lower(), "delay": mark.delay} for name, mark in found)
+
+
+# -- steps ---------------------------------------------------------------------------------------------------------
+
+
+def _sql(stage: Stage, position: int) -> SqlShape | None:
+    step = stage.transforms[position]
+    return sql_shape(step.sql, input_views(stage, position)) if isinstance(step, SqlStep) else None
+
+
+def _step(step: Step, shape: SqlShape | None, code: Mapping[str, str]) -> dict[str, Any]:
+    if shape is not None:
+        outputs = dict(shape.outputs) if shape.is_known else None
+        return {"kind": "sql", "text": shape.text, "outputs": outputs, "of_batch": step.is_of_batch}
+    if isinstance(step, PythonStep):
+        return {"kind": "python", **_function(step.python, code), "of_batch": step.is_of_batch}
+    if isinstance(step, WatermarkStep):
+        return {"kind": "watermark", **step.watermark.model_dump()}
+    if isinstance(step, DeduplicateStep):
+        return {"kind": "deduplicate", **step.deduplicate.model_dump(mode="json")}
+    assert isinstance(step, StatefulStep)
+    return {"kind": "stateful", **step.stateful.model_dump(mode="json"), "code": code.get(step.stateful.file)}
+
+
+def _function(function: PythonFunction, code: Mapping[str, str]) -> dict[str, Any]:
+    return {"file": function.file, "function": function.function, "code": code.get(function.file)}
+
+
+def _operators(step: Step, shape: SqlShape | None) -> list[dict[str, Any]]:
+    """What keeps state, as far as a step shows; `uses` are the columns that it looks at."""
+    if shape is not None:
+        return [{**each, "uses": sorted(shape.uses)} for each in shape.operators]
+    if isinstance(step, DeduplicateStep):
+        same = step.deduplicate
+        column = same.column.lower() if same.within is not None else None
+        by = sorted(name.lower() for name in same.by)
+        return [
+            {"kind": "deduplicate", "by": by, "column": column, "uses": sorted({*by, *([column] if column else [])})}
+        ]
+    if isinstance(step, StatefulStep):
+        state = step.stateful
+        by = [name.lower() for name in state.by]
+        output = " ".join(state.output.lower().replace(",", " , ").split())
+        return [
+            {"kind": "stateful", "by": by, "output": output, "form": state.form, "time": state.time, "uses": sorted(by)}
+        ]
+    return []
+
+
+# -- sinks ---------------------------------------------------------------------------------------------------------
+
+
+def _sink(loaded: Loaded, sink: Sink) -> dict[str, Any]:
+    """Where rows go, what an existing target holds to (`kept`), and what else is said of it."""
+    if isinstance(sink, TopicSink):
+        return {"kind": "topic", "target": sink.topic, "kept": {}, "more": _more(sink, "topic")}
+    if isinstance(sink, DeltaSink):
+        kept: dict[str, Any] = {"partition_by": [normal_expression(text) for text in sink.partition_by], "merge": None}
+        more = _more(sink, "delta", "partition_by", "merge")
+        if sink.merge is not None:
+            kept["merge"] = {
+                "keys": [name.lower() for name in sink.merge.keys],
+                "sequence": [name.lower() for name in sink.merge.sequence],
+                "scd": sink.merge.scd,
+            }
+            more["delete_when"] = sink.merge.delete_when
+        return {"kind": "delta", "target": loaded.path(sink.delta), "kept": kept, "more": more}
+    if isinstance(sink, FilesSink):
+        return {"kind": "files", "target": loaded.path(sink.files), "kept": {}, "more": _more(sink, "files")}
+    if isinstance(sink, JdbcSink):
+        more = _more(sink, "jdbc", "table", "keys", "username", "password")
+        target = f"{sink.table} of {sink.jdbc}"
+        return {"kind": "jdbc", "target": target, "kept": {"keys": [name.lower() for name in sink.keys]}, "more": more}
+    return {"kind": "python", "target": f"{sink.python.file}:{sink.python.function}", "kept": {}, "more": {}}
+
+
+def _more(sink: Sink, *known: str) -> dict[str, Any]:
+    return sink.model_dump(mode="json", exclude=set(known))

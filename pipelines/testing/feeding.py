@@ -1,0 +1,137 @@
+"""Rows of tests as what a stage reads: files of a folder, one for each micro-batch, as a frame or as a stream.
+
+Rows of the input's columns and records that are still to be decoded lie in a folder each, `rows/` and `records/`; a
+file with nothing in it is a micro-batch, too, so that the inputs of a stage keep in step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pipelines import columns
+from pipelines.sources import decoding
+from pipelines.spec import Source, TopicSource, interval_ms
+from pipelines.testing.given_rows import Fed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from pipelines.analysis import Analysis
+
+MOVES: Final = "_headwater_moves"  # true for a row that only moves the watermark
+# Of files that are written within a moment: the stream takes them by their age, in seconds.
+_FIRST_AGE_S: Final = 1_000_000_000
+
+
+def arrow_table(rows: Sequence[Mapping[str, Any]], schema: StructType) -> Any:
+    """Typed rows as Arrow; columns that a row does not name are null."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    fields = [pa.field(field.name, field.type, nullable=True) for field in wanted]
+    return pa.Table.from_pylist([_for_arrow(row, schema) for row in rows], schema=pa.schema(fields))
+
+
+def _for_arrow(row: Mapping[str, Any], schema: StructType) -> dict[str, Any]:
+    return {field.name: _value(row.get(field.name), field.dataType) for field in schema.fields}
+
+
+def _value(value: Any, kind: Any) -> Any:
+    """Maps are lists of pairs in Arrow."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if value is None:
+        return None
+    if isinstance(kind, StructType):
+        return _for_arrow(value, kind)
+    if isinstance(kind, ArrayType):
+        return [_value(item, kind.elementType) for item in value]
+    if isinstance(kind, MapType):
+        return [(key, _value(item, kind.valueType)) for key, item in value.items()]
+    return value
+
+
+class Feed:
+    """One input of a stage. `schema` are its columns; they begin to exist with `write`."""
+
+    def __init__(self, session: SparkSession, analysis: Analysis, source: Source, schema: StructType) -> None:
+        self._session = session
+        self._analysis = analysis
+        self._source = source
+        self._schema = schema
+        self._folder = ""
+        self._has_records = False
+
+    def write(self, batches: Sequence[Fed], folder: str) -> None:
+        """Write the files of all micro-batches into a folder that does not exist yet."""
+        self._folder = folder
+        self._has_records = any(fed.records for fed in batches)
+        self._write("rows", [[*fed.rows, *self._moves(fed)] for fed in batches], self._rows_schema())
+        if self._has_records:
+            self._write("records", [fed.records for fed in batches], decoding.empty_records(self._session).schema)
+
+    def _moves(self, fed: Fed) -> list[dict[str, Any]]:
+        import datetime as dt
+
+        mark = self._source.watermark
+        if fed.watermark is None or mark is None:
+            return []
+        moment = fed.watermark + dt.timedelta(milliseconds=interval_ms(mark.delay))
+        return [{mark.column: moment, MOVES: True}]
+
+    def _rows_schema(self) -> StructType:
+        from pyspark.sql.types import BooleanType, StructType
+
+        return StructType(list(self._schema.fields)).add(MOVES, BooleanType())
+
+    def _write(self, name: str, batches: Sequence[Sequence[Mapping[str, Any]]], schema: StructType) -> None:
+        import pyarrow.parquet as pq
+
+        folder = os.path.join(self._folder, name)
+        os.makedirs(folder)
+        for number, rows in enumerate(batches):
+            path = os.path.join(folder, f"{number:06}.parquet")
+            pq.write_table(arrow_table(rows, schema), path)
+            os.utime(path, (_FIRST_AGE_S + number, _FIRST_AGE_S + number))
+
+    def stream(self) -> DataFrame:
+        """The rows as a stream, its watermark set; what cannot be decoded is left out."""
+        return self._frame(self._session.readStream.option("maxFilesPerTrigger", 1))
+
+    def batch(self) -> DataFrame:
+        """All rows."""
+        return self._frame(self._session.read)
+
+    def undecodable(self) -> DataFrame | None:
+        """The records that cannot be decoded, with `columns.ORIGIN` and `columns.ERROR`."""
+        from pyspark.sql import functions as f
+
+        if not self._has_records:
+            return None
+        return self._decoded(self._session.read).where(f.col(columns.ERROR).isNotNull())
+
+    def _decoded(self, reader: Any) -> DataFrame:
+        assert isinstance(self._source, TopicSource), "others have no records"
+        records = reader.schema(decoding.empty_records(self._session).schema).parquet(
+            os.path.join(self._folder, "records")
+        )
+        return decoding.decode_input(self._analysis, records, self._source)
+
+    def _frame(self, reader: Any) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        rows: DataFrame = reader.schema(self._rows_schema()).parquet(os.path.join(self._folder, "rows"))
+        if self._has_records:
+            decoded = self._decoded(reader).where(f.col(columns.ERROR).isNull()).drop(columns.ERROR)
+            rows = rows.unionByName(decoded.withColumn(MOVES, f.lit(None).cast("boolean")))
+        mark = self._source.watermark
+        if mark is not None:
+            rows = rows.withWatermark(mark.column, mark.delay)
+        # Behind the watermark, which has to see the row; only a filter that is not deterministic stays where it is.
+        # Of one `rand()` against a number Spark knows the outcome, of two it does not.
+        never = f.rand(0) + f.rand(1) < 0
+        return rows.where(f.col(MOVES).isNull() | never).drop(MOVES)

@@ -1,0 +1,179 @@
+"""Columns of a tested stage, its inputs and its tables, found without any outside system.
+
+What neither the file, nor a schema, nor a stage before tells has the columns of the rows that the tests give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipelines import columns
+from pipelines.analysis import Analysis, analyse
+from pipelines.formats import ValueColumns
+from pipelines.graph import place_read, place_writers, table_upstream, topological_order, upstream
+from pipelines.plan import topics_of
+from pipelines.sources import decoding, files
+from pipelines.sources.tables import read_table
+from pipelines.spec import (
+    INFERRED,
+    FilesSource,
+    FilesTable,
+    JdbcSource,
+    JdbcTable,
+    Loaded,
+    PipelineTest,
+    Stage,
+    Topic,
+    TopicSource,
+    TopicTable,
+)
+from pipelines.spec.topics import FRAMED
+from pipelines.testing.checks import rows_of
+from pipelines.testing.column_types import inferred, struct
+from pipelines.testing.given_rows import WATERMARK
+from pipelines.testing.typed_values import from_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+def analyse_tested(spark: SparkSession, loaded: Loaded, tests: Sequence[PipelineTest]) -> Analysis:
+    """The columns of the stages under test and of those that feed them. Raises PipelineError."""
+    pipeline = loaded.pipeline
+    found = Analysis(topics_of(pipeline))
+    wanted: set[str] = set()
+    waiting = [pipeline.stage(test.stage) for test in tests]
+    while waiting:
+        stage = waiting.pop()
+        if stage.name not in wanted:
+            wanted.add(stage.name)
+            waiting += [*upstream(pipeline, stage), *table_upstream(pipeline, stage)]
+    for stage in topological_order(pipeline):
+        own = [test for test in tests if test.stage == stage.name]
+        for position, source in enumerate(stage.inputs) if own else ():
+            _input_columns(spark, loaded, stage, position, _given(loaded, own, source.name), found)
+    given = {name for test in tests for name in test.given}
+    for name, table in pipeline.tables.items():
+        if name in given or (isinstance(table, FilesTable) and table.schema_source is not None):
+            _table_columns(spark, loaded, name, _given(loaded, tests, name), found)
+    return analyse(spark, loaded, stages=wanted, known=found)
+
+
+def _given(loaded: Loaded, tests: Iterable[PipelineTest], name: str) -> list[dict[str, Any]]:
+    """All rows that tests give of an input or table, movements of the watermark aside."""
+    found: list[dict[str, Any]] = []
+    for test in tests:
+        if name in test.given:
+            rows = rows_of(loaded, test.given[name])
+            found += [_guessed(row) if rows.are_texts else row for row in rows.rows if WATERMARK not in row]
+    return found
+
+
+def _guessed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Cells of CSV as what they look like, as Spark's own inference does."""
+    found = dict(row)
+    for name, text in row.items():
+        for kind in ("long", "double", "boolean"):
+            value = from_text(kind, text)
+            if not isinstance(value, str):
+                found[name] = value
+                break
+    return found
+
+
+def _schema(rows: Iterable[Mapping[str, Any]]) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(struct(inferred(rows)))
+
+
+def _input_columns(
+    spark: SparkSession, loaded: Loaded, stage: Stage, position: int, rows: list[dict[str, Any]], found: Analysis
+) -> None:
+    """Put the columns of an input into `found` if only its rows, or the outside, tell them."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from pipelines.stage_analysis import input_columns
+
+    source = stage.inputs[position]
+    if isinstance(source, TopicSource):
+        declared = found.topics.get(source.topic)
+        if declared is not None and _is_told_outside(loaded, declared, source):
+            data = [{name: v for name, v in row.items() if name not in columns.RESERVED} for row in rows]
+            if source.event is None:
+                found.values.setdefault(source.topic, ValueColumns(_schema(data)))
+            else:
+                events = found.events.setdefault(source.topic, {})
+                events.setdefault(source.event, ValueColumns(_schema(data)))
+        return
+    place = place_read(source)
+    if place is not None and place_writers(loaded.pipeline, place):
+        return  # the stage that writes it tells them
+    schema = None
+    if not isinstance(source, JdbcSource):
+        try:
+            schema = input_columns(spark, loaded, source, found)
+        except (PySparkException, Py4JError, files.SchemaError):
+            if isinstance(source, FilesSource) and source.schema_source is not None:
+                return  # the analysis says what is wrong with it
+    found.inputs[stage.name, position] = _schema(rows) if schema is None else schema
+
+
+def _is_told_outside(loaded: Loaded, declared: Topic, source: TopicSource) -> bool:
+    """Whether only a topic's records, or a registry, tell the columns of an input."""
+    if declared.schema_source == INFERRED:
+        return True
+    if declared.value not in FRAMED:
+        return False
+    if declared.events:
+        event = declared.events.get(source.event or "")
+        return event is not None and event.schema_file is None
+    if declared.schema_source is None:
+        return declared.value == "protobuf" or not place_writers(loaded.pipeline, ("topic", source.topic))
+    return declared.schema_file is None
+
+
+def _table_columns(spark: SparkSession, loaded: Loaded, name: str, rows: list[dict[str, Any]], found: Analysis) -> None:
+    """The same of a table."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    table = loaded.pipeline.tables[name]
+    place = place_read(table)
+    if isinstance(table, TopicTable) or (place is not None and place_writers(loaded.pipeline, place)):
+        return
+    schema = None
+    if not isinstance(table, JdbcTable):
+        try:
+            if isinstance(table, FilesTable) and table.schema_source is not None:
+                schema = files.declared_columns(loaded, table.schema_source)
+            else:
+                schema = read_table(spark, loaded, found, name, "").schema
+        except files.SchemaError:
+            return  # the analysis says what is wrong with it
+        except (PySparkException, Py4JError):
+            schema = None  # it is not there
+    found.tables[name] = _schema(rows) if schema is None else schema
+
+
+def input_schema(session: SparkSession, stage: Stage, position: int, analysis: Analysis) -> StructType:
+    """Columns of an input as the stage's first step sees them."""
+    source = stage.inputs[position]
+    if isinstance(source, TopicSource):
+        decoded = decoding.decode_input(analysis, decoding.empty_records(session), source)
+        return decoded.drop(columns.ERROR).schema
+    schema = analysis.inputs[stage.name, position]
+    return files.with_origin(session.createDataFrame([], schema)).schema if isinstance(source, FilesSource) else schema
+
+
+def output_rows(session: SparkSession, stage: Stage, analysis: Analysis) -> DataFrame:
+    """What the stage writes, without rows."""
+    chain = analysis.chains[stage.name]
+    empty = [
+        session.createDataFrame([], input_schema(session, stage, position, analysis))
+        for position in range(len(stage.inputs))
+    ]
+    return chain.apply_to_batch(chain.apply_to_streams(empty))

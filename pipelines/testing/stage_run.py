@@ -1,0 +1,194 @@
+"""A stage run over the rows of a test, as a batch or as a stream, and what came of it. Nothing is written to its sinks.
+
+A stream runs to the end of its rows, micro-batch by micro-batch, with a checkpoint of its own; Spark adds batches
+without rows where the watermark has moved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pipelines import columns, dead_letters, expectations, letter_headers
+from pipelines.analysis import Analysis
+from pipelines.collected_rows import rows_of
+from pipelines.graph import dead_letter_topic, row_dead_letters
+from pipelines.spark_errors import first_line
+from pipelines.spec import Loaded, Stage, TopicSource
+from pipelines.stage_query import is_stateless
+from pipelines.testing.feeding import Feed
+from pipelines.transforms.chain import Chain
+from pipelines.transforms.stateful import STATE_STORE_CONF
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RUN_SECONDS_MAX: Final = 600
+ROWS_MAX: Final = 100_000  # that a test's stage may write: they are compared in this process
+
+
+@dataclass(slots=True)
+class Observed:
+    """What a stage made of a test's rows. `error` says why it failed, '' if it did not."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    unmet: dict[str, int] = field(default_factory=dict)
+    letters: list[dict[str, Any]] = field(default_factory=list)
+    stopped_by: str = ""
+    error: str = ""
+
+
+class _Stopped(Exception):  # noqa: N818 - as a run's stage stops
+    """An expectation with `otherwise: fail` is not met."""
+
+
+class StageRun:
+    """Runs a stage once, over the inputs that `feeds` have, in a session where its tables are views."""
+
+    def __init__(
+        self, session: SparkSession, loaded: Loaded, stage: Stage, analysis: Analysis, feeds: Sequence[Feed]
+    ) -> None:
+        self._session = session
+        self._loaded = loaded
+        self._stage = stage
+        self._chain: Chain = analysis.chains[stage.name]
+        self._feeds = feeds
+        self._seen = Observed()
+        self._failure: BaseException | None = None
+
+    def keeps_state(self) -> bool:
+        """Whether the stage as a stream keeps state."""
+        rows = self._chain.apply_to_streams([feed.stream() for feed in self._feeds])
+        return not is_stateless(rows._jdf.queryExecution().analyzed())
+
+    def as_batch(self) -> Observed:
+        """All rows at once."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            self._take(self._chain.apply_to_streams([feed.batch() for feed in self._feeds]))
+            self._take_undecodable()
+        except _Stopped:
+            pass
+        except (PySparkException, Py4JError, ValueError) as error:
+            self._seen.error = self._said(error)
+        return self._seen
+
+    def as_stream(self, folder: str) -> Observed:
+        """Micro-batch by micro-batch; `folder` is for the checkpoint."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        if self._chain.keeps_user_state:
+            for name, value in STATE_STORE_CONF.items():
+                self._session.conf.set(name, value)
+        query = None
+        try:
+            rows = self._chain.apply_to_streams([feed.stream() for feed in self._feeds])
+            query = (
+                rows.writeStream.option("checkpointLocation", os.path.join(folder, "checkpoint"))
+                .outputMode(self._stage.mode)
+                .trigger(availableNow=True)
+                .foreachBatch(self._batch)
+                .start()
+            )
+            if not query.awaitTermination(RUN_SECONDS_MAX):
+                self._seen.error = f"the stage has not come to its end within {RUN_SECONDS_MAX} s"
+            self._take_undecodable()
+        except (PySparkException, Py4JError, ValueError) as error:
+            if not isinstance(self._failure, _Stopped):
+                self._seen.error = self._said(self._failure or error)
+        finally:
+            if query is not None:
+                query.stop()
+        return self._seen
+
+    def _said(self, error: BaseException) -> str:
+        return self._loaded.redacted(first_line(error))
+
+    def _batch(self, frame: DataFrame, batch_id: int) -> None:  # noqa: ARG002 - foreachBatch's signature
+        """Called by Spark on a thread of its own; of what is raised it shows the text only."""
+        try:
+            if self._stage.mode == "complete":
+                self._seen.rows, self._seen.unmet = [], {}  # all rows come anew
+            self._take(frame)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _take(self, frame: DataFrame) -> None:
+        """The rows of a batch: those that meet all expectations, the others as counts and dead letters."""
+        from pyspark.sql import functions as f
+
+        rows = expectations.marked(self._chain.apply_to_batch(frame), self._stage.expect).persist()
+        try:
+            found = rows_of(rows.limit(ROWS_MAX + 1))
+            if len(found) > ROWS_MAX:
+                raise ValueError(f"the stage writes more than {ROWS_MAX:,} rows, and a test compares no more")
+            counted: dict[str, int] = {}
+            for row in found:
+                name = row.pop(columns.FAILED)
+                if name is None:
+                    self._seen.rows.append(row)
+                else:
+                    counted[name] = counted.get(name, 0) + 1
+            for name, count in counted.items():
+                self._seen.unmet[name] = self._seen.unmet.get(name, 0) + count
+            for expectation in self._stage.expect:
+                if expectation.otherwise == "fail" and counted.get(expectation.name):
+                    self._seen.stopped_by = expectation.name
+                    raise _Stopped(expectation.name)
+            buried = {e.name: e.that for e in self._stage.expect if e.otherwise == "dead_letter" and e.name in counted}
+            if buried:
+                failing = rows.where(f.col(columns.FAILED).isin(*buried))
+                topic = row_dead_letters(self._loaded.pipeline, self._stage)
+                letters = dead_letters.unmet(failing, self._loaded.pipeline.pipeline, self._stage.name, buried)
+                self._take_letters(letters, topic)
+        finally:
+            rows.unpersist()
+
+    def _take_undecodable(self) -> None:
+        for feed, source in zip(self._feeds, self._stage.inputs, strict=True):
+            refused = feed.undecodable()
+            if refused is not None:
+                assert isinstance(source, TopicSource), "others have no records"
+                letters = dead_letters.undecodable(refused, self._loaded.pipeline.pipeline, self._stage.name)
+                self._take_letters(letters, dead_letter_topic(source.topic))
+
+    def _take_letters(self, letters: DataFrame, topic: str) -> None:
+        for row in rows_of(letters):
+            headers = {header["key"]: (header["value"] or b"").decode() for header in row["headers"] or ()}
+            self._seen.letters.append({
+                "topic": topic,
+                "error": headers.get(letter_headers.ERROR),
+                "stage": headers.get(letter_headers.STAGE),
+                "expectation": headers.get(letter_headers.EXPECTATION),
+                "source_topic": headers.get(letter_headers.TOPIC),
+                "source_partition": _number(headers.get(letter_headers.PARTITION)),
+                "source_offset": _number(headers.get(letter_headers.OFFSET)),
+                "key": letter_part(row["key"]),
+                "value": letter_part(row["value"]),
+            })  # fmt: skip
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def letter_part(data: bytes | str | None) -> Any:
+    """A dead letter's key or value: JSON objects and arrays as such, other text as it is, or bytes."""
+    if isinstance(data, bytes):
+        try:
+            data = data.decode()
+        except UnicodeDecodeError:
+            return data
+    if data is None or not data.lstrip().startswith(("{", "[")):
+        return data
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data

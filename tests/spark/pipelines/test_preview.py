@@ -1,0 +1,110 @@
+"""`preview`: what a stage would write of records that are there, with no trace left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.analysis import analyse
+from pipelines.datasource.errors import SourceError
+from pipelines.pipeline_file import load
+from pipelines.preview import Preview, Request, StagePreview
+from pipelines.preview_offsets import parse_start
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+PIPELINE = """\
+pipeline: shop
+topics:
+  "@orders": {partitions: 2, value: json, schema: order.json}
+tables:
+  shops: {format: csv, path: shops.csv}
+stages:
+  - name: clean
+    from: {topic: "@orders", as: orders}
+    expect: [{name: paid, that: amount > 0}]
+    sql: SELECT o.*, city FROM orders o JOIN shops USING (shop)
+    to:
+      - {topic: "@clean", key: shop, headers: {city: city}}
+      - {delta: lake/orders, partition_by: [city]}
+      - {delta: lake/latest, merge: {keys: shop}}
+      - {files: out, format: json}
+  - name: totals
+    from: {topic: "@clean", as: clean, watermark: {column: _timestamp, delay: 1 hour}}
+    expect: [{name: small, that: amount < 100, otherwise: fail}]
+    sql: SELECT shop, window(_timestamp, '1 day') AS day, sum(amount) AS amount FROM clean GROUP BY 1, 2
+    to: {delta: lake/totals}
+"""
+
+
+@pytest.fixture
+def preview(lab: Any) -> Any:
+    lab.write(
+        "order.json",
+        '{"type": "object", "properties": {"shop": {"type": "string"}, "amount": {"type": "number"}}}',
+    )
+    lab.write("shops.csv", "shop,city\na,Bath\nb,York\n")
+    path = lab.write("pipeline.yaml", PIPELINE.replace("@", lab.prefix))
+    (lab.folder / "empty").mkdir()
+
+    def show(stage: str, start: str = "earliest", *, records: int = 1000, rows: int = 10) -> Preview:
+        existing = frozenset(topic.name for topic in lab.admin.list_topics())
+        loaded = load(str(path), {}, existing, environ={})
+        analysis = analyse(lab.spark, loaded, lab.servers)
+        of = StagePreview(
+            lab.spark, loaded, loaded.pipeline.stage(stage), analysis, lab.servers, str(lab.folder / "empty")
+        )
+        return of.compute(Request(parse_start(start), records, rows))
+
+    return show
+
+
+def test_rows_of_each_sink_are_shown_and_nothing_is_written(lab: Any, preview: Any) -> None:
+    lab.produce("@orders", [{"shop": "a", "amount": 5}, {"shop": "b", "amount": 0}, "no JSON"])
+    topics = {topic.name for topic in lab.admin.list_topics()}
+    files = {str(path) for path in Path(lab.folder).rglob("*")}
+    found = preview("clean")
+    assert {topic.name for topic in lab.admin.list_topics()} == topics
+    assert {str(path) for path in Path(lab.folder).rglob("*")} == files
+    (read,) = found.inputs
+    assert (read.rows, read.undecodable, read.there) == (3, 1, 3)
+    assert (found.written, found.unmet, found.dead_letters) == (1, {"paid": 1}, 2)
+    assert not found.keeps_state
+    assert found.stopped_by == []
+    topic, table, merged, out = found.sinks
+    assert topic.rows == [{"key": "a", "value": '{"shop":"a","amount":5.0,"city":"Bath"}', "headers": ["city=Bath"]}]
+    assert (topic.how, merged.how) == ("key shop", "merge (SCD 1) by shop")
+    assert {"shop": "a", "amount": 5.0, "city": "Bath", "_offset": 0}.items() <= table.rows[0].items()
+    assert out.rows == [{"shop": "a", "amount": 5.0, "city": "Bath"}]
+    assert {letter["value"] for letter in found.letters} == {"no JSON", '{"shop": "b", "amount": 0}'}
+
+
+def test_a_preview_begins_where_it_is_told_and_reads_no_more_than_it_may(lab: Any, preview: Any) -> None:
+    lab.produce("@orders", [{"shop": "a", "amount": n} for n in range(1, 11)])
+
+    def amounts(*arguments: Any, **more: Any) -> list[float]:
+        return sorted(row["amount"] for row in preview("clean", *arguments, **more).sinks[1].rows)
+
+    assert amounts("earliest", records=3) == [1, 2, 3]
+    assert amounts("latest", records=3) == [8, 9, 10]
+    assert amounts("7") == [8, 9, 10]
+    assert amounts("99") == []
+    assert amounts("2100-01-01") == []
+    assert len(amounts("2001-01-01")) == 10
+    assert len(amounts(rows=2)) == 2
+
+
+def test_a_stage_that_keeps_state_says_so_and_one_that_would_stop_says_that(lab: Any, preview: Any) -> None:
+    lab.produce("@orders", [{"shop": "a", "amount": 1}])
+    lab.produce("@clean", [{"shop": "a", "amount": 60, "city": "Bath"}, {"shop": "a", "amount": 50, "city": "Bath"}])
+    found = preview("totals")
+    assert found.keeps_state
+    assert (found.stopped_by, found.unmet, found.written) == (["small"], {"small": 1}, 0)
+
+
+def test_a_topic_that_is_not_there_is_an_error_and_is_not_made(lab: Any, preview: Any) -> None:
+    with pytest.raises(SourceError, match="clean"):
+        preview("totals")
+    assert f"{lab.prefix}clean" not in {topic.name for topic in lab.admin.list_topics()}

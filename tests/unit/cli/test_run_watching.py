@@ -1,0 +1,109 @@
+"""Options by which a run is watched, and what it shows."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headwater.cli.errors import CliError
+from headwater.cli.run_display import RunDisplay, no_report, report, summary
+from headwater.cli.run_watching import watching
+from pipelines.progress import StageProgress, StageTotals
+from pipelines.stage_state import StageState, State, TopicLag
+
+CLIENT = {"kafka.bootstrap.servers": "127.0.0.1:1"}
+
+
+def given(**more: Any) -> dict[str, Any]:
+    options = {"metrics_port": None, "metrics_host": "127.0.0.1", "status": True, "openlineage": None, "quiet": False}
+    return options | more
+
+
+def names(listeners: Any) -> list[str]:
+    return [type(each).__name__ for each in listeners]
+
+
+def test_a_run_tells_its_lag_and_its_status_unless_told_otherwise() -> None:
+    with watching(CLIENT, given()) as watch:
+        assert names(watch.listeners) == ["LagSampler", "StatusTopic"]
+        assert watch.on_progress is report
+    with watching(CLIENT, given(status=False, quiet=True)) as watch:
+        assert names(watch.listeners) == ["LagSampler"]
+        assert watch.on_progress is no_report
+
+
+def test_metrics_are_served_while_the_run_lasts(capsys: pytest.CaptureFixture[str]) -> None:
+    with watching(CLIENT, given(metrics_port=0)) as watch:
+        assert names(watch.listeners)[-1] == "MetricsEndpoint"
+        url = capsys.readouterr().err.removeprefix("metrics: ").strip()
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert "headwater_pipeline_rows_total" in answer.read().decode()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url, timeout=10)
+
+
+def test_a_port_that_is_taken_is_told_before_anything_begins() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(CliError, match=f"cannot listen on 127.0.0.1:{port}"),
+            watching(CLIENT, given(metrics_port=port)),
+        ):
+            pytest.fail("not reached")
+
+
+@pytest.mark.parametrize("target", ["ftp://host/x", "no/such/folder/lineage.jsonl"])
+def test_a_receiver_of_lineage_that_cannot_be_is_told_before_anything_begins(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CliError, match=target.partition(":")[0]), watching(CLIENT, given(openlineage=target)):
+        pytest.fail("not reached")
+
+
+def test_lineage_goes_to_a_file_that_is_named(tmp_path: Path) -> None:
+    with watching(CLIENT, given(openlineage=str(tmp_path / "lineage.jsonl"))) as watch:
+        assert names(watch.listeners)[-1] == "LineageEmitter"
+    assert (tmp_path / "lineage.jsonl").exists()
+
+
+def stage() -> StageState:
+    found = StageState("flights", "clean", State.RUNNING, totals=StageTotals("clean"))
+    found.add_progress(StageProgress("clean", 3, 30, 10.0, 3000, "", 0))
+    found.lag = {"flights": TopicLag(70, None)}
+    return found
+
+
+def test_a_terminal_gets_a_bar_for_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    display = RunDisplay()
+    info: Any = SimpleNamespace(stages=("clean", "delays"))
+    watch: Any = None
+    display.began(info, watch)
+    display.changed(stage(), None)
+    display.ended()
+    display.changed(stage(), None)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "clean" in captured.err
+    assert "delays" in captured.err
+    assert "30 rows, 10/s" in " ".join(captured.err.split())
+
+
+def test_without_a_terminal_a_micro_batch_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    found = stage()
+    assert found.last is not None
+    report(found.last, found.totals)
+    assert capsys.readouterr().err == "clean: batch 3, 30 rows in 3.0 s (10 rows/s), 30 in all\n"
+
+
+def test_a_summary_counts_what_was_not_met() -> None:
+    totals = StageTotals("clean")
+    totals.add_outcome(5, 1, {"paid": 2}, 3)
+    assert summary(totals) == "clean: 0 rows read, 5 written, 3 dead letters, 1 not decodable, 2 not paid, 0 late"

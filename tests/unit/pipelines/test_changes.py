@@ -1,0 +1,276 @@
+"""What a changed stage means for its checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from pipelines.changes import Change, Deployed, Effect, changes_of_pipeline, changes_of_stage
+from pipelines.spec import Loaded
+from pipelines.stage_record import RecordError, StageRecord, record_of
+
+FILE = """\
+pipeline: shop
+topics:
+  orders: {partitions: 3, value: string}
+  payments: {value: string}
+tables:
+  shops: {format: csv, path: shops.csv}
+stages:
+  - name: plain
+    from: {topic: orders}
+    sql: SELECT id, upper(shop) AS shop FROM orders WHERE id > 0
+    to:
+      - {topic: plain, key: id}
+      - {delta: lake/plain, partition_by: [to_date(at) AS day], merge: {keys: [id], sequence: at}}
+  - name: sums
+    from: {topic: orders, watermark: {column: at, delay: 1 hour}}
+    sql: |
+      SELECT window(at, '1 hour') AS hour, shop, sum(amount) AS amount, first(city) AS city
+      FROM orders JOIN shops USING (shop)
+      WHERE amount > 0
+      GROUP BY 1, 2
+    to: [{topic: sums}]
+  - name: paid
+    from:
+      - {topic: orders, as: o, watermark: {column: at, delay: 1 hour}}
+      - {topic: payments, as: p, watermark: {column: at, delay: 1 hour}}
+    sql: SELECT o.id FROM o JOIN p ON o.id = p.id AND p.at BETWEEN o.at AND o.at + INTERVAL 1 HOUR
+    to: [{topic: paid}]
+  - name: chain
+    from: {topic: orders, watermark: {column: at, delay: 1 hour}}
+    steps:
+      - sql: SELECT id, trim(shop) AS shop, at, amount FROM orders
+      - deduplicate: {by: [id, shop]}
+      - sql: SELECT id, shop, amount * 2 AS amount FROM input
+    to: [{topic: chain}]
+  - name: visits
+    from: {topic: orders, watermark: {column: at, delay: 1 hour}}
+    steps:
+      - stateful: {file: visits.py, processor: Visits, by: [shop], output: "shop STRING, visits BIGINT"}
+    to: [{topic: visits}]
+  - name: code
+    from: {topic: orders}
+    python: {file: code.py, function: run}
+    to: [{topic: code}]
+"""
+STATEFUL = {"sums", "paid", "chain", "visits"}
+CODE = {"visits.py": "1", "code.py": "1"}
+
+Load = Callable[..., Loaded]
+Records = dict[str, StageRecord]
+
+
+def records(load: Load, text: str, code: dict[str, str] | None = None) -> Records:
+    loaded = load(text)
+    return {s.name: record_of(loaded, s, CODE if code is None else code, "6") for s in loaded.pipeline.stages}
+
+
+def deployed(load: Load, text: str = FILE, stateful: set[str] | None = None) -> dict[str, Deployed]:
+    """As a run would have left it: Spark has said which stages keep state."""
+    known = STATEFUL if stateful is None else stateful
+    return {
+        name: Deployed(True, dataclasses.replace(record, is_stateful=name in known))
+        for name, record in records(load, text).items()
+    }
+
+
+def changed(load: Load, old: str, new: str, *, text: str = FILE, code: dict[str, str] | None = None) -> list[Change]:
+    """The changes that replacing a part of the file makes."""
+    assert old in text, old
+    now = records(load, text.replace(old, new, 1), code)
+    return changes_of_pipeline(now, deployed(load, text))
+
+
+def test_the_same_file_is_no_change(load: Load) -> None:
+    assert changes_of_pipeline(records(load, FILE), deployed(load)) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "SELECT id, upper(shop) AS shop FROM orders",
+            "SELECT id,\n        upper( `shop` )  AS shop /* c */\n      FROM orders",
+        ),
+        ("sql: SELECT o.id FROM o JOIN p ON", "sql: select o.id from o inner join p on"),
+        ("GROUP BY 1, 2", "GROUP BY window(AT, '1 hour'), Shop"),
+    ],
+)
+def test_layout_comments_quotes_and_case_change_nothing_of_weight(load: Load, old: str, new: str) -> None:
+    assert all(change.effect is Effect.SAFE for change in changed(load, old, new))
+
+
+def test_layout_and_comments_alone_are_no_change_at_all(load: Load) -> None:
+    old = "SELECT window(at, '1 hour') AS hour, shop,"
+    assert changed(load, old, "SELECT  window( at,'1 hour' ) AS hour, /* which */ shop,") == []
+
+
+SAFE = [
+    ("key of a topic", "{topic: plain, key: id}", "{topic: plain, key: shop}", "key of plain"),
+    ("headers", "{topic: plain, key: id}", "{topic: plain, key: id, headers: {a: id}}", "headers of plain"),
+    ("guarantee", "{topic: sums}", "{topic: sums, guarantee: at_least_once}", "guarantee of sums"),
+    ("a sink more", "to: [{topic: sums}]", "to: [{topic: sums}, {delta: lake/sums}]", "sink added"),
+    ("another table", "{delta: lake/plain,", "{delta: lake/other,", "sink added"),
+    ("a filter without state", "WHERE id > 0", "WHERE id > 1", "steps"),
+    ("a projection without state", "upper(shop)", "lower(shop)", "steps"),
+    ("a filter before state", "WHERE amount > 0", "WHERE amount > 1", "steps"),
+    ("a projection of a group", "sum(amount) AS amount", "round(sum(amount)) AS amount", "steps"),
+    ("the name of a column", "AS city", "AS town", "steps"),
+    ("a filter behind groups", "GROUP BY 1, 2", "GROUP BY 1, 2 HAVING sum(amount) > 5", "steps"),
+    ("a column behind deduplicate", "amount * 2", "amount * 3", "steps"),
+    ("a column beside deduplicate", "at, amount FROM", "at, abs(amount) AS amount FROM", "steps"),
+    ("a watermark's delay", "column: at, delay: 1 hour", "column: at, delay: 2 hours", "delay of the watermark"),
+    ("a limit", "from: {topic: orders}", "from: {topic: orders, max_offsets_per_trigger: 5}", "max_offsets"),
+    ("the start", "from: {topic: orders}", "from: {topic: orders, starting_offsets: latest}", "where an input starts"),
+    (
+        "an expectation",
+        "    sql: SELECT id",
+        "    expect: [{name: e, that: id > 1}]\n    sql: SELECT id",
+        "expectations",
+    ),
+    ("the trigger", "    sql: SELECT id", "    trigger: 5 seconds\n    sql: SELECT id", "trigger"),
+    ("the mode without state", "    sql: SELECT id", "    mode: update\n    sql: SELECT id", "mode"),
+    ("a merge's deletes", "sequence: at}", "sequence: at, delete_when: id = 3}", "delete_when"),
+    ("a function's name", "function: run", "function: walk", "steps"),
+    ("partitions of a topic", "partitions: 3", "partitions: 5", ""),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "what"), [case[1:] for case in SAFE], ids=[case[0] for case in SAFE])
+def test_what_leaves_the_checkpoint_alone_is_safe(load: Load, old: str, new: str, what: str) -> None:
+    found = changed(load, old, new)
+    assert {change.effect for change in found} <= {Effect.SAFE}, found
+    assert any(what in change.what for change in found) or not what, found
+
+
+PAID = FILE[FILE.index("from:\n      - {topic: orders, as: o") : FILE.index("    to: [{topic: paid}]")]
+RESET = [
+    ("another topic", "from: {topic: orders}\n    sql", "from: {topic: payments, as: orders}\n    sql", "other input"),
+    ("another kind", "from: {topic: orders}\n    sql", "from: {delta: orders, as: orders}\n    sql", "other input"),
+    ("an input less", PAID, "from: {topic: orders}\n    sql: SELECT id FROM orders\n", "input removed"),
+    ("a grouping key", "GROUP BY 1, 2", "GROUP BY 1, 2, id", "grouping keys"),
+    ("the window", "window(at, '1 hour')", "window(at, '2 hours')", "grouping keys"),
+    ("a function more", "first(city) AS city", "first(city) AS city, count(*) AS n", "aggregate functions"),
+    ("another function", "sum(amount)", "avg(amount)", "aggregate functions"),
+    (
+        "the watermark",
+        "{column: at, delay: 1 hour}}\n    sql: |",
+        "{column: ts, delay: 1 hour}}\n    sql: |",
+        "watermark",
+    ),
+    (
+        "no watermark",
+        "{topic: orders, watermark: {column: at, delay: 1 hour}}\n    sql",
+        "{topic: orders}\n    sql",
+        "watermark",
+    ),
+    ("the join's condition", "INTERVAL 1 HOUR", "INTERVAL 2 HOUR", "join condition"),
+    ("the join's kind", "FROM o JOIN p", "FROM o LEFT JOIN p", "kind of join"),
+    ("the join's order", "FROM o JOIN p", "FROM p JOIN o", "order of inputs"),
+    ("the key of deduplicate", "by: [id, shop]", "by: [id]", "columns of deduplicate"),
+    ("a key before deduplicate", "trim(shop)", "lower(shop)", "columns of the state"),
+    ("state where none was", "upper(shop) AS shop FROM orders", "max(shop) AS shop FROM orders", "state"),
+    (
+        "a step with state",
+        "      - sql: SELECT id, shop, amount * 2 AS",
+        "      - deduplicate: {by: [id]}\n      - sql: SELECT id, shop, amount * 2 AS",
+        "state",
+    ),
+    ("the output of a processor", "visits BIGINT", "visits INT", "output of the processor"),
+    ("the keys of a processor", "by: [shop]", "by: [id]", "keys of the processor"),
+    ("the mode with state", "    sql: |", "    mode: update\n    sql: |", "mode"),
+    ("the keys of a merge", "{keys: [id],", "{keys: [id, shop],", "merge of delta"),
+    ("rows added, not merged", ", merge: {keys: [id], sequence: at}", "", "merge of delta"),
+    ("partitions of a table", "to_date(at) AS day", "id", "partition by of delta"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "what"), [case[1:] for case in RESET], ids=[case[0] for case in RESET])
+def test_what_the_checkpoint_does_not_fit_needs_a_reset(load: Load, old: str, new: str, what: str) -> None:
+    found = [change for change in changed(load, old, new) if change.effect is Effect.NEEDS_RESET]
+    assert any(what in change.what for change in found), (found, changed(load, old, new))
+    assert all(change.reason for change in found)
+
+
+def test_the_order_of_two_inputs_needs_a_reset(load: Load) -> None:
+    lines = FILE.splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if "as: o," in line)
+    lines[first], lines[first + 1] = lines[first + 1], lines[first]
+    found = changes_of_pipeline(records(load, "".join(lines)), deployed(load))
+    assert [(change.stage, change.effect, change.what) for change in found] == [
+        ("paid", Effect.NEEDS_RESET, "order of inputs")
+    ]
+
+
+def test_a_file_of_code_that_changed_is_safe_in_a_stage_without_state_and_in_a_processor(load: Load) -> None:
+    now = records(load, FILE, {"visits.py": "2", "code.py": "2"})
+    found = changes_of_pipeline(now, deployed(load))
+    assert [(change.stage, change.effect) for change in found] == [("visits", Effect.SAFE), ("code", Effect.SAFE)]
+    assert "code is not looked into" in found[0].reason
+
+
+def test_code_that_keeps_the_state_itself_cannot_be_told_apart(load: Load) -> None:
+    now = records(load, FILE, {"visits.py": "1", "code.py": "2"})
+    [change] = changes_of_pipeline(now, deployed(load, stateful={*STATEFUL, "code"}))
+    assert (change.stage, change.effect) == ("code", Effect.NEEDS_RESET)
+
+
+def test_sql_that_cannot_be_looked_into_needs_a_reset_in_a_stage_with_state_only(load: Load) -> None:
+    found = changed(load, "SELECT window(at, '1 hour') AS hour,", "SELEKT window(at, '1 hour') AS hour,")
+    assert [change.effect for change in found] == [Effect.NEEDS_RESET]
+    [change] = changed(load, "SELECT id, upper(shop)", "SELEKT id, upper(shop)")
+    assert change.effect is Effect.SAFE
+
+
+def test_a_new_stage_has_new_state_and_says_where_it_starts(load: Load) -> None:
+    more = "  - {name: more, from: {topic: payments, starting_offsets: latest}, to: [{topic: more}]}\n"
+    [change] = changes_of_pipeline(records(load, FILE + more), deployed(load))
+    assert (change.stage, change.effect, change.what) == ("more", Effect.NEW_STATE, "new stage")
+    assert "payments from latest" in change.reason
+
+
+def test_a_renamed_stage_is_recognised(load: Load) -> None:
+    found = changed(load, "name: plain", "name: simple")
+    assert [(change.stage, change.effect, change.what) for change in found] == [
+        ("simple", Effect.NEW_STATE, "stage renamed"),
+        ("plain", Effect.SAFE, "stage removed"),
+    ]
+    assert "Name it plain to go on" in found[0].reason
+
+
+def test_a_number_of_shuffle_partitions_has_no_effect_and_is_told_so(load: Load) -> None:
+    loaded = load(FILE)
+    now = {s.name: record_of(loaded, s, CODE, "12") for s in loaded.pipeline.stages}
+    found = changes_of_pipeline(now, deployed(load))
+    assert {change.effect for change in found} == {Effect.SAFE}
+    assert all("no effect" in change.reason and "keeps 6" in change.reason for change in found)
+
+
+def test_a_checkpoint_without_a_record_is_judged_by_its_topics(load: Load) -> None:
+    now = records(load, FILE)["plain"]
+    assert changes_of_stage("plain", Deployed(True, None, frozenset({"orders"})), now) == []
+    [change] = changes_of_stage("plain", Deployed(True, None, frozenset({"old"})), now)
+    assert change.effect is Effect.NEEDS_RESET
+    assert change.reason == "the checkpoint of stage plain has read the topic 'old', not 'orders'"
+
+
+def test_a_record_survives_its_file(load: Load) -> None:
+    for record in records(load, FILE).values():
+        assert StageRecord.decode(record.encode()) == record
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "inputs": []}'])
+def test_a_record_of_another_kind_is_refused(text: str) -> None:
+    with pytest.raises(RecordError):
+        StageRecord.decode(text)
+
+
+def test_a_record_holds_no_secret(load: Load) -> None:
+    text = FILE + (
+        "  - name: db\n    from: {jdbc: 'jdbc:x://u:geheim@db/x', table: t, increment: id, password: geheim}\n"
+        "    to: [{jdbc: 'jdbc:x://db', table: u, password: geheim, options: {token: geheim}}]\n"
+    )
+    assert "geheim" not in records(load, text)["db"].encode()
