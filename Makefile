@@ -32,7 +32,7 @@ demo: java venv ## Start Headwater, run 336,776 real flights through it and show
 test: java venv ## Everything: `make check`, then the tests that start brokers, Spark and other processes
 	@$(MAKE) --no-print-directory check
 	@setup/kcat.sh
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python setup/slow_tests.py
 
 # Types take the longest: they run beside the rest, two at a time, each printed whole; a failure does not hide another.
 .PHONY: check
