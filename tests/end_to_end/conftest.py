@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,6 +16,8 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+
+from tests.end_to_end.delta_log import delta_rows
 
 RUN_SECONDS_MAX = 280
 READ_SECONDS_MAX = 60
@@ -134,22 +134,4 @@ def topics(bootstrap_servers: str, admin: AdminClient) -> Iterator[Topics]:
 
 @pytest.fixture
 def read_delta() -> Callable[[Path], list[dict[str, Any]]]:
-    return _delta_rows
-
-
-def _delta_rows(table: Path) -> list[dict[str, Any]]:
-    """The rows of a Delta table by its log and its Parquet files, without Spark: it cannot hide a fault of its own."""
-    import pyarrow.parquet as pq
-
-    files: dict[str, None] = {}
-    for entry in sorted((table / "_delta_log").glob("*.json")):
-        for line in entry.read_text().splitlines():
-            action = json.loads(line)
-            if "add" in action:
-                files[action["add"]["path"]] = None
-            elif "remove" in action:
-                files.pop(action["remove"]["path"], None)
-    rows: list[dict[str, Any]] = []
-    for path in files:
-        rows += pq.ParquetFile(os.path.join(table, path)).read().to_pylist()
-    return rows
+    return delta_rows

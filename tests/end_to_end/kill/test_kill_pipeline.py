@@ -26,6 +26,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.end_to_end.delta_log import delta_rows
+
 if TYPE_CHECKING:
     from tests.conftest import StartBroker
 
@@ -230,21 +232,6 @@ def differences(where: str, found: Sequence[Any], expected: Sequence[Any]) -> li
     if have - want:
         said.append(f"{where}: doubled or foreign: {sorted((have - want).elements())[:10]}")
     return said
-
-
-def delta_rows(table: Path) -> list[dict[str, Any]]:
-    """The rows by the table's log and its Parquet files, without Spark."""
-    import pyarrow.parquet as pq
-
-    files: dict[str, None] = {}
-    for entry in sorted((table / "_delta_log").glob("*.json")):
-        for line in entry.read_text().splitlines():
-            action = json.loads(line)
-            if "add" in action:
-                files[action["add"]["path"]] = None
-            elif "remove" in action:
-                files.pop(action["remove"]["path"], None)
-    return [row for path in files for row in pq.ParquetFile(table / path).read().to_pylist()]
 
 
 @pytest.fixture

@@ -179,10 +179,11 @@ def lab_on(delta_spark: SparkSession, tmp_path: Path) -> Callable[[str], Lab]:
 
 
 @pytest.fixture
-def derby(delta_spark: SparkSession) -> Iterator[Any]:
+def derby(delta_spark: SparkSession, tmp_path: Path) -> Iterator[Any]:
     """A database in Spark's JVM: its URL, and a way to run statements and to read rows."""
     url = f"jdbc:derby:memory:{uuid.uuid4().hex};create=true"
     jvm: Any = delta_spark._jvm
+    jvm.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))  # else the current folder
 
     class Derby:
         def __init__(self) -> None:
