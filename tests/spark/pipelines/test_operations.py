@@ -135,6 +135,7 @@ def test_records_that_cannot_be_decoded_keep_their_headers_too(shop: Shop, lab: 
     lab.produce(shop.orders, [("k", "{no json", [("a", b"1"), ("headwater.stage", b"old")]), (None, "[]", None)])
     shop.run("clean")
     found = json.loads(shop.command("dead-letters", "show", shop.orders, "-o", "json")[0])
+    found.sort(key=lambda each: each["source"]["offset"])  # the one without a key may be in any partition
     assert [(each["value"], each["headers"], each["stage"]) for each in found] == [
         ("{no json", [{"name": "a", "value": "1"}], "clean"),
         ("[]", [], "clean"),
