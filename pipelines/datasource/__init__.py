@@ -24,7 +24,7 @@ PUSHDOWN_OPTION: Final = "headwater.pushdown"
 # task costs tens of milliseconds whatever it reads, so micro-batches of a few records are faster together.
 TASK_RECORDS_OPTION: Final = "headwater.minRecordsPerTask"
 # What streams gain most with: reading as many takes about as long as starting a task.
-TASK_RECORDS: Final = 20_000
+TASK_RECORDS: Final = 40_000
 
 # A file of Kafka client properties that says how to connect. It is read where the query is planned: its secrets stand
 # in no option, hence in no plan and no log of Spark's.

@@ -34,9 +34,9 @@ REPORT_DDL: Final = (
     "target INT, stage_id INT, first_attempt BOOLEAN, records BIGINT, next_sequence INT, error_code INT, error STRING"
 )
 # Rows gathered before they are encoded, so that batches of many partitions are filled; and encoded bytes handed to
-# Spark at once.
+# Spark at once: no more than the caches of a core hold.
 GATHERED_BYTES_MAX: Final = 16 << 20
-HANDED_OVER_BYTES: Final = 8 << 20
+HANDED_OVER_BYTES: Final = 1 << 20
 ERROR_CHARS_MAX: Final = 1000
 
 _Batches: TypeAlias = "Iterator[pa.RecordBatch]"

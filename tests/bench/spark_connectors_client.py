@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION
+from pipelines.plan import MAX_OFFSETS_PER_TRIGGER
+from pipelines.session import CHECKPOINT_FILES
 from tests.bench import spark_read
 
 FORMATS = ("kafka", "headwater")
+CHECKPOINT_CONF = "spark.sql.streaming.checkpointFileManagerClass"
 CORES = 2
-# Offsets a micro-batch: where what it costs to plan one matters most, and where the records do.
-TRIGGERS = (10_000, 100_000)
-BATCHES = 25
+# Offsets a micro-batch: where what it costs to plan one matters most, where the records do, and a pipeline's at most.
+TRIGGERS = (10_000, 100_000, MAX_OFFSETS_PER_TRIGGER)
+BATCHES = 20
 # The first ones of a query compile code and start workers.
 WARM_BATCHES = 5
 
@@ -72,12 +75,21 @@ def main() -> None:
     for limit in TRIGGERS:
         topic = f"micro-{limit}"
         spark_read.ensure_topic(spark, arguments.bootstrap, topic, limit * BATCHES, "none")
+        # Spark itself, with its default and with what our pipelines set, and our source.
+        plain: list[float] = []
         times: dict[str, list[float]] = {one: [] for one in FORMATS}
         for run in range(2):
-            for one in FORMATS if run % 2 else FORMATS[::-1]:
+            for one in ("plain", *FORMATS) if run % 2 else (*FORMATS[::-1], "plain"):
+                if one == "plain":
+                    spark.conf.unset(CHECKPOINT_CONF)
+                else:
+                    spark.conf.set(CHECKPOINT_CONF, CHECKPOINT_FILES)
                 checkpoint = arguments.folder / f"{topic}-{one}-{run}"
-                times[one] += micro_batches_ms(spark, one, arguments.bootstrap, topic, limit, checkpoint)
-        figures[f"micro-batch of {limit:,} records, ms"] = times
+                source = "kafka" if one == "plain" else one
+                into = plain if one == "plain" else times[one]
+                into += micro_batches_ms(spark, source, arguments.bootstrap, topic, limit, checkpoint)
+        figures[f"micro-batch of {limit:,} records, ms"] = {"kafka": plain, "headwater": times["headwater"]}
+        figures[f"the same, both with our checkpoint files, {limit:,} records, ms"] = times
     spark.stop()
     print(json.dumps(figures))
 
