@@ -293,7 +293,10 @@ def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
     try:
         yield
     finally:
-        spark.conf.set(name, before)
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)
 
 
 def _stage_attempt(spark: SparkSession, stage_id: int) -> StageAttempt:
