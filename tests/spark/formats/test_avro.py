@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import Schema
 
 from pipelines.errors import PipelineFailed
 
@@ -67,6 +68,38 @@ stages:
     seen = lab.read("@out")
     assert {struct.unpack(">bI", record.key[:5]) for record in seen} == {(0, registered["key"])}
     assert {struct.unpack(">bI", record.value[:5]) for record in seen} == {(0, registered["value"])}
+
+
+def test_without_auto_register_only_a_schema_that_is_there_is_written(
+    lab: Any, registry: Any, read_avro: Any, schemas: Any
+) -> None:
+    lab.produce("@in", ['{"id": 1}'])
+    lab.write("order.avsc", V2)
+    lab.write("in.json", '{"type": "object", "properties": {"id": {"type": "integer"}}}')
+    pipeline = f"""\
+pipeline: p
+registry: {{url: "{registry.url}", auto_register: false}}
+topics:
+  "@in": {{value: json, schema: in.json}}
+  "@out": {{value: avro, schema: order.avsc}}
+stages:
+  - name: s
+    from: {{topic: "@in", as: o}}
+    sql: SELECT id, CAST(NULL AS STRING) AS name FROM o
+    to: {{topic: "@out"}}
+"""
+    subject = f"{lab.prefix}out-value"
+    with pytest.raises(PipelineFailed) as caught:
+        lab.run(pipeline)
+    assert f"(subject {subject}) cannot be used" in str(caught.value)
+    assert subject not in schemas.get_subjects()
+    assert lab.read("@out") == []
+
+    there = schemas.register_schema(subject, Schema(V2, "AVRO"))
+    lab.run(pipeline)
+    assert read_avro("@out") == [{"id": 1, "name": None}]
+    assert [struct.unpack(">bI", record.value[:5]) for record in lab.read("@out")] == [(0, there)]
+    assert len(schemas.get_versions(subject)) == 1
 
 
 def test_poison_of_every_kind_becomes_a_dead_letter(lab: Any, registry: Any, avro: Any) -> None:
