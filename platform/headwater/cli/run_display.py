@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 #: A bar moves with its stage's micro-batches; drawing more often would cost more than an idle pipeline does.
 REFRESHES_PER_SECOND = 2
+BAR_WIDTH = 20
 
 
 class RunDisplay:
@@ -29,17 +30,27 @@ class RunDisplay:
         """Draw a bar for each stage."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
 
+        from pipelines.stage_state import State
+
+        width = max(len(name) for name in info.stages)
+        state_width = max(len(state.value) for state in State)
+        # On a narrow terminal the numbers are cut, not the stage's name and state.
         columns = (
-            TextColumn("{task.description}"),
-            TextColumn("{task.fields[state]:<10}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.description}", markup=False, table_column=Column(min_width=width, no_wrap=True)),
+            TextColumn("{task.fields[state]}", markup=False, table_column=Column(min_width=state_width, no_wrap=True)),
+            BarColumn(BAR_WIDTH, table_column=Column(min_width=BAR_WIDTH)),
+            TextColumn("{task.fields[told]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
         )
         self._bars = Progress(
-            *columns, console=Console(stderr=True), refresh_per_second=REFRESHES_PER_SECOND, redirect_stdout=False
+            *columns,
+            console=Console(stderr=True),
+            expand=True,
+            refresh_per_second=REFRESHES_PER_SECOND,
+            # What a stage's own code prints would stand among the bars; into a file or a pipe it goes as it is.
+            redirect_stdout=sys.stdout.isatty(),
         )
-        width = max(len(name) for name in info.stages)
         for name in info.stages:
             self._tasks[name] = self._bars.add_task(name.ljust(width), total=None, state="starting", told="")
         self._bars.start()

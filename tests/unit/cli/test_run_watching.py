@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 import urllib.request
 from pathlib import Path
@@ -94,6 +96,53 @@ def test_a_terminal_gets_a_bar_for_each_stage(capsys: pytest.CaptureFixture[str]
     assert "clean" in captured.err
     assert "delays" in captured.err
     assert "30 rows, 10/s" in " ".join(captured.err.split())
+
+
+def test_a_narrow_terminal_cuts_the_numbers_and_nothing_stands_among_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, terminal = os.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with open(terminal, "w", encoding="utf-8") as opened, open(controller, "rb", buffering=0) as seen:
+        monkeypatch.setattr("sys.stderr", opened)
+        monkeypatch.setattr("sys.stdout", opened)
+        display = RunDisplay()
+        info: Any = SimpleNamespace(stages=("clean", "delays"))
+        watch: Any = None
+        display.began(info, watch)
+        display.changed(stage(), None)
+        print("from a stage's function")
+        display.changed(stage(), None)
+        display.ended()
+        opened.flush()
+        lines = screen(seen.read(1 << 20).decode())
+    assert lines[0] == "from a stage's function"
+    assert re.fullmatch(r"clean  running +\S{20} 30 rows, 10/s, lag 70.*", lines[1])
+    assert re.fullmatch(r"delays starting +\S{20}", lines[2])
+    assert all(len(line) <= 60 for line in lines)
+    assert lines[3:] == []
+
+
+def screen(written: str) -> list[str]:
+    """What a terminal shows of what was written to it: lines without trailing spaces, as far as something stands."""
+    lines, row, column = [""], 0, 0
+    for token in re.findall(r"\x1b\[[?0-9;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", written):
+        if token == "\r":
+            column = 0
+        elif token == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif token.startswith("\x1b"):
+            if token.endswith("A"):
+                row -= int(token[2:-1])
+            elif token.endswith("K"):
+                lines[row] = ""
+        else:
+            lines[row] = lines[row].ljust(column)[:column] + token + lines[row][column + len(token) :]
+            column += len(token)
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return [line.rstrip() for line in lines]
 
 
 def test_without_a_terminal_a_micro_batch_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
