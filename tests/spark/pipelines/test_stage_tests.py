@@ -79,6 +79,11 @@ ORDER = """{"type": "object", "required": ["shop"], "properties": {
   "at": {"type": "string", "format": "date-time"}}}"""
 
 
+def files(folder: Path) -> list[str]:
+    """What is in a folder, but for the bytecode that Python keeps of steps.py."""
+    return sorted(str(found) for found in folder.rglob("*") if "__pycache__" not in found.parts)
+
+
 @pytest.fixture
 def run(delta_spark: SparkSession, tmp_path: Path) -> Callable[[str], dict[str, Judged]]:
     """Runs the tests of the pipeline above; gives their results by name."""
@@ -91,9 +96,9 @@ def run(delta_spark: SparkSession, tmp_path: Path) -> Callable[[str], dict[str, 
         path = tmp_path / "shop.yaml"
         path.write_text(PIPELINE + "tests:\n" + tests)
         loaded = load(str(path), environ={})
-        before = sorted(str(found) for found in tmp_path.rglob("*"))
+        before = files(tmp_path)
         found = StageTests(delta_spark, loaded, chosen(loaded, [])).run(lambda result: None)
-        assert sorted(str(found) for found in tmp_path.rglob("*")) == before, "a test has written something"
+        assert files(tmp_path) == before, "a test has written something"
         return {result.name: result for result in found}
 
     return results
