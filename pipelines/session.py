@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL_MASTER = "local[*]"
+CHECKPOINT_FILES_CONF = "spark.sql.streaming.checkpointFileManagerClass"
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 CODEGEN_CACHE_ENTRIES = 2_000
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
@@ -79,12 +80,12 @@ def settings(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         # A micro-batch is kept for as long as it is written: finding out how its columns would compress best is a tenth
         # of a profile's samples where a stage only filters, and frees memory that nobody waits for.
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
-        # A micro-batch of a stage with a few sinks needs about 120 generated classes, Spark keeps 100 of them: each was
-        # thrown away shortly before its next use, and all were generated and compiled again in every micro-batch.
+        # A micro-batch of a stage with a few sinks needs about 120 generated classes, Spark keeps 100 of them: some two
+        # dozen were thrown away before their next use, and generated and compiled again in every micro-batch.
         "spark.sql.codegen.cache.maxEntries": str(CODEGEN_CACHE_ENTRIES),
         # Spark's default starts a process (chmod) for each file of a checkpoint, two and more a micro-batch: 40 ms each
         # from a large JVM. Both write a new file and rename it.
-        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
+        CHECKPOINT_FILES_CONF: CHECKPOINT_FILES,
         **SESSION_CONF,
         **extra,
     }

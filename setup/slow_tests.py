@@ -1,38 +1,61 @@
 """The slow tests: Spark's beside all others, because much of their time is waiting.
 
 Each folder of Spark's tests is a run of its own: one process has one JVM, and their sessions differ. What they say is
-printed when the others have ended; a failure does not hide another. Exit code 1 for any.
+printed when the others have ended; a failure does not hide another. Exit code 1 for any. Ctrl-C or SIGTERM interrupts
+the runs, which stop what they have started, and begins no further one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 PYTEST = [sys.executable, "-m", "pytest", "-m", "slow"]
 SPARK = Path("tests", "spark")
 
 
-def main(arguments: list[str]) -> int:
-    """Run them; the exit code. With `spark`, those of Spark alone."""
-    if arguments == ["spark"]:
-        of_groups = [ended(subprocess.Popen([*PYTEST, *group])) for group in spark_groups()]
-        return int(any(of_groups))
-    with tempfile.TemporaryFile() as said:
-        spark = subprocess.Popen([sys.executable, __file__, "spark"], stdout=said, stderr=subprocess.STDOUT)
-        others = subprocess.Popen([*PYTEST, f"--ignore={SPARK}"])
+class Runs:
+    """Runs of pytest. They hear of Ctrl-C from here alone, once: a second one would cut short what they stop."""
 
-        def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-            for one in (spark, others):
-                one.send_signal(signal.SIGINT)  # they end their brokers, then
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._is_interrupted = False
 
-        signal.signal(signal.SIGTERM, end)
-        codes = [ended(others), ended(spark)]
+    def run(self, arguments: Sequence[str], said: IO[bytes] | None = None) -> int:
+        """One run; its exit code."""
+        if self._is_interrupted:
+            return 1
+        process = subprocess.Popen([*PYTEST, *arguments], stdout=said, stderr=said, start_new_session=True)
+        self._running.add(process)
+        if self._is_interrupted:  # between the two: nobody has told it
+            process.send_signal(signal.SIGINT)
+        code = process.wait()
+        self._running.discard(process)
+        return code
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a handler
+        """End what runs; begin nothing."""
+        if not self._is_interrupted:
+            self._is_interrupted = True
+            for process in set(self._running):
+                process.send_signal(signal.SIGINT)
+
+
+def main() -> int:
+    """Run them; the exit code."""
+    runs = Runs()
+    signal.signal(signal.SIGINT, runs.interrupt)
+    signal.signal(signal.SIGTERM, runs.interrupt)
+    with tempfile.TemporaryFile() as said, ThreadPoolExecutor(1) as beside:
+        of_spark = beside.submit(lambda: [runs.run(group, said) for group in spark_groups()])
+        codes = [runs.run([f"--ignore={SPARK}"]), *of_spark.result()]
         said.seek(0)
         sys.stdout.buffer.write(said.read())
     return int(any(codes))
@@ -44,12 +67,5 @@ def spark_groups() -> list[list[str]]:
     return [*([folder] for folder in folders), [str(SPARK), *(f"--ignore={folder}" for folder in folders)]]
 
 
-def ended(process: subprocess.Popen[bytes]) -> int:
-    """Its exit code. Ctrl-C reaches the tests, too: they are given the time to stop what they started."""
-    while True:
-        with contextlib.suppress(KeyboardInterrupt):
-            return process.wait()
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

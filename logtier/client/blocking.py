@@ -171,22 +171,22 @@ class BlockingConnection:
             raise
 
     def receive(self) -> Response[object]:
-        """The response to the oldest request in flight; waits for it `request.timeout.ms` at most."""
+        """The response to the oldest request in flight; waits for it `request.timeout.ms` at most.
+
+        What has come by then is read: this process may have stood still for longer, and the response be there.
+        """
         assert self._core.in_flight, "nothing was asked"
         deadline = time.monotonic() + self._request_timeout_s
         try:
             while True:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    raise TimeoutError
-                self._socket.settimeout(left_s)
+                self._socket.settimeout(max(deadline - time.monotonic(), 0.0))
                 count = self._socket.recv_into(self._core.get_buffer())
                 if count == 0:
                     raise BrokerConnectionError(f"{self.address} closed the connection")
                 response = self._core.buffer_updated(count)
                 if response is not None:
                     return response
-        except TimeoutError as error:
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError) as error:
             self.close()
             raise RequestTimeoutError(f"{self.address} did not answer within {self._request_timeout_s:g} s") from error
         except OSError as error:

@@ -6,11 +6,11 @@ a sequence a change that is not later than what the table has is passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pipelines.sinks import delta
+from pipelines.sinks.session_settings import settings_for_a_job
 from pipelines.sinks.stored_rows import DELETED, latest_of_each, with_deleted
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
     spark = rows.sparkSession
     _prepare(spark, rows, sink, path)
     table = DeltaTable.forPath(spark, path)
-    with _transaction(spark, app_id, batch_id):
+    transaction = {f"{_TRANSACTION_CONF}AppId": app_id, f"{_TRANSACTION_CONF}Version": str(batch_id)}
+    with settings_for_a_job(spark, transaction):
         if merge.scd == 1:
             _latest(table, changes(rows, sink), merge)
         else:
@@ -73,18 +74,6 @@ def _prepare(spark: SparkSession, rows: DataFrame, sink: DeltaSink, path: str) -
     if any(name.lower() not in known for name in schema.fieldNames()):
         empty = spark.createDataFrame([], schema)
         empty.write.format("delta").mode("append").option("mergeSchema", "true").save(path)
-
-
-@contextmanager
-def _transaction(spark: SparkSession, app_id: str, batch_id: int) -> Iterator[None]:
-    conf = {f"{_TRANSACTION_CONF}AppId": app_id, f"{_TRANSACTION_CONF}Version": str(batch_id)}
-    for name, value in conf.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in conf:
-            spark.conf.unset(name)
 
 
 def _same(keys: Sequence[str], left: str, right: str) -> Column:

@@ -38,6 +38,7 @@ from pipelines.sinks.exactly_once_fence import (
 )
 from pipelines.sinks.exactly_once_tasks import ENCODED_DDL, REPORT_DDL, Encode, Send, encoding, sending
 from pipelines.sinks.exactly_once_verdict import StageAttempt, TaskReport, Todo, Verdict, judge
+from pipelines.sinks.session_settings import settings_for_a_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -243,7 +244,7 @@ class ExactlyOnceTopics:
             .sortWithinPartitions("task", "number")
             .mapInArrow(sending(send), REPORT_DDL)
         )
-        with _setting(encoded.sparkSession, HANDED_BYTES_CONF, str(HANDED_BYTES)):
+        with settings_for_a_job(encoded.sparkSession, {HANDED_BYTES_CONF: str(HANDED_BYTES)}):
             rows = sent.collect()
         reports = [TaskReport(**row.asDict()) for row in rows]
         stage = _stage_attempt(encoded.sparkSession, reports[0].stage_id) if reports else None
@@ -283,20 +284,6 @@ class ExactlyOnceTopics:
             raise PipelineFailed(self._fenced()) from error
         except ClientError as error:
             raise PipelineFailed(f"stage {self._stage}: {error}") from error
-
-
-@contextlib.contextmanager
-def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """A setting of Spark's for the queries that are planned meanwhile."""
-    before = spark.conf.get(name)
-    spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, before)
 
 
 def _stage_attempt(spark: SparkSession, stage_id: int) -> StageAttempt:

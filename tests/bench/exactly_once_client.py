@@ -12,13 +12,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pipelines.datasource.options import WriteOptions
 from pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
 from pipelines.sinks.exactly_once_fence import Batch, Step
-from tests.bench import spark_read, warm_memory
+from tests.bench import brokers, spark_read
+from tests.bench.load import Load
 
 CORES = 2
 PARTITIONS = 6
 KEYS = 1000
-# Four times what three million rows take in the log; see `warm_memory`.
-WARM_GIB = 3
 TOPICS = ("at-least-once", "exactly-once")
 
 
@@ -56,7 +55,7 @@ def main() -> None:
     for number in range(arguments.rounds + 1):  # the first warms JVM, workers and numba's cache, and is not counted
         for name in list(rates) if number % 2 else list(rates)[::-1]:
             batch = Batch("bench", number, (number,))
-            warm_memory.touch(WARM_GIB)
+            brokers.warm_memory(Load(messages=arguments.rows, message_bytes=spark_read.VALUE_BYTES))
             started_s = time.perf_counter()
             if name == "kafka":
                 at_least_once(rows, arguments.bootstrap)

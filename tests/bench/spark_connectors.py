@@ -25,6 +25,9 @@ CONNECTOR = "spark-sql-kafka"
 OURS = "headwater"
 RECORDS = 5_000_000
 QUICK_RECORDS = 500_000
+# Micro-batches of a query, the first ones included, which are not counted.
+BATCHES = 20
+QUICK_BATCHES = 7
 
 
 def jars() -> Path:
@@ -43,7 +46,9 @@ def measure(folder: Path, quick: bool) -> tuple[list[Table], Figures]:
     child, port = headwater_processes.start_broker(folder / "spark-kafka-broker")
     try:
         command = [*drivers.PYTHON, "tests.bench.spark_connectors_client", f"127.0.0.1:{port}", jar_files]
-        sizes = ["--records", str(records), "--runs", str(runs), "--folder", str(folder / "checkpoints")]
+        batches = QUICK_BATCHES if quick else BATCHES
+        sizes = ["--records", str(records), "--runs", str(runs), "--batches", str(batches)]
+        sizes += ["--folder", str(folder / "checkpoints")]
         out = drivers.run([*command, *sizes])
     finally:
         child.stop()

@@ -9,15 +9,15 @@ from typing import Any
 
 from pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION
 from pipelines.plan import MAX_OFFSETS_PER_TRIGGER
-from pipelines.session import CHECKPOINT_FILES
+from pipelines.session import CHECKPOINT_FILES, CHECKPOINT_FILES_CONF
 from tests.bench import spark_read
 
 FORMATS = ("kafka", "headwater")
-CHECKPOINT_CONF = "spark.sql.streaming.checkpointFileManagerClass"
+# Formats with and without the way of writing checkpoint files that pipelines set.
+STREAMS = {"kafka": ("kafka", False), "kafka, our checkpoint files": ("kafka", True), "headwater": ("headwater", True)}
 CORES = 2
 # Offsets a micro-batch: where what it costs to plan one matters most, where the records do, and a pipeline's at most.
 TRIGGERS = (10_000, 100_000, MAX_OFFSETS_PER_TRIGGER)
-BATCHES = 20
 # The first ones of a query compile code and start workers.
 WARM_BATCHES = 5
 
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("jars")
     parser.add_argument("--records", type=int, required=True)
     parser.add_argument("--runs", type=int, required=True)
+    parser.add_argument("--batches", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args()
     spark = spark_read.session(
@@ -74,22 +75,21 @@ def main() -> None:
 
     for limit in TRIGGERS:
         topic = f"micro-{limit}"
-        spark_read.ensure_topic(spark, arguments.bootstrap, topic, limit * BATCHES, "none")
-        # Spark itself, with its default and with what our pipelines set, and our source.
-        plain: list[float] = []
-        times: dict[str, list[float]] = {one: [] for one in FORMATS}
+        spark_read.ensure_topic(spark, arguments.bootstrap, topic, limit * arguments.batches, "none")
+        times: dict[str, list[float]] = {one: [] for one in STREAMS}
         for run in range(2):
-            for one in ("plain", *FORMATS) if run % 2 else (*FORMATS[::-1], "plain"):
-                if one == "plain":
-                    spark.conf.unset(CHECKPOINT_CONF)
+            for one in STREAMS if run % 2 else reversed(STREAMS):
+                spark_format, has_our_files = STREAMS[one]
+                if has_our_files:
+                    spark.conf.set(CHECKPOINT_FILES_CONF, CHECKPOINT_FILES)
                 else:
-                    spark.conf.set(CHECKPOINT_CONF, CHECKPOINT_FILES)
+                    spark.conf.unset(CHECKPOINT_FILES_CONF)
                 checkpoint = arguments.folder / f"{topic}-{one}-{run}"
-                source = "kafka" if one == "plain" else one
-                into = plain if one == "plain" else times[one]
-                into += micro_batches_ms(spark, source, arguments.bootstrap, topic, limit, checkpoint)
-        figures[f"micro-batch of {limit:,} records, ms"] = {"kafka": plain, "headwater": times["headwater"]}
-        figures[f"the same, both with our checkpoint files, {limit:,} records, ms"] = times
+                times[one] += micro_batches_ms(spark, spark_format, arguments.bootstrap, topic, limit, checkpoint)
+        of_each = f"{limit:,} records, ms"
+        figures[f"micro-batch of {of_each}"] = {one: times[one] for one in FORMATS}
+        alike = {"kafka": times["kafka, our checkpoint files"], "headwater": times["headwater"]}
+        figures[f"the same, both with our checkpoint files, {of_each}"] = alike
     spark.stop()
     print(json.dumps(figures))
 

@@ -71,6 +71,9 @@ class KafkaPythonMember:
             session_timeout_ms=10_000,
             heartbeat_interval_ms=500,
         )
+        # A leader that joins before it knows the topic joins once more when it does; if a poll's time is over while it
+        # does so, kafka-python 3.0.12 forgets the assignment, sends no more heartbeats and is put out of the group.
+        self.consumer.partitions_for_topic(topic)
 
     def poll(self) -> list[tuple[int, bytes]]:
         return [(row.partition, row.value) for rows in self.consumer.poll(100).values() for row in rows]

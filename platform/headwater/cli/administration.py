@@ -104,6 +104,7 @@ def cluster_client(verb: str, bootstrap_servers: str | None) -> Iterator[Cluster
             addresses,
             request_timeout_ms=timeout_ms,
             api_timeout_ms=timeout_ms,
+            bootstrap_timeout_ms=0,  # somebody waits: one try is enough, as in `reachable_servers`
             security=ClientSecurity.from_properties(client_security()),
         )
         with ClusterClient(config) as cluster:

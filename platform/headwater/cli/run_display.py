@@ -52,7 +52,7 @@ class RunDisplay:
             redirect_stdout=sys.stdout.isatty(),
         )
         for name in info.stages:
-            self._tasks[name] = self._bars.add_task(name.ljust(width), total=None, state="starting", told="")
+            self._tasks[name] = self._bars.add_task(name, total=None, state="starting", told="")
         self._bars.start()
 
     def changed(self, state: StageState, progress: StageProgress | None) -> None:  # noqa: ARG002 - a listener's

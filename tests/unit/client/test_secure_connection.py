@@ -272,6 +272,19 @@ def test_a_broker_that_never_answers_the_handshake_is_given_up(certificates: Cer
         )
 
 
+def test_a_response_that_came_while_this_process_stood_still_is_read(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = start("SSL")
+    connection = broker.connect(broker.security())
+    connection.send(kio_request(api_versions.API_KEY, 0, {}))
+    begun_s = time.monotonic()
+    looks = iter([begun_s] * 2)  # the length is read, the pause begins, the rest follows
+    monkeypatch.setattr(blocking, "time", SimpleNamespace(monotonic=lambda: next(looks, begun_s + 1_000)))
+    assert connection.receive().correlation_id == 1
+    connection.close()
+
+
 def test_a_session_is_renewed_before_it_ends(start: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = start("SASL_PLAINTEXT", connections_max_reauth_ms="3600000")
     connection = broker.connect(broker.security("SCRAM-SHA-256"))
