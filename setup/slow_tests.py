@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-PYTEST = [sys.executable, "-m", "pytest", "-m", "slow"]
+PYTEST = [sys.executable, "-m", "pytest", "-m", "slow", "--durations=20"]
 SPARK = Path("tests", "spark")
 
 

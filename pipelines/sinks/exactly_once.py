@@ -25,6 +25,7 @@ from logtier.client.transactional_producer import TRANSACTION_TIMEOUT_MS, Transa
 from logtier.records.batch import Record
 from pipelines.datasource.options import WriteOptions
 from pipelines.errors import PipelineFailed
+from pipelines.sinks.encoded_batches import ENCODED_DDL, folder_for_encoded
 from pipelines.sinks.exactly_once_fence import (
     FENCES_CONFIGS,
     FENCES_PARTITIONS,
@@ -36,7 +37,7 @@ from pipelines.sinks.exactly_once_fence import (
     latest_committed,
     next_step,
 )
-from pipelines.sinks.exactly_once_tasks import ENCODED_DDL, REPORT_DDL, Encode, Send, encoding, sending
+from pipelines.sinks.exactly_once_tasks import REPORT_DDL, Encode, Send, encoding, sending
 from pipelines.sinks.exactly_once_verdict import StageAttempt, TaskReport, Todo, Verdict, judge
 from pipelines.sinks.session_settings import settings_for_a_job
 
@@ -230,7 +231,6 @@ class ExactlyOnceTopics:
     def _send(self, outputs: Sequence[TopicRecords], targets: Sequence[TopicPartition]) -> Verdict:
         if not outputs:
             return Verdict(Todo.COMMIT)
-        encoded = self._encoded(outputs, targets)
         send = Send(
             self._options.client,
             dataclasses.replace(self._options.producer, buffer_bytes=SEND_BUFFER_BYTES),
@@ -239,15 +239,18 @@ class ExactlyOnceTopics:
             tuple(targets),
             self._after_send,
         )
-        sent = (
-            encoded.repartitionById(len(targets), "target")
-            .sortWithinPartitions("task", "number")
-            .mapInArrow(sending(send), REPORT_DDL)
-        )
-        with settings_for_a_job(encoded.sparkSession, {HANDED_BYTES_CONF: str(HANDED_BYTES)}):
-            rows = sent.collect()
+        spark = outputs[0].records.sparkSession
+        with folder_for_encoded(spark) as folder:
+            sent = (
+                self._encoded(outputs, targets, folder)
+                .repartitionById(len(targets), "target")
+                .sortWithinPartitions("task", "number")
+                .mapInArrow(sending(send), REPORT_DDL)
+            )
+            with settings_for_a_job(spark, {HANDED_BYTES_CONF: str(HANDED_BYTES)}):
+                rows = sent.collect()
         reports = [TaskReport(**row.asDict()) for row in rows]
-        stage = _stage_attempt(encoded.sparkSession, reports[0].stage_id) if reports else None
+        stage = _stage_attempt(spark, reports[0].stage_id) if reports else None
         expected: dict[str, int] = {}
         for output in outputs:
             expected[output.topic] = expected.get(output.topic, 0) + output.count
@@ -256,12 +259,14 @@ class ExactlyOnceTopics:
             self._producer.note_sequences({targets[report.target]: report.next_sequence for report in reports})
         return verdict
 
-    def _encoded(self, outputs: Sequence[TopicRecords], targets: Sequence[TopicPartition]) -> DataFrame:
+    def _encoded(
+        self, outputs: Sequence[TopicRecords], targets: Sequence[TopicPartition], folder: str | None
+    ) -> DataFrame:
         """The first pass over all outputs, as one frame: they are sent by one job."""
         frames = []
         for output in outputs:
             partitions = [number for number, (topic, _) in enumerate(targets) if topic == output.topic]
-            encode = Encode(partitions[0], len(partitions), self._options.codec, self._options.batch_bytes)
+            encode = Encode(partitions[0], len(partitions), self._options.codec, self._options.batch_bytes, folder)
             frames.append(output.records.mapInArrow(encoding(encode), ENCODED_DDL))
         encoded = frames[0]
         for frame in frames[1:]:

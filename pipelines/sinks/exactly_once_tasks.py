@@ -2,8 +2,9 @@
 
 Two passes with a shuffle between them. The first encodes, next to the rows, a record batch at a time per output
 partition. The second has one task an output partition, which gives its batches the shared producer's id, epoch and
-sequence numbers and sends them: nobody else sends to that partition. Shuffling whole batches costs a fraction of
-shuffling rows, and keeps the rows' order: by the task that encoded them, then by the number of the batch in it.
+sequence numbers and sends them: nobody else sends to that partition. Shuffling whole batches (see `encoded_batches`)
+costs a fraction of shuffling rows, and keeps the rows' order: by the task that encoded them, then by the number of the
+batch in it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from logtier.client.errors import BrokerError, ClientError
 from logtier.client.producer import IdempotentProducer, ProducerConfig
 from logtier.client.producer_state import ProducerIdentity
 from pipelines.datasource.kept_clients import kept_client
+from pipelines.sinks.encoded_batches import EncodedReader, EncodedWriter
 from pipelines.sinks.exactly_once_verdict import NO_ANSWER
 
 if TYPE_CHECKING:
@@ -27,16 +29,13 @@ if TYPE_CHECKING:
 
     from logtier.records.columns_encode import BatchEncoder
 
-__all__ = ["ENCODED_DDL", "REPORT_DDL", "Encode", "Send", "encoding", "sending"]
+__all__ = ["REPORT_DDL", "Encode", "Send", "encoding", "sending"]
 
-ENCODED_DDL: Final = "target INT, task INT, number INT, records INT, data BINARY"
 REPORT_DDL: Final = (
     "target INT, stage_id INT, first_attempt BOOLEAN, records BIGINT, next_sequence INT, error_code INT, error STRING"
 )
-# Rows gathered before they are encoded, so that batches of many partitions are filled; and encoded bytes handed to
-# Spark at once: no more than the caches of a core hold.
+# Rows gathered before they are encoded, so that batches of many partitions are filled.
 GATHERED_BYTES_MAX: Final = 16 << 20
-HANDED_OVER_BYTES: Final = 1 << 20
 ERROR_CHARS_MAX: Final = 1000
 
 _Batches: TypeAlias = "Iterator[pa.RecordBatch]"
@@ -44,12 +43,16 @@ _Batches: TypeAlias = "Iterator[pa.RecordBatch]"
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """The first pass for one topic, whose partitions are the targets from `first_target` on."""
+    """The first pass for one topic, whose partitions are the targets from `first_target` on.
+
+    `folder` is where the batches are left for the second pass, if all tasks can read it.
+    """
 
     first_target: int
     partition_count: int
     codec: int
     batch_bytes: int
+    folder: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +110,13 @@ def _encode(rows: _Batches, what: Encode) -> _Batches:
     assert context is not None
     task = context.partitionId()
     encoder = _load_encoder()(what.partition_count, codec=what.codec, batch_bytes=what.batch_bytes)
-    out = _Encoded(task, what.first_target)
-    for gathered in _gathered(rows, min(what.batch_bytes * what.partition_count, GATHERED_BYTES_MAX)):
-        for encoded in encoder.encode(gathered, now_ms=int(time.time() * 1000)):
-            out.add(encoded.partition, encoded.record_count, encoded.data)
-            if out.bytes >= HANDED_OVER_BYTES:
-                yield out.take()
-    if out.bytes:
-        yield out.take()
+    with EncodedWriter(task, what.first_target, what.folder) as out:
+        for gathered in _gathered(rows, min(what.batch_bytes * what.partition_count, GATHERED_BYTES_MAX)):
+            for encoded in encoder.encode(gathered, now_ms=int(time.time() * 1000)):
+                out.add(encoded.partition, encoded.record_count, encoded.data)
+                if out.is_full:
+                    yield from out.take()
+        yield from out.take()
 
 
 def _gathered(rows: _Batches, bytes_max: int) -> _Batches:
@@ -133,38 +135,6 @@ def _gathered(rows: _Batches, bytes_max: int) -> _Batches:
             pieces, size = [], 0
     if pieces:
         yield from pa.Table.from_batches(pieces).combine_chunks().to_batches()
-
-
-class _Encoded:
-    """Encoded batches on their way to Spark."""
-
-    def __init__(self, task: int, first_target: int) -> None:
-        self._task = task
-        self._first_target = first_target
-        self._number = 0
-        self._rows: list[tuple[int, int, int, bytearray]] = []
-        self.bytes = 0
-
-    def add(self, partition: int, records: int, data: bytearray) -> None:
-        self._rows.append((self._first_target + partition, self._number, records, data))
-        self._number += 1
-        self.bytes += len(data)
-
-    def take(self) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        targets, numbers, records, data = zip(*self._rows, strict=True)
-        self._rows, self.bytes = [], 0
-        return pa.record_batch(
-            [
-                pa.array(targets, pa.int32()),
-                pa.array([self._task] * len(targets), pa.int32()),
-                pa.array(numbers, pa.int32()),
-                pa.array(records, pa.int32()),
-                pa.array(data, pa.binary()),
-            ],
-            names=["target", "task", "number", "records", "data"],
-        )
 
 
 # -- the second pass -------------------------------------------------------------------------------------------------
@@ -197,17 +167,16 @@ def _send_all(batches: _Batches, what: Send, target: int) -> tuple[int, int]:
     key = (topic, partition)
     records = 0
     producer: IdempotentProducer | None = None
-    with kept_client(what.client) as cluster:
+    with kept_client(what.client) as cluster, EncodedReader() as reader:
         try:
             for rows in batches:
                 if rows.num_rows and producer is None:
                     producer = IdempotentProducer(cluster, what.producer, what.identity, what.first_sequences)
-                for row in range(rows.num_rows):
-                    assert rows.column(0)[row].as_py() == target, "rows of another output partition"
-                    count = rows.column(3)[row].as_py()
+                for encoded in reader.batches(rows):
+                    assert encoded.target == target, "rows of another output partition"
                     assert producer is not None
-                    producer.send(topic, partition, bytearray(rows.column(4)[row].as_buffer()), count)
-                    records += count
+                    producer.send(topic, partition, encoded.data, encoded.records)
+                    records += encoded.records
             if producer is None:
                 return 0, what.first_sequences.get(key, 0)
             producer.flush()

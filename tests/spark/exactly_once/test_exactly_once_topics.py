@@ -23,6 +23,7 @@ from logtier.client.transactional_producer import TransactionalProducer, Transac
 from logtier.records.batch import Record
 from pipelines.datasource.options import WriteOptions
 from pipelines.errors import PipelineFailed
+from pipelines.sinks import encoded_batches
 from pipelines.sinks.exactly_once import ATTEMPTS_MAX, ExactlyOnceTopics, TopicRecords
 from pipelines.sinks.exactly_once_fence import FENCES_TOPIC, Batch, Step
 from tests.bench import apache_kafka
@@ -51,6 +52,13 @@ HEADERS = "headers array<struct<key: string, value: binary>>"
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
+@pytest.fixture(params=["in files", "in rows"])
+def carried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How encoded batches come to the tasks that send them: as on one machine, and as on a cluster."""
+    if request.param == "in rows":
+        monkeypatch.setattr(encoded_batches, "is_local", lambda master: False)
+
+
 def batch(number: int, checkpoint: str = "c") -> Batch:
     return Batch(checkpoint, number, ({"in": {"0": number + 1}},))
 
@@ -73,6 +81,11 @@ def write(
     sink.write(batch(number), outputs, {("in", 0): number + 1}, on_step)
 
 
+def encoded_folders(spark: SparkSession) -> list[Path]:
+    """Folders of encoded batches that were not removed."""
+    return list(Path(spark.sparkContext._temp_dir).glob("encoded-*"))
+
+
 def values(stored: list[Stored]) -> list[int]:
     return sorted(int(record.value or b"-1") for record in stored)
 
@@ -89,6 +102,7 @@ def in_order(stored: list[Stored]) -> bool:
     )
 
 
+@pytest.mark.usefixtures("carried")
 def test_topics_dead_letters_and_offsets_of_a_batch_appear_together(
     retrying_spark: SparkSession,
     sink: Sink,
@@ -137,6 +151,7 @@ def visible(servers: str, topic: str) -> int:
     return len(found)
 
 
+@pytest.mark.usefixtures("carried")
 def test_keys_go_where_the_java_clients_put_them(
     retrying_spark: SparkSession,
     sink: Sink,
@@ -159,6 +174,7 @@ def test_keys_go_where_the_java_clients_put_them(
     assert len(placed[0]) == 300
 
 
+@pytest.mark.usefixtures("carried")
 def test_tombstones_timestamps_and_large_records_are_kept(
     retrying_spark: SparkSession, sink: Sink, new_topic: NewTopic, read_committed: ReadCommitted
 ) -> None:
@@ -186,6 +202,7 @@ def fail_once(mark: Path, when: int) -> Callable[[int, bool], None]:
     return after_send
 
 
+@pytest.mark.usefixtures("carried")
 @pytest.mark.parametrize("protocol", ["the cluster's", "before transaction.version 2"])
 def test_a_task_that_fails_and_is_run_again_doubles_nothing(
     protocol: str,
@@ -224,8 +241,10 @@ def test_a_batch_that_cannot_be_written_leaves_nothing_and_blocks_nobody(
     with pytest.raises(Exception, match="no attempt succeeds"):
         write(one, 0, [TopicRecords(topic, frame, ROWS), TopicRecords(topic, failing, ROWS)])
     assert read_committed(topic) == []
+    assert encoded_folders(retrying_spark) == []
     write(one, 0, [TopicRecords(topic, frame, ROWS)])
     assert values(read_committed(topic)) == list(range(ROWS))
+    assert encoded_folders(retrying_spark) == []
 
 
 def test_a_task_that_never_runs_once_only_is_given_up_after_some_attempts(
