@@ -84,7 +84,7 @@ def unmet(
 
 
 def _with_own(rows: DataFrame, headers: DataFrame | None, said: Column) -> tuple[DataFrame, Column]:
-    """Rows joined with the headers that their records had, and these followed by ours.
+    """Rows joined with the headers that their records had, in the order of their source, and these followed by ours.
 
     Of headers that begin as ours do, left over from an earlier letter, only the count of replays is kept.
     """
@@ -97,7 +97,11 @@ def _with_own(rows: DataFrame, headers: DataFrame | None, said: Column) -> tuple
     wanted = headers.join(rows.select(*place).distinct(), place, "left_semi").withColumnRenamed("headers", _OWN)
     own = f.filter(_OWN, lambda header: ~header["key"].startswith(PREFIX) | (header["key"] == REPLAYED))
     empty = f.array().cast("array<struct<key:string,value:binary>>")
-    return rows.join(wanted, place, "left"), f.concat(f.coalesce(own, empty), said)
+    joined = rows.join(wanted, place, "left")
+    # A join may shuffle: letters of one key are brought back into the order of their source. Others are spread.
+    spread = f.col(columns.OFFSET).cast("string").cast("binary")
+    key = f.coalesce(columns.KEY, spread) if columns.KEY in rows.columns else spread
+    return joined.repartition(key).sortWithinPartitions(*place), f.concat(f.coalesce(own, empty), said)
 
 
 def _origin() -> list[tuple[str, Column]]:

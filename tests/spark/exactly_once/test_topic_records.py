@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines import columns
+from pipelines import columns, dead_letters
 from pipelines.sinks import topic as topic_sink
+from pipelines.sinks.session_settings import settings_for_a_job
 from pipelines.spec import TopicSink
 from pipelines.topic_encoding import plain
 
@@ -54,12 +56,22 @@ def source_rows(spark: SparkSession, rows: int = 3000) -> DataFrame:
     )
 
 
-def is_ordered(frame: DataFrame) -> bool:
-    """Whether rows of one key and one source partition lie in one task, by ascending offset."""
-    seen: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for row in frame.selectExpr("*", "spark_partition_id() AS task").collect():
-        seen.setdefault((row.k, row[columns.PARTITION]), []).append((row.task, row[columns.OFFSET]))
-    return all(before < after for found in seen.values() for before, after in itertools.pairwise(found))
+def is_ordered(places: Iterable[tuple[Hashable, int, int]]) -> bool:
+    """Whether what belongs together lies in one task, by ascending offset: (what, task, offset) as rows come."""
+    seen: dict[Hashable, list[tuple[int, int]]] = {}
+    for together, task, offset in places:
+        seen.setdefault(together, []).append((task, offset))
+    return all(
+        before[0] == after[0] and before[1] < after[1]
+        for found in seen.values()
+        for before, after in itertools.pairwise(found)
+    )
+
+
+def places(frame: DataFrame) -> list[tuple[Hashable, int, int]]:
+    """Of rows that know their record; those of one key and one source partition belong together."""
+    found = frame.selectExpr("*", "spark_partition_id() AS task").collect()
+    return [((row.k, row[columns.PARTITION]), row.task, row[columns.OFFSET]) for row in found]
 
 
 def test_rows_that_nothing_reordered_are_left_as_they_are(retrying_spark: SparkSession) -> None:
@@ -69,7 +81,7 @@ def test_rows_that_nothing_reordered_are_left_as_they_are(retrying_spark: SparkS
     rows.persist()
     assert not topic_sink.reorders(rows)
     assert topic_sink.in_source_order(rows, sink, is_stateful=False) is rows
-    assert is_ordered(rows)
+    assert is_ordered(places(rows))
     rows.unpersist()
 
 
@@ -78,11 +90,11 @@ def test_rows_that_were_shuffled_are_brought_back_into_the_order_of_their_source
     mixed = source_rows(retrying_spark).repartition(5).sortWithinPartitions(columns.OFFSET, ascending=False)
     mixed.persist()
     assert topic_sink.reorders(mixed)
-    assert not is_ordered(mixed)
+    assert not is_ordered(places(mixed))
     ordered = topic_sink.in_source_order(mixed, sink, is_stateful=False)
     assert ordered.columns == mixed.columns
     assert ordered.count() == 3000
-    assert is_ordered(ordered)
+    assert is_ordered(places(ordered))
     mixed.unpersist()
 
 
@@ -97,4 +109,27 @@ def test_what_comes_out_of_state_is_ordered_if_it_knows_its_source(retrying_spar
     rows = source_rows(retrying_spark)
     ordered = topic_sink.in_source_order(rows, TopicSink(topic="t", key="k"), is_stateful=True)
     assert ordered is not rows
-    assert is_ordered(ordered)
+    assert is_ordered(places(ordered))
+
+
+def test_dead_letters_are_in_the_order_of_their_source_though_a_join_shuffled_them(
+    retrying_spark: SparkSession,
+) -> None:
+    rejected = retrying_spark.range(0, 600, 1, 2).selectExpr(
+        f"'t' AS {columns.TOPIC}",
+        f"cast(id div 300 AS int) AS {columns.PARTITION}",
+        f"id % 300 AS {columns.OFFSET}",
+        f"cast(concat('k', id % 3) AS binary) AS {columns.KEY}",
+        f"cast(cast(id AS string) AS binary) AS {columns.VALUE}",
+        f"'no JSON' AS {columns.ERROR}",
+    )
+    place = (columns.TOPIC, columns.PARTITION, columns.OFFSET)
+    headers = rejected.selectExpr(*place, "array(struct('own' AS key, cast('x' AS binary) AS value)) AS headers")
+    shuffles = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.enabled": "false"}
+    with settings_for_a_job(retrying_spark, shuffles):
+        letters = dead_letters.undecodable(rejected, "p", "s", headers)
+        rows = letters.selectExpr("*", "spark_partition_id() AS task").collect()
+    assert len(rows) == 600
+    assert all(row.headers[0].key == "own" for row in rows)
+    numbers = [(row.key, row.task, int(row.value)) for row in rows]
+    assert is_ordered(((bytes(key), number // 300), task, number) for key, task, number in numbers)
