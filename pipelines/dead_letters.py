@@ -23,6 +23,7 @@ from pipelines.letter_headers import (
     STAGE,
     TOPIC,
 )
+from pipelines.source_order import by_source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -98,10 +99,9 @@ def _with_own(rows: DataFrame, headers: DataFrame | None, said: Column) -> tuple
     own = f.filter(_OWN, lambda header: ~header["key"].startswith(PREFIX) | (header["key"] == REPLAYED))
     empty = f.array().cast("array<struct<key:string,value:binary>>")
     joined = rows.join(wanted, place, "left")
-    # A join may shuffle: letters of one key are brought back into the order of their source. Others are spread.
-    spread = f.col(columns.OFFSET).cast("string").cast("binary")
-    key = f.coalesce(columns.KEY, spread) if columns.KEY in rows.columns else spread
-    return joined.repartition(key).sortWithinPartitions(*place), f.concat(f.coalesce(own, empty), said)
+    # A join may shuffle: letters of one key are brought back into the order of their source.
+    key = f.col(columns.KEY) if columns.KEY in rows.columns else f.lit(None).cast("binary")
+    return by_source(joined, key, place), f.concat(f.coalesce(own, empty), said)
 
 
 def _origin() -> list[tuple[str, Column]]:

@@ -7,6 +7,7 @@ the runs, which stop what they have started, and begins no further one.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ class Runs:
     """Runs of pytest. They hear of Ctrl-C from here alone, once: a second one would cut short what they stop."""
 
     def __init__(self) -> None:
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._untold: set[subprocess.Popen[bytes]] = set()
         self._is_interrupted = False
 
     def run(self, arguments: Sequence[str], said: IO[bytes] | None = None) -> int:
@@ -33,19 +34,22 @@ class Runs:
         if self._is_interrupted:
             return 1
         process = subprocess.Popen([*PYTEST, *arguments], stdout=said, stderr=said, start_new_session=True)
-        self._running.add(process)
-        if self._is_interrupted:  # between the two: nobody has told it
-            process.send_signal(signal.SIGINT)
+        self._untold.add(process)
+        if self._is_interrupted:  # meanwhile
+            self._tell()
         code = process.wait()
-        self._running.discard(process)
+        self._untold.discard(process)
         return code
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a handler
         """End what runs; begin nothing."""
-        if not self._is_interrupted:
-            self._is_interrupted = True
-            for process in set(self._running):
-                process.send_signal(signal.SIGINT)
+        self._is_interrupted = True
+        self._tell()
+
+    def _tell(self) -> None:
+        with contextlib.suppress(KeyError):  # all are told
+            while True:
+                self._untold.pop().send_signal(signal.SIGINT)
 
 
 def main() -> int:

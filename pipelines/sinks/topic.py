@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pipelines import columns
 from pipelines.brokers import Brokers, connection_options
+from pipelines.source_order import by_source
 from pipelines.sources import topic as source
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 # Nodes of a physical plan behind which rows are not in the order of their source any more. A column of such a name
 # only brings a sort that was not needed.
 _REORDERS: Final = re.compile(r"(?<!Broadcast)\bExchange\b|\bShuffleQueryStage\b|\bAQEShuffleRead\b|\bSort \[")
-_SORT_KEY: Final = "_headwater_key"
 
 
 def records(rows: DataFrame, sink: TopicSink, encoding: Encoding) -> DataFrame:
@@ -58,17 +58,12 @@ def in_source_order(rows: DataFrame, sink: TopicSink, *, is_stateful: bool) -> D
     They are so already unless something on the way shuffled or sorted them; then, if they still know where they come
     from, all rows of a key are brought together and sorted. Rows that do not (aggregates) have no such order.
     """
-    from pyspark.sql import functions as f
-
     origin = [name for name in (columns.TOPIC, columns.PARTITION, columns.OFFSET) if name in rows.columns]
     if sink.key is None or columns.PARTITION not in origin or columns.OFFSET not in origin:
         return rows
     if not is_stateful and not reorders(rows):
         return rows
-    # Rows without a key are spread.
-    key = f.coalesce(_key(rows, sink), f.col(columns.OFFSET).cast("string").cast("binary"))
-    sorted_rows = rows.withColumn(_SORT_KEY, key).repartition(_SORT_KEY).sortWithinPartitions(*origin)
-    return sorted_rows.drop(_SORT_KEY)
+    return by_source(rows, _key(rows, sink), origin)
 
 
 def reorders(rows: DataFrame) -> bool:

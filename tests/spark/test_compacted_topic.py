@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
+from tests.compaction import await_compacted
 from tests.conftest import StartBroker
 
 pytestmark = pytest.mark.slow
@@ -32,10 +32,7 @@ def test_the_last_record_of_each_key_is_read_over_gaps_in_the_offsets(
         expected[key] = value
         producer.produce(TOPIC, key=key, value=value)
     assert producer.flush(WAIT_S) == 0
-    deadline = time.monotonic() + WAIT_S
-    while sum(path.stat().st_size for path in (broker.data_dir / f"{TOPIC}-0").glob("*.log")) > 250_000:
-        assert time.monotonic() < deadline, "the topic is not compacted"
-        time.sleep(0.1)
+    await_compacted(broker, TOPIC, 250_000)
     frame = (
         spark.read.format("headwater")
         .option("kafka.bootstrap.servers", broker.address)

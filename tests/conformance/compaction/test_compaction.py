@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
+from tests.compaction import await_compacted, log_bytes
 from tests.conftest import BrokerProcess, StartBroker
 
 pytestmark = pytest.mark.slow
@@ -94,17 +95,6 @@ def live(expected: dict[bytes, bytes | None]) -> dict[bytes, bytes]:
     return {key: value for key, value in expected.items() if value is not None}
 
 
-def log_bytes(broker: BrokerProcess) -> int:
-    return sum(path.stat().st_size for path in (broker.data_dir / f"{TOPIC}-0").glob("*.log"))
-
-
-def await_compacted(broker: BrokerProcess, below_bytes: int) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while log_bytes(broker) > below_bytes:
-        assert time.monotonic() < deadline, f"{log_bytes(broker)} bytes stay:\n{broker.log()}"
-        time.sleep(0.1)
-
-
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -123,7 +113,7 @@ def test_a_topic_is_compacted_while_it_is_written_and_keeps_the_last_of_each_key
     for first in range(0, 60_000, 10_000):
         expected |= produce(broker, first, 10_000, **{"compression.type": codec})
     if codec == "none":
-        await_compacted(broker, 1_000_000)
+        await_compacted(broker, TOPIC, 1_000_000)
     found = read(broker)
     assert latest(found) == live(expected)
     assert [offset for offset, _, _ in found] == sorted({offset for offset, _, _ in found})
@@ -132,7 +122,7 @@ def test_a_topic_is_compacted_while_it_is_written_and_keeps_the_last_of_each_key
 def test_two_clients_see_the_same_records_and_find_their_way_over_gaps(broker: BrokerProcess) -> None:
     create(broker)
     expected = produce(broker, 0, 20_000)
-    await_compacted(broker, 1_000_000)
+    await_compacted(broker, TOPIC, 1_000_000)
     found = read(broker)
     assert latest(found) == live(expected)
     offsets = [offset for offset, _, _ in found]
@@ -173,14 +163,14 @@ def test_a_broker_killed_while_it_compacts_loses_nothing_and_leaves_no_process(
         assert latest(read(broker)) == live(expected)
         left = [path.name for path in (broker.data_dir / f"{TOPIC}-0").iterdir() if path.suffix == ".swap"]
         assert left == []
-    await_compacted(broker, 1_000_000)
+    await_compacted(broker, TOPIC, 1_000_000)
     assert latest(read(broker)) == live(expected)
 
 
 def test_the_cleaner_process_ends_when_there_is_nothing_to_do_and_with_a_clean_stop(broker: BrokerProcess) -> None:
     create(broker)
     produce(broker, 0, 20_000)
-    await_compacted(broker, 1_000_000)
+    await_compacted(broker, TOPIC, 1_000_000)
     deadline = time.monotonic() + WAIT_S
     while children(broker.pid):
         assert time.monotonic() < deadline, "an idle cleaner process keeps its memory"
@@ -207,8 +197,8 @@ def test_a_transactions_markers_and_aborted_records_survive_compaction_rightly(b
         else:
             producer.commit_transaction(WAIT_S)
             expected |= written
-    size = log_bytes(broker)
-    await_compacted(broker, size // 2 if size > 600_000 else size)
+    size = log_bytes(broker, TOPIC)
+    await_compacted(broker, TOPIC, size // 2 if size > 600_000 else size)
     assert latest(read(broker)) == live(expected)
 
 
@@ -230,10 +220,7 @@ def test_offsets_that_groups_committed_are_there_after_their_topic_was_compacted
     finally:
         consumer.close()
     folder = broker.data_dir / "__consumer_offsets-0"
-    deadline = time.monotonic() + WAIT_S
-    while sum(path.stat().st_size for path in folder.glob("*.log")) > 45_000:
-        assert time.monotonic() < deadline, "the offsets topic is not compacted"
-        time.sleep(0.1)
+    await_compacted(broker, "__consumer_offsets", 45_000)
     broker.kill()
     for snapshot in folder.glob("*.snapshot"):
         snapshot.unlink()
