@@ -83,8 +83,8 @@ def settings(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         # A micro-batch of a stage with a few sinks needs about 120 generated classes, Spark keeps 100 of them: some two
         # dozen were thrown away before their next use, and generated and compiled again in every micro-batch.
         "spark.sql.codegen.cache.maxEntries": str(CODEGEN_CACHE_ENTRIES),
-        # Spark's default starts a process (chmod) for each file of a checkpoint, two and more a micro-batch: 40 ms each
-        # from a large JVM. Both write a new file and rename it.
+        # With Spark's default, Hadoop starts 20 processes a micro-batch (16 readlink, 4 chmod) for a checkpoint on a
+        # local disk, with this the 4 chmod: 12 ms instead of 55 for each commit. Both write a new file and rename it.
         CHECKPOINT_FILES_CONF: CHECKPOINT_FILES,
         **SESSION_CONF,
         **extra,
