@@ -19,6 +19,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from pipelines.shipping import for_cluster, is_cluster, shipped_code
+from pipelines.worker_sockets import remove_socket_folders, socket_conf, socket_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +115,13 @@ def open_session(name: str, log_path: str, extra: Mapping[str, str] | None = Non
 
     _quiet_loggers()
     conf, environment = settings(extra), dict(WORKER_ENVIRONMENT)
-    if is_cluster(conf["spark.master"]) and running_session() is None:
+    is_new = running_session() is None
+    if is_new and not is_cluster(conf["spark.master"]):
+        try:
+            conf = socket_conf(socket_folder()) | conf
+        except OSError as error:
+            raise SessionError(f"a folder for temporary files cannot be made: {error}") from error
+    elif is_new:
         try:
             code = shipped_code()
         except OSError as error:
@@ -176,6 +183,7 @@ def close_session() -> None:
     except subprocess.TimeoutExpired:
         jvm.kill()
         jvm.wait()
+    remove_socket_folders()
 
 
 @contextmanager

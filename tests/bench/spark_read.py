@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.datasource import PUSHDOWN_OPTION, SESSION_CONF, session_environment
+from pipelines.worker_sockets import socket_conf, socket_folder
 
 VALUE_BYTES = 200
 PARTITIONS = 6
@@ -29,6 +30,7 @@ def session(cores: int, conf: Mapping[str, str] | None = None) -> Any:
     builder = SparkSession.builder.master(f"local[{cores}]").appName("spark_read")
     conf = {
         **SESSION_CONF,
+        **socket_conf(socket_folder()),
         **(conf or {}),
         "spark.ui.enabled": "false",
         "spark.driver.memory": "2g",
