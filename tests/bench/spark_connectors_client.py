@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 from pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION
 from pipelines.plan import MAX_OFFSETS_PER_TRIGGER
-from pipelines.session import CHECKPOINT_FILES, CHECKPOINT_FILES_CONF
+from pipelines.session import CHECKPOINT_FILES, CHECKPOINT_FILES_CONF, settings
 from tests.bench import spark_read
 
 FORMATS = ("kafka", "headwater")
@@ -20,6 +22,20 @@ CORES = 2
 TRIGGERS = (10_000, 100_000, MAX_OFFSETS_PER_TRIGGER)
 # The first ones of a query compile code and start workers.
 WARM_BATCHES = 5
+READ = "batch read, rows/s"
+TO_DELTA = "topic to Delta table, rows/s"
+# What Delta needs of a session.
+DELTA_CONF = ("spark.jars.packages", "spark.sql.extensions", "spark.sql.catalog.spark_catalog")
+
+
+def to_delta_rate(frame: Any, path: Path) -> tuple[int, float]:
+    """(rows, rows a second) of writing a topic, as it is, to a new Delta table."""
+    started_s = time.perf_counter()
+    frame.select("key", "value", "partition", "offset", "timestamp").write.format("delta").save(str(path))
+    seconds = time.perf_counter() - started_s
+    rows = int(frame.sparkSession.read.format("delta").load(str(path)).count())
+    shutil.rmtree(path)
+    return rows, rows / seconds
 
 
 def micro_batches_ms(
@@ -57,21 +73,24 @@ def main() -> None:
     parser.add_argument("--batches", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     arguments = parser.parse_args()
-    spark = spark_read.session(
-        CORES, {"spark.jars": arguments.jars, "spark.sql.streaming.numRecentProgressUpdates": "1000"}
-    )
+    conf = {name: value for name, value in settings().items() if name in DELTA_CONF}
+    conf |= {"spark.jars": arguments.jars, "spark.sql.streaming.numRecentProgressUpdates": "1000"}
+    spark = spark_read.session(CORES, conf)
     figures: dict[str, dict[str, list[float]]] = {}
 
     topic = "read"
     spark_read.ensure_topic(spark, arguments.bootstrap, topic, arguments.records, "none")
-    rates: dict[str, list[float]] = {one: [] for one in FORMATS}
-    for run in range(arguments.runs + 1):  # the first warms JVM, workers and numba's cache, and is not counted
-        for one in FORMATS if run % 2 else FORMATS[::-1]:
-            records, rate = spark_read.read_rate(spark_read.topic_frame(spark, arguments.bootstrap, topic, one))
-            assert records == arguments.records, f"{one} read {records} records"
-            if run:
-                rates[one].append(rate)
-    figures["batch read, rows/s"] = rates
+    for figure in (READ, TO_DELTA):
+        rates: dict[str, list[float]] = {one: [] for one in FORMATS}
+        for run in range(arguments.runs + 1):  # the first warms JVM, workers and numba's cache, and is not counted
+            for one in FORMATS if run % 2 else FORMATS[::-1]:
+                frame = spark_read.topic_frame(spark, arguments.bootstrap, topic, one)
+                table = arguments.folder / f"delta-{one}-{run}"
+                records, rate = spark_read.read_rate(frame) if figure == READ else to_delta_rate(frame, table)
+                assert records == arguments.records, f"{one} read {records} records"
+                if run:
+                    rates[one].append(rate)
+        figures[figure] = rates
 
     for limit in TRIGGERS:
         topic = f"micro-{limit}"
