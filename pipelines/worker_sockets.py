@@ -8,10 +8,8 @@ Spark asks whoever connects to such a socket for no secret, so they are in a fol
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
+from tempfile import TemporaryDirectory
 from typing import Final
 
 __all__ = ["FOLDER_CONF", "SOCKETS_CONF", "remove_socket_folders", "socket_conf", "socket_folder"]
@@ -22,8 +20,7 @@ FOLDER_CONF: Final = "spark.python.unix.domain.socket.dir"
 # What every system takes as the path of a socket (macOS 103 bytes, Linux 107), less the name that Spark gives it.
 _FOLDER_BYTES_MAX: Final = 103 - len("/.00000000-0000-0000-0000-000000000000.sock")
 
-_folders: list[str] = []
-_owner = os.getpid()
+_folders: list[TemporaryDirectory[str]] = []
 
 
 def socket_conf(folder: str) -> dict[str, str]:
@@ -41,14 +38,12 @@ def socket_conf(folder: str) -> dict[str, str]:
 
 def socket_folder() -> str:
     """A new folder that only this user may enter; `remove_socket_folders`, or the end of this process, removes it."""
-    folder = tempfile.mkdtemp(prefix="headwater-")
+    folder = TemporaryDirectory(prefix="headwater-", ignore_cleanup_errors=True)
     _folders.append(folder)
-    return folder
+    return folder.name
 
 
-@atexit.register
 def remove_socket_folders() -> None:
     """Remove what `socket_folder` made. Like Spark's temporary files, it stays where this process is killed."""
-    if os.getpid() == _owner:  # not in a process that was forked off
-        while _folders:
-            shutil.rmtree(_folders.pop(), ignore_errors=True)
+    while _folders:
+        _folders.pop().cleanup()
