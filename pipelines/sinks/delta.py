@@ -1,13 +1,14 @@
 """Rows to a Delta table, once a micro-batch.
 
-A batch carries txnAppId (which checkpoint) and txnVersion (which batch) in its commit: Delta skips a batch that it has
-already.
+A commit says which batch it holds (Delta's action `txn`: appId, the checkpoint; version, the batch): one that the table
+has already is skipped.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipelines.sinks.delta_append import append_once
 from pipelines.sinks.stored_rows import partition_column, with_lineage, with_partitions
 
 if TYPE_CHECKING:
@@ -31,13 +32,11 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
     if names:
         # One task a partition value: else every task writes a small file into every partition.
         frame = frame.repartition(*(f"`{name}`" for name in names))
-    writer = (
-        frame.write.format("delta")
-        .mode("overwrite" if replaces else "append")
-        .option("txnAppId", app_id)
-        .option("txnVersion", batch_id)
-        .option("mergeSchema", str(sink.merge_schema).lower())
-    )
+    if not replaces:
+        append_once(frame, path, app_id, batch_id, names, merge_schema=sink.merge_schema)
+        return
+    writer = frame.write.format("delta").mode("overwrite").option("mergeSchema", str(sink.merge_schema).lower())
+    writer = writer.option("txnAppId", app_id).option("txnVersion", batch_id)
     (writer.partitionBy(*names) if names else writer).save(path)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.bench import (
     apache_kafka,
+    delta_append,
     encode,
     exactly_once,
     flights,
@@ -69,6 +70,7 @@ PARTS: dict[str, Part] = {
     "spark": lambda f, o: spark_throughput.measure(f, o.quick),
     "spark-kafka": lambda f, o: spark_connectors.measure(f, o.quick),
     "encode": lambda f, o: encode.measure(o.messages(3_000_000), o.rounds(5)),
+    "delta-append": lambda f, o: delta_append.measure(f, o.quick),
     "exactly-once": lambda f, o: exactly_once.measure(f, o.quick),
     "flights": lambda f, o: flights.measure(f, o.quick),
     "idle": lambda f, o: idle.measure(f, o.quick),
