@@ -20,10 +20,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings
 
+from tests.example_counts import DEFAULT, examples
+
 # The same examples on every run, so that a gate does not fail by chance; HYPOTHESIS_EXPLORE=1 looks for new ones. No
 # deadlines: how long an example takes says more about the machine.
-settings.register_profile("gate", derandomize=True, deadline=None)
-settings.register_profile("explore", deadline=None, print_blob=True)
+settings.register_profile("gate", derandomize=True, deadline=None, max_examples=examples(DEFAULT))
+settings.register_profile("explore", deadline=None, max_examples=examples(DEFAULT), print_blob=True)
 settings.load_profile("explore" if os.environ.get("HYPOTHESIS_EXPLORE") else "gate")
 
 START_S = 60

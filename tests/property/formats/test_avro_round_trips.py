@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.formats.avro.encoder import AvroEncoder, row_type
+from tests.example_counts import examples
 from tests.unit.formats.conftest import decoder, framed, registered, written
 
 _LEAVES: dict[str, st.SearchStrategy[Any]] = {
@@ -77,7 +78,7 @@ def for_writing(value: Any, schema: Any) -> Any:
     return {part["name"]: for_writing(value[part["name"]], part["type"]) for part in schema["fields"]}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(records())
 def test_what_fastavro_wrote_is_read_and_written_again(drawn: tuple[Any, list[Any]]) -> None:
     schema, rows = drawn
@@ -90,7 +91,7 @@ def test_what_fastavro_wrote_is_read_and_written_again(drawn: tuple[Any, list[An
     assert again.to_pylist() == values
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(records(), st.data())
 def test_damaged_bytes_are_faults_or_other_values_and_leave_their_neighbours_alone(
     drawn: tuple[Any, list[Any]], data: st.DataObject

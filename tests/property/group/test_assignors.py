@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from logtier.group.assignor import Assignor, Subscriber
 from logtier.group.range_assignor import RangeAssignor
 from logtier.group.uniform_assignor import UniformAssignor
+from tests.example_counts import examples
 
 #: Of each property; drawing a group takes longer than assigning to it.
-EXAMPLES = 40
+EXAMPLES = examples(40)
 
 Members = dict[str, Subscriber]
 Counts = dict[UUID, int]

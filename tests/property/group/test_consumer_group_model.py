@@ -26,6 +26,7 @@ from logtier.group.topic_regex import TopicRegex
 from logtier.group.uniform_assignor import UniformAssignor
 from logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
 from logtier.protocol.errors import ErrorCode, KafkaError
+from tests.example_counts import examples
 
 Partition = tuple[uuid.UUID, int]
 
@@ -274,4 +275,4 @@ def described(state: ConsumerState) -> Any:
 
 
 TestConsumerGroupModel = ConsumerGroupModel.TestCase
-TestConsumerGroupModel.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestConsumerGroupModel.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)

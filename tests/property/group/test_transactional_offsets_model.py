@@ -19,6 +19,7 @@ from logtier.group.replay import Replay
 from logtier.protocol.errors import KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import end_transaction_marker
+from tests.example_counts import examples
 from tests.unit.group.conftest import World
 from tests.unit.state_topic.surroundings import settle
 
@@ -166,4 +167,4 @@ class OffsetsMachine(RuleBasedStateMachine):
 
 
 TestTransactionalOffsets = OffsetsMachine.TestCase
-TestTransactionalOffsets.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestTransactionalOffsets.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

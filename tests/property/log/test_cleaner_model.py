@@ -32,6 +32,7 @@ from logtier.records.batch import (
     decode_records,
 )
 from logtier.runtime.disk import Buffer, DirectoryEntry, File, RealDisk, RealFile
+from tests.example_counts import examples
 
 TP = TopicPartition("flights", 0)
 CONFIG = TopicConfig(
@@ -353,4 +354,4 @@ class CleanerMachine(RuleBasedStateMachine):
 
 
 TestCleaner = CleanerMachine.TestCase
-TestCleaner.settings = settings(max_examples=25, stateful_step_count=50, deadline=None)
+TestCleaner.settings = settings(max_examples=examples(25), stateful_step_count=50, deadline=None)

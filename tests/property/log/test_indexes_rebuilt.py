@@ -14,9 +14,10 @@ from logtier.log.recovery import open_log
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, build_batch
 from logtier.runtime.disk import RealDisk
+from tests.example_counts import examples
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     batches=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 90), st.integers(-1, 50)), min_size=1, max_size=40),
     index_interval_bytes=st.sampled_from([0, 100, 4096]),

@@ -19,6 +19,7 @@ from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, build_batch, check_batch, decode_records, iterate_batches
 from logtier.runtime.disk import RealDisk
+from tests.example_counts import examples
 
 NOW_MS = 1_000_000
 CONFIG = TopicConfig(segment_bytes=700, index_interval_bytes=120, file_delete_delay_ms=0)
@@ -249,5 +250,5 @@ class LogMachine(RuleBasedStateMachine):
 TestLog = LogMachine.TestCase
 # Every step touches files: shrinking a failure would take minutes, and the steps are readable as they are.
 TestLog.settings = settings(
-    max_examples=12, stateful_step_count=25, deadline=None, phases=[Phase.reuse, Phase.generate]
+    max_examples=examples(12), stateful_step_count=25, deadline=None, phases=[Phase.reuse, Phase.generate]
 )

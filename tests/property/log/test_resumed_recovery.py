@@ -19,6 +19,7 @@ from logtier.log.recovery import open_log
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import TRANSACTIONAL, Record, build_batch
 from logtier.runtime.disk import RealDisk
+from tests.example_counts import examples
 
 NOW_MS = 1_000
 
@@ -99,7 +100,7 @@ def everything(log: Log) -> tuple[object, ...]:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     before=steps.filter(bool),
     after=steps,

@@ -20,6 +20,7 @@ from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import TRANSACTIONAL, Record, build_batch, decode_records, iterate_batches
 from logtier.runtime.disk import RealDisk
+from tests.example_counts import examples
 
 NOW_MS = 1_000_000
 CONFIG = TopicConfig(segment_bytes=600, index_interval_bytes=150, file_delete_delay_ms=0)
@@ -290,5 +291,5 @@ class TransactionsMachine(RuleBasedStateMachine):
 TestTransactions = TransactionsMachine.TestCase
 # Every step touches files: shrinking a failure would take minutes, and the steps are readable as they are.
 TestTransactions.settings = settings(
-    max_examples=15, stateful_step_count=30, deadline=None, phases=[Phase.reuse, Phase.generate]
+    max_examples=examples(15), stateful_step_count=30, deadline=None, phases=[Phase.reuse, Phase.generate]
 )

@@ -17,10 +17,11 @@ from kio.serial import entity_reader, entity_writer
 from logtier.handlers.registry import HANDLERS
 from logtier.protocol import messages
 from logtier.protocol.produce_request import ProduceRequest
+from tests.example_counts import examples
 from tests.kio_messages import ZERO_ID, as_tree, entities, part_of, tokens, trees
 
 #: For each version; many versions differ little.
-EXAMPLES = 15
+EXAMPLES = examples(15)
 
 
 def versions(api_key: int) -> range:

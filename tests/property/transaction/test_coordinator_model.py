@@ -18,6 +18,7 @@ from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.transaction.metadata import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TransactionState
 from logtier.transaction.topic import TRANSACTION_TOPIC
+from tests.example_counts import examples
 from tests.unit.state_topic.surroundings import settle
 from tests.unit.transaction.world import World
 
@@ -157,4 +158,4 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
 
 TestCoordinator = CoordinatorMachine.TestCase
-TestCoordinator.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCoordinator.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -19,6 +19,7 @@ from logtier.records.batch import Record, build_batch, check_batch, decode_recor
 from logtier.records.columns import column_schema, decode_columns
 from logtier.records.columns_encode import BatchEncoder
 from logtier.records.compression import CODECS, CorruptRecordsError
+from tests.example_counts import examples
 
 HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 CODEC_VALUES = st.sampled_from(sorted(CODECS.values()))
@@ -59,7 +60,7 @@ def row_of(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["key"], row["value"], row["timestamp_us"] // 1000, headers, row["offset"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(batches=st.lists(st.tuples(RECORDS, CODEC_VALUES), min_size=1, max_size=4), rows_max=st.integers(1, 50))
 def test_every_record_of_every_codec_is_decoded(batches: list[tuple[list[Record], int]], rows_max: int) -> None:
     data, expected, offset = b"", [], 1000
@@ -73,7 +74,7 @@ def test_every_record_of_every_codec_is_decoded(batches: list[tuple[list[Record]
     assert [(row["key"], row["value"], row["offset"]) for row in without] == [(e[0], e[1], e[4]) for e in expected]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(records=RECORDS, codec=CODEC_VALUES, partitions=st.integers(1, 7), batch_bytes=st.integers(100, 2000))
 def test_what_is_encoded_decodes_to_the_same(
     records: list[Record], codec: int, partitions: int, batch_bytes: int
@@ -103,7 +104,7 @@ def test_what_is_encoded_decodes_to_the_same(
     assert sorted(unkeyed, key=repr) == sorted((record for record in records if record.key is None), key=repr)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(key=st.binary(max_size=40))
 def test_both_murmur2_agree(key: bytes) -> None:
     data = np.frombuffer(b"??" + key + b"??", np.uint8)
@@ -111,7 +112,7 @@ def test_both_murmur2_agree(key: bytes) -> None:
     assert kernels.murmur2_kernel(data, 2, 2 + len(key)) == murmur2(key)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     records=RECORDS,
     mutations=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),

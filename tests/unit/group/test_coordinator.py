@@ -20,6 +20,7 @@ from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import decode_records
 from logtier.state_topic.topic import partition_for
+from tests.example_counts import examples
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -482,7 +483,7 @@ def durable_state(world: Any) -> dict[str, Any]:
     return state
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(operations=operations)
 def test_the_live_state_equals_the_replay_of_the_log(operations: list[tuple[Any, ...]]) -> None:
     async def scenario() -> None:
