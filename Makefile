@@ -29,7 +29,7 @@ demo: java venv ## Start Headwater, run 336,776 real flights through it and show
 	@$(BIN)/headwater demo
 
 .PHONY: test
-test: java venv ## Everything: `make check`, then the tests that start brokers, Spark and other processes
+test: java venv ## Everything: `make check`, all examples of properties, the tests that start brokers, Spark and other processes
 	@$(MAKE) --no-print-directory check
 	@setup/kcat.sh
 	@$(BIN)/python setup/slow_tests.py
@@ -48,9 +48,12 @@ check-lint:
 	@$(BIN)/python -m ruff check
 check-contracts:
 	@$(BIN)/lint-imports --no-logo
-# Doctests and tests in one run: the modules are imported once.
+# Doctests and tests in one run, and in two processes: a second core stands idle when the types are done. The processes
+# take tests from each other, because a minute of one folder is a second of another. Properties try few of their
+# examples here; `make test` tries all.
 check-tests:
-	@$(BIN)/python -m pytest -q -m "not slow" --doctest-modules platform logtier pipelines api tests
+	@HYPOTHESIS_FEW=1 $(BIN)/python -m pytest -q -n 2 --dist=worksteal -m "not slow" --doctest-modules \
+		platform logtier pipelines api tests
 
 .PHONY: format
 format: venv ## Format the code and mend what ruff can mend

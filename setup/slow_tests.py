@@ -1,4 +1,6 @@
-"""The slow tests: Spark's beside all others, because much of their time is waiting.
+"""What `make check` leaves out: all examples of the properties, and the slow tests.
+
+Spark's tests run beside all others, because much of their time is waiting.
 
 Each folder of Spark's tests is a run of its own: one process has one JVM, and their sessions differ. What they say is
 printed when the others have ended; a failure does not hide another. Exit code 1 for any. Ctrl-C or SIGTERM interrupts
@@ -20,6 +22,8 @@ from typing import IO
 
 PYTEST = [sys.executable, "-m", "pytest", "-m", "slow", "--durations=20"]
 SPARK = Path("tests", "spark")
+#: Without HYPOTHESIS_FEW, by which `make check` tries few examples; the marker is Hypothesis' own. The last -m counts.
+PROPERTIES = ["-m", "hypothesis and not slow", "tests"]
 
 
 class Runs:
@@ -59,7 +63,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, runs.interrupt)
     with tempfile.TemporaryFile() as said, ThreadPoolExecutor(1) as beside:
         of_spark = beside.submit(lambda: [runs.run(group, said) for group in spark_groups()])
-        codes = [runs.run([f"--ignore={SPARK}"]), *of_spark.result()]
+        codes = [runs.run(PROPERTIES), runs.run([f"--ignore={SPARK}"]), *of_spark.result()]
         said.seek(0)
         sys.stdout.buffer.write(said.read())
     return int(any(codes))
