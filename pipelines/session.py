@@ -28,6 +28,9 @@ LOCAL_MASTER = "local[*]"
 CHECKPOINT_FILES_CONF = "spark.sql.streaming.checkpointFileManagerClass"
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 CODEGEN_CACHE_ENTRIES = 2_000
+# The JVM's other compiler makes code three times as fast and takes half of the processor time of a session that ends
+# before it pays: the tests of the flights pipeline took 66 s with it and 37 without, both on busy cores.
+QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 LOG_BYTES_MAX = 65_536  # of Spark's log that are searched for why it did not start
 JVM_END_SECONDS_MAX = 10.0
@@ -54,8 +57,11 @@ class SessionError(Exception):
     """Spark could not start; the message says why and where its log is."""
 
 
-def settings(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The Spark settings of a session; `extra` wins. What a cluster needs besides is `shipping.for_cluster`'s."""
+def settings(extra: Mapping[str, str] | None = None, *, few_rows: bool = False) -> dict[str, str]:
+    """The Spark settings of a session; `extra` wins. What a cluster needs besides is `shipping.for_cluster`'s.
+
+    `few_rows`: the session ends soon, and each job of it is small.
+    """
     from pipelines.datasource import SESSION_CONF
 
     extra = extra or {}
@@ -63,6 +69,9 @@ def settings(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
     cores = os.cpu_count() or 1
     log4j = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
+    java_options = [f"-Dlog4j2.configurationFile=file:{log4j}", "-Duser.timezone=UTC"]
+    if few_rows:
+        java_options.append(QUICK_COMPILER)
     return {
         "spark.master": LOCAL_MASTER,
         "spark.jars.packages": DELTA_PACKAGE,
@@ -74,7 +83,7 @@ def settings(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": DRIVER_MEMORY,
         **loopback,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{log4j} -Duser.timezone=UTC",
+        "spark.driver.extraJavaOptions": " ".join(java_options),
         # One small log, no cluster: the default of 50 tasks for a table's state costs more than the state.
         "spark.databricks.delta.snapshotPartitions": str(cores),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
@@ -108,13 +117,15 @@ def cluster_environment(conf: Mapping[str, str], environment: Mapping[str, str],
     return found
 
 
-def open_session(name: str, log_path: str, extra: Mapping[str, str] | None = None) -> SparkSession:
-    """Start Spark, or return the running session. Raises SessionError."""
+def open_session(
+    name: str, log_path: str, extra: Mapping[str, str] | None = None, *, few_rows: bool = False
+) -> SparkSession:
+    """Start Spark, with `settings`, or return the running session. Raises SessionError."""
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     _quiet_loggers()
-    conf, environment = settings(extra), dict(WORKER_ENVIRONMENT)
+    conf, environment = settings(extra, few_rows=few_rows), dict(WORKER_ENVIRONMENT)
     is_new = running_session() is None
     if is_new and not is_cluster(conf["spark.master"]):
         try:

@@ -91,7 +91,9 @@ def preview(
         note("starting Spark, which takes a few seconds")
         own = {name: text.reveal() for name, text in loaded.pipeline.spark.items()}
         conf = {**own, "spark.sql.warehouse.dir": folder, **key_values(confs, "--conf")}
-        spark = open_session(f"headwater preview {loaded.pipeline.pipeline}", os.path.join(folder, "spark.log"), conf)
+        spark = open_session(
+            f"headwater preview {loaded.pipeline.pipeline}", os.path.join(folder, "spark.log"), conf, few_rows=True
+        )
         try:
             with _failures(loaded):
                 secured = brokers(where, command_config())

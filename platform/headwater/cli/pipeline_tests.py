@@ -54,7 +54,9 @@ def test(
         require_java()
         note("starting Spark, which takes a few seconds")
         conf = session_settings(loaded, {"spark.sql.warehouse.dir": folder, **key_values(confs, "--conf")})
-        spark = open_session(f"headwater test {loaded.pipeline.pipeline}", os.path.join(folder, "spark.log"), conf)
+        spark = open_session(
+            f"headwater test {loaded.pipeline.pipeline}", os.path.join(folder, "spark.log"), conf, few_rows=True
+        )
         try:
             results = StageTests(spark, loaded, tests).run(print_result)
         finally:
