@@ -28,8 +28,8 @@ LOCAL_MASTER = "local[*]"
 CHECKPOINT_FILES_CONF = "spark.sql.streaming.checkpointFileManagerClass"
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 CODEGEN_CACHE_ENTRIES = 2_000
-# The JVM's other compiler makes code three times as fast and takes half of the processor time of a session that ends
-# before it pays: the tests of the flights pipeline took 66 s with it and 37 without, both on busy cores.
+# The JVM's other compiler makes code three times as fast and takes two fifths of the processor time of a session that
+# ends before it pays: the tests of the flights pipeline took 66 s with it and 37 without, both on busy cores.
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 LOG_BYTES_MAX = 65_536  # of Spark's log that are searched for why it did not start
