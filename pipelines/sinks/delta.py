@@ -32,11 +32,15 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
     if names:
         # One task a partition value: else every task writes a small file into every partition.
         frame = frame.repartition(*(f"`{name}`" for name in names))
-    if not replaces:
-        append_once(frame, path, app_id, batch_id, names, merge_schema=sink.merge_schema)
+    if not replaces and append_once(frame, path, app_id, batch_id, names, merge_schema=sink.merge_schema):
         return
-    writer = frame.write.format("delta").mode("overwrite").option("mergeSchema", str(sink.merge_schema).lower())
-    writer = writer.option("txnAppId", app_id).option("txnVersion", batch_id)
+    writer = (
+        frame.write.format("delta")
+        .mode("overwrite" if replaces else "append")
+        .option("txnAppId", app_id)
+        .option("txnVersion", batch_id)
+        .option("mergeSchema", str(sink.merge_schema).lower())
+    )
     (writer.partitionBy(*names) if names else writer).save(path)
 
 

@@ -6,7 +6,7 @@ time of a small append. But every commit leaves the same list in its checksum fi
 File", `setTransactions`), which is read with the snapshot. So this module asks there, and then does what Delta does:
 write the files, and commit them with the batch's number. Another commit for the same application in the meantime is a
 conflict, as with the options. Where a table's last commit has no such list (another writer's, or of more applications
-than Delta notes there), Delta's own way is taken.
+than Delta notes there), Delta's own way is left, which `delta` takes.
 
 Delta's Scala classes are called through Spark's gateway, since its Python API has no such call; the version of the jar
 is pinned with Spark's.
@@ -28,8 +28,10 @@ _DELTA = "org.apache.spark.sql.delta"
 
 def append_once(
     frame: DataFrame, path: str, app_id: str, batch_id: int, partition_by: Sequence[str], *, merge_schema: bool
-) -> None:
+) -> bool:
     """Add a micro-batch to a table, unless it has it already. Raises what Spark says.
+
+    False, with nothing done, if there is no table or its checksum does not tell: then it is to be added by the options.
 
     `app_id` names the checkpoint that `batch_id` counts in: the `appId` and `version` of Delta's `txn` action.
     """
@@ -40,10 +42,9 @@ def append_once(
     transaction = log.startTransaction()
     last = _last_batch(transaction.snapshot(), app_id)
     if last is None:
-        _delta_append(frame, path, app_id, batch_id, partition_by, merge_schema=merge_schema)
-        return
+        return False
     if last >= batch_id:
-        return
+        return True
     transaction.readTxn().addOne(app_id)  # what makes another's commit for this application a conflict
     none = _scala(jvm, "scala.None")
     python = jvm.org.apache.spark.api.python.PythonUtils
@@ -62,6 +63,7 @@ def append_once(
     now_ms = jvm.scala.Option.apply(int(time.time() * 1000))
     mark = jvm.org.apache.spark.sql.delta.actions.SetTransaction(app_id, batch_id, now_ms)
     transaction.commitIfNeeded(written.actions().appended(mark), operation, written.stringTags())
+    return True
 
 
 def _last_batch(snapshot: Any, app_id: str) -> int | None:
@@ -76,15 +78,6 @@ def _last_batch(snapshot: Any, app_id: str) -> int | None:
         if mark.appId() == app_id:
             return int(mark.version())
     return -1
-
-
-def _delta_append(
-    frame: DataFrame, path: str, app_id: str, batch_id: int, partition_by: Sequence[str], *, merge_schema: bool
-) -> None:
-    """Delta's own way; it makes a table that does not exist yet."""
-    writer = frame.write.format("delta").mode("append").option("mergeSchema", str(merge_schema).lower())
-    writer = writer.option("txnAppId", app_id).option("txnVersion", batch_id)
-    (writer.partitionBy(*partition_by) if partition_by else writer).save(path)
 
 
 def _scala(jvm: Any, name: str) -> Any:

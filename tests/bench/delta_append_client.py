@@ -26,7 +26,7 @@ def append_as_delta_does(frame: Any, path: str, batch: int) -> None:
 
 
 def append_as_we_do(frame: Any, path: str, batch: int) -> None:
-    append_once(frame, path, "bench", batch, [], merge_schema=True)
+    assert append_once(frame, path, "bench", batch, [], merge_schema=True), "the checksum tells"
 
 
 def measure(spark: Any, folder: Path, files: int) -> Figures:

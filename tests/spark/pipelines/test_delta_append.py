@@ -11,8 +11,9 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
-from pipelines.sinks import delta_append
+from pipelines.sinks import delta
 from pipelines.sinks.delta_append import append_once
+from pipelines.spec import DeltaSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +37,8 @@ def rows(spark: SparkSession, start: int, count: int = 10) -> DataFrame:
     return spark.range(start, start + count).selectExpr("id", "id % 2 AS half")
 
 
-def add(frame: DataFrame, table: Path, batch: int, app: str = APP, **more: Any) -> None:
-    append_once(frame, str(table), app, batch, more.pop("partition_by", []), merge_schema=more.pop("merge", True))
+def add(frame: DataFrame, table: Path, batch: int, app: str = APP, **sink: Any) -> None:
+    delta.write(frame, DeltaSink(delta=str(table), **sink), str(table), app, batch)
 
 
 def ids(spark: SparkSession, table: Path) -> list[int]:
@@ -54,13 +55,14 @@ def commits(table: Path) -> list[list[dict[str, Any]]]:
 def own_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The batches for which Delta's own way was taken."""
     taken: list[int] = []
-    original = delta_append._delta_append
 
-    def noted(frame: DataFrame, path: str, app_id: str, batch_id: int, *rest: Any, **more: Any) -> None:
-        taken.append(batch_id)
-        original(frame, path, app_id, batch_id, *rest, **more)
+    def noted(frame: DataFrame, path: str, app_id: str, batch_id: int, *rest: Any, **more: Any) -> bool:
+        told = append_once(frame, path, app_id, batch_id, *rest, **more)
+        if not told:
+            taken.append(batch_id)
+        return told
 
-    monkeypatch.setattr(delta_append, "_delta_append", noted)
+    monkeypatch.setattr(delta, "append_once", noted)
     return taken
 
 
@@ -110,7 +112,7 @@ def test_new_columns_flow_unless_they_are_forbidden(delta_spark: SparkSession, t
     add(rows(delta_spark, 0), table, 0)
     wider = rows(delta_spark, 10).selectExpr("*", "'n' AS new")
     with pytest.raises(PySparkException, match="schema mismatch"):
-        add(wider, table, 1, merge=False)
+        add(wider, table, 1, merge_schema=False)
     add(wider, table, 1)
     found = delta_spark.read.format("delta").load(str(table))
     assert found.columns == ["id", "half", "new"]
