@@ -79,11 +79,13 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Fetches and decodes one range."""
-        return read_range(partition, self._options)
+        return read_range(partition, self._options, self._narrowing.present)
 
 
 class PushdownBatchReader(BatchReader):
     """A batch reader that fetches only the offsets, partitions and times that the query's filters leave.
+
+    Rows without a key, value or headers, where filters ask for one, are fetched but not handed to Spark.
 
     A class of its own because Spark refuses a reader that takes filters where they are switched off.
     """

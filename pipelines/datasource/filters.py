@@ -1,6 +1,7 @@
 """What filters on partition, offset, topic and timestamp say about the ranges to fetch. Pure.
 
-A filter only narrows what is fetched; Spark still evaluates every one of them, so to narrow too little is never wrong.
+Also which rows need not leave a task: those without the key, value or headers that a filter asks for. A filter only
+narrows what Spark gets; Spark still evaluates every one of them, so to narrow too little is never wrong.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
     Not,
@@ -30,13 +32,16 @@ from pipelines.datasource.offsets import OffsetRange
 __all__ = ["Narrowing"]
 
 LOW, HIGH = -(2**63), 2**63 - 1
+#: The columns that may be null.
+_NULLABLE = frozenset({"key", "value", "headers"})
 
 
 @dataclass(slots=True)
 class Narrowing:
     """Bounds gathered from filters: an interval of offsets and partitions, what topics are called, a lowest timestamp.
 
-    `topic_parts` are (how, text): what topics must start with, end with or contain.
+    `topic_parts` are (how, text): what topics must start with, end with or contain; `present` are the columns that are
+    null in no row that passes.
     """
 
     offset_low: int = LOW
@@ -49,6 +54,7 @@ class Narrowing:
     topics_not: frozenset[str] = frozenset()
     topic_parts: tuple[tuple[type[Filter], str], ...] = ()
     timestamp_low_ms: int | None = None
+    present: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, filters: Iterable[Filter]) -> Narrowing:
@@ -96,6 +102,8 @@ class Narrowing:
             low_ms = _timestamp_low_ms(one)
             if low_ms is not None:
                 self.timestamp_low_ms = max(low_ms, self.timestamp_low_ms or 0)
+        elif column in _NULLABLE and isinstance(one, IsNotNull):
+            self.present |= {column}
 
     def admits(self, topic: str, partition: int) -> bool:
         """Whether a partition can hold a record that passes the filters."""

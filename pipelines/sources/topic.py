@@ -60,8 +60,11 @@ def batch_between(
     headers: bool = False,
 ) -> DataFrame:
     """The records of a topic between two sets of offsets in the JSON of `startingOffsets`, the end excluded."""
+    from pipelines.datasource import PUSHDOWN_OPTION
+
     return (
         spark.read.format(SPARK_FORMAT)
+        .option(PUSHDOWN_OPTION, "true")  # pipelines.session has the setting that this needs
         .options(**connection_options(bootstrap_servers))
         .option("kafka.isolation.level", isolation)
         .option("subscribe", topic)

@@ -161,6 +161,39 @@ def test_filters_in_a_view_narrow_what_is_fetched(
     assert fetched("SELECT count(*) FROM outer_view WHERE size > 10 AND topic = 'another'")[0] == 0
 
 
+def test_rows_without_what_a_filter_asks_for_do_not_leave_the_task(
+    new_topic: NewTopic, produce: Produce, spark: SparkSession, bootstrap_servers: str
+) -> None:
+    """Seen in the reader's rows, as the plan counts them: the filter above it would hide who left them out."""
+    topic = new_topic(1, KEPT)
+    records: list[dict[str, Any]] = [{"key": b"k", "value": b"v"} for _ in range(97)]
+    records += [{"key": None, "value": b"v", "headers": [("a", b"1")]}, {"key": b"k", "value": None}]
+    records += [{"key": b"k", "value": b"v", "headers": [("b", None), ("a", b"2")]}]
+    produce(topic, records)
+    frame = (
+        spark.read.format("headwater")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", topic)
+        .option("includeHeaders", "true")
+        .option("headwater.pushdown", "true")
+        .load()
+    )
+
+    def handed_over(condition: str) -> tuple[list[int], int]:
+        found = frame.where(condition).select("offset")
+        offsets = sorted(row.offset for row in found.collect())
+        plan = found._jdf.queryExecution().executedPlan()
+        scan = plan.collectLeaves().apply(0)
+        return offsets, scan.metrics().apply("numOutputRows").value()
+
+    assert handed_over("headers IS NOT NULL") == ([97, 99], 2)
+    assert handed_over("headers IS NOT NULL AND key IS NOT NULL") == ([99], 1)
+    offsets, rows = handed_over("value IS NOT NULL")
+    assert (len(offsets), rows) == (99, 99)
+    assert handed_over("value IS NULL")[0] == [98]
+    assert frame.count() == 100
+
+
 def test_the_planned_ranges_follow_the_filters(new_topic: NewTopic, produce: Produce, bootstrap_servers: str) -> None:
     from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 

@@ -88,3 +88,9 @@ def test_only_a_lower_bound_of_the_timestamp_says_where_to_begin() -> None:
     for one in (GreaterThan(column, moment), GreaterThanOrEqual(column, moment), EqualTo(column, moment)):
         assert Narrowing.of([one]).timestamp_low_ms == 1_767_225_600_001
     assert Narrowing.of([LessThan(column, moment)]).timestamp_low_ms is None
+
+
+def test_columns_that_must_not_be_null_are_known_and_others_are_passed_over() -> None:
+    filters = [IsNotNull(("headers",)), IsNotNull(("Key",)), IsNotNull(OFFSET), Not(IsNotNull(("value",)))]
+    assert Narrowing.of(filters).present == {"headers", "key"}
+    assert Narrowing.of([IsNotNull(("value", "field"))]).present == frozenset()
