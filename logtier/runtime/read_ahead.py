@@ -21,7 +21,8 @@ BEYOND_BYTES: Final = 128 << 10
 #: Devices gain from a few reads at a time, and lose from many.
 THREADS_MAX: Final = 4
 
-_CHUNK_BYTES: Final = 1 << 20
+#: Read at once: a kernel that is not preemptible gives nobody this core meanwhile.
+_CHUNK_BYTES: Final = 128 << 10
 _NO_WAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 WAIT_S = 60
+ACKNOWLEDGE_WAIT_S = 0.1
 VALUE_BYTES = 200
 STAMP = struct.Struct(">q")
 
@@ -81,6 +82,16 @@ def measure(
     producer.list_topics(topic, timeout=WAIT_S)
     receiver = threading.Thread(target=receive)
     receiver.start()
+    all_sent = threading.Event()
+
+    def acknowledge() -> None:
+        # A thread that waits: `poll` counts in milliseconds, and between two messages there is less than one. Asked for
+        # less it returns at once, and a client that spins takes one of few cores away from the broker it measures.
+        while not all_sent.is_set():
+            producer.poll(ACKNOWLEDGE_WAIT_S)
+
+    acknowledger = threading.Thread(target=acknowledge, daemon=True)
+    acknowledger.start()
     filler = bytes(VALUE_BYTES - STAMP.size)
 
     def on_delivery(sent_ns: int) -> Any:
@@ -95,7 +106,7 @@ def measure(
     for number in range(total):
         due_ns = begin_ns + int(number / rate * 1e9)
         while (wait_ns := due_ns - time.perf_counter_ns()) > 0:
-            producer.poll(wait_ns / 1e9)
+            time.sleep(wait_ns / 1e9)
         now_ns = time.perf_counter_ns()
         producer.produce(
             topic, STAMP.pack(now_ns) + filler, partition=number % len(positions), on_delivery=on_delivery(now_ns)
@@ -103,6 +114,8 @@ def measure(
         if failures:
             break
     producer.flush(WAIT_S)
+    all_sent.set()
+    acknowledger.join()
     receiver.join(WAIT_S + 10)
     consumer.close()
     if failures or not received:
