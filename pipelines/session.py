@@ -31,6 +31,7 @@ CODEGEN_CACHE_ENTRIES = 2_000
 # The JVM's other compiler makes code three times as fast and takes two fifths of the processor time of a session that
 # ends before it pays: the tests of the flights pipeline took 66 s with it and 37 without, both on busy cores.
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
+JAVA_OPTIONS_CONF = "spark.driver.extraJavaOptions"
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 LOG_BYTES_MAX = 65_536  # of Spark's log that are searched for why it did not start
 JVM_END_SECONDS_MAX = 10.0
@@ -60,6 +61,8 @@ class SessionError(Exception):
 def settings(extra: Mapping[str, str] | None = None, *, few_rows: bool = False) -> dict[str, str]:
     """The Spark settings of a session; `extra` wins. What a cluster needs besides is `shipping.for_cluster`'s.
 
+    Java options of `extra` come after ours: of two for the same, the JVM takes the later one.
+
     `few_rows`: the session ends soon, and each job of it is small.
     """
     from pipelines.datasource import SESSION_CONF
@@ -72,6 +75,8 @@ def settings(extra: Mapping[str, str] | None = None, *, few_rows: bool = False) 
     java_options = [f"-Dlog4j2.configurationFile=file:{log4j}", "-Duser.timezone=UTC"]
     if few_rows:
         java_options.append(QUICK_COMPILER)
+    if JAVA_OPTIONS_CONF in extra:
+        java_options.append(extra[JAVA_OPTIONS_CONF])
     return {
         "spark.master": LOCAL_MASTER,
         "spark.jars.packages": DELTA_PACKAGE,
@@ -83,7 +88,6 @@ def settings(extra: Mapping[str, str] | None = None, *, few_rows: bool = False) 
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": DRIVER_MEMORY,
         **loopback,
-        "spark.driver.extraJavaOptions": " ".join(java_options),
         # One small log, no cluster: the default of 50 tasks for a table's state costs more than the state.
         "spark.databricks.delta.snapshotPartitions": str(cores),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
@@ -98,6 +102,7 @@ def settings(extra: Mapping[str, str] | None = None, *, few_rows: bool = False) 
         CHECKPOINT_FILES_CONF: CHECKPOINT_FILES,
         **SESSION_CONF,
         **extra,
+        JAVA_OPTIONS_CONF: " ".join(java_options),
     }
 
 
