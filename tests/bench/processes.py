@@ -171,9 +171,9 @@ def resident_mib(pid: int) -> float:
 
 
 def bytes_read(pid: int) -> int:
-    """Bytes a process has read so far, from files and other descriptors, in the page cache or not."""
+    """Bytes that devices have read for a process so far; what was in the page cache is not among them."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+    return int(next(line for line in lines if line.startswith("read_bytes")).split()[1])
 
 
 def _stat(pid: int) -> list[bytes] | None:
