@@ -32,7 +32,7 @@ __all__ = [
 ACCEPTS_PER_TURN = 64
 #: The kernel takes no more buffers than this in one sendmsg (IOV_MAX on Linux).
 BUFFERS_PER_SEND = 1024
-#: Sent from files before the loop may turn: one fast consumer must not hold up the others. Some 0.15 ms on loopback.
+#: Sent to one client from files before the loop may turn: one fast consumer must not hold up the others.
 SENDFILE_BYTES_PER_TURN = 256 << 10
 #: How long a listener rests when the process has no file descriptor left.
 ACCEPT_PAUSE_S = 0.1

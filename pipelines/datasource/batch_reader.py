@@ -79,7 +79,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Fetches and decodes one range."""
-        return read_range(partition, self._options, self._narrowing.present)
+        return read_range(partition, self._options)
 
 
 class PushdownBatchReader(BatchReader):
@@ -94,3 +94,13 @@ class PushdownBatchReader(BatchReader):
         """Narrows the ranges; every filter stays with Spark too, so that narrowing need not be exact."""
         self._narrowing = Narrowing.of(filters)
         return filters
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Fetches and decodes one range; leaves out rows in which a column is null that must not be."""
+        for rows in super().read(partition):
+            kept = rows
+            for name in self._narrowing.present:
+                if kept[name].null_count:
+                    kept = kept.filter(kept[name].is_valid())
+            if kept.num_rows:
+                yield kept

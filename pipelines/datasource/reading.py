@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -41,12 +41,8 @@ def plan_tasks(ranges: Iterable[OffsetRange], options: ReadOptions) -> list[Rang
     return [RangePartition(group) for group in group_ranges(pieces, options.records_per_task_min)]
 
 
-def read_range(
-    partition: InputPartition, options: ReadOptions, present: Collection[str] = ()
-) -> Iterator[pa.RecordBatch]:
+def read_range(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """The records of one task as Arrow batches; nothing for the placeholder that Spark makes of an empty plan.
-
-    Rows in which a column of `present` is null are left out.
 
     Offsets of the range that are not in the log any more are a data loss: an error, or with failOnDataLoss=false what
     is left is read.
@@ -57,20 +53,7 @@ def read_range(
     with client_errors(), kept_client(options.client) as cluster:
         looked_up: set[str] = set()
         for part in partition.ranges:
-            for rows in _RangeReader(cluster, part, options, looked_up).read():
-                kept = _with_all(rows, present)
-                if kept.num_rows:
-                    yield kept
-
-
-def _with_all(rows: pa.RecordBatch, columns: Collection[str]) -> pa.RecordBatch:
-    """The rows in which none of the columns is null."""
-    import pyarrow.compute as pc
-
-    for name in columns:
-        if rows[name].null_count:
-            rows = rows.filter(pc.is_valid(rows[name]))
-    return rows
+            yield from _RangeReader(cluster, part, options, looked_up).read()
 
 
 class _RangeReader:

@@ -59,7 +59,7 @@ def batch_between(
     isolation: str = READ_COMMITTED,
     headers: bool = False,
 ) -> DataFrame:
-    """The records of a topic between two sets of offsets in the JSON of `startingOffsets`, the end excluded."""
+    """The records of a topic from `start` to `end` (excluded), as `startingOffsets` and `endingOffsets` have them."""
     from pipelines.datasource import PUSHDOWN_OPTION
 
     return (
@@ -84,16 +84,4 @@ def batch(
     isolation: str = READ_COMMITTED,
 ) -> DataFrame:
     """The records of a topic from its first to its last offset of now. `headers` adds the column headers."""
-    from pipelines.datasource import PUSHDOWN_OPTION
-
-    return (
-        spark.read.format(SPARK_FORMAT)
-        .option(PUSHDOWN_OPTION, "true")  # pipelines.session has the setting that this needs
-        .options(**connection_options(bootstrap_servers))
-        .option("kafka.isolation.level", isolation)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("endingOffsets", "latest")
-        .option("includeHeaders", str(headers).lower())
-        .load()
-    )
+    return batch_between(spark, bootstrap_servers, topic, "earliest", "latest", isolation=isolation, headers=headers)

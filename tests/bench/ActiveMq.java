@@ -32,7 +32,7 @@ public class ActiveMq {
         }
     }
 
-    /** Messages on disk, written there once a second as other brokers of this comparison do it or less often. */
+    /** Messages on disk, synced once a second: the logs of this comparison do it less often, if at all. */
     static void broker(int port, File folder) throws Exception {
         KahaDBPersistenceAdapter store = new KahaDBPersistenceAdapter();
         store.setDirectory(new File(folder, "kahadb"));

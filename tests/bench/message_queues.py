@@ -9,17 +9,16 @@ import socket
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench import brokers, drivers
-from tests.bench.brokers import HEADWATER, KAFKA, Broker
-from tests.bench.drivers import DRIVERS
+from tests.bench.brokers import HEADWATER, KAFKA
 from tests.bench.load import Load
 from tests.bench.processes import POLL_S, Child, Failed, cpu_seconds, free_port
 from tests.bench.report import Figures, Table, number, spread, table
-from tests.bench.throughput import SETTLE_S, keep, phase
+from tests.bench.throughput import SETTLE_S, keep, one_round
 from tests.jars import FetchError, fetched, java
 
 RABBITMQ, ACTIVEMQ = "RabbitMQ", "ActiveMQ"
@@ -40,7 +39,7 @@ PERF_TEST_VERSION = "2.22.1"
 #: Not acknowledged at a time, and handed to a consumer before it has acknowledged.
 WINDOW = 10_000
 PREFETCH = 1000
-#: Queues take a fiftieth of what the logs do; with as many messages they would be measured for minutes.
+#: Queues take a twentieth of what the logs do, or less; with as many messages they would be measured for minutes.
 QUEUE_SHARE = 5
 START_S = 90
 RATES = re.compile(r"(sending|receiving) rate avg: (\d+) msg/s")
@@ -67,9 +66,9 @@ def measure(folder: Path, messages: int, rounds: int) -> tuple[list[Table], Figu
             for queue in queues:
                 row = _queue_round(queue, f"bench-{round_number}", messages // QUEUE_SHARE)
                 if round_number:
-                    _keep(figures, queue.name, row)
+                    keep(figures, queue, row)
             for broker in brokers.in_turn(logs, round_number):
-                row = _log_round(broker, load, f"bench-{round_number}")
+                row = one_round(broker, "java", load, f"bench-{round_number}")
                 if round_number:
                     keep(figures, broker, row)
     title = (
@@ -91,23 +90,6 @@ def _table(figures: Figures) -> Table:
             row += [spread(figures[figure][name]), number(ours / this)]
         rows.append(row)
     return table(head, rows)
-
-
-def _keep(figures: Figures, name: str, row: Mapping[str, float]) -> None:
-    for figure, value in row.items():
-        figures.setdefault(figure, {}).setdefault(name, []).append(value)
-
-
-def _log_round(broker: Broker, load: Load, topic: str) -> dict[str, float]:
-    drivers.client("create", broker.bootstrap, topic, load)
-    try:
-        driver = DRIVERS["java"]
-        row = phase(broker, "produce", driver.produce, topic, load)
-        row |= phase(broker, "consume", driver.consume, topic, load)
-    finally:
-        drivers.client("delete", broker.bootstrap, topic, load)
-    print(f"  {broker.name}: produce {row[FIGURES[0]]:,.0f}/s, consume {row[FIGURES[1]]:,.0f}/s", flush=True)
-    return row
 
 
 def _queue_round(broker: QueueBroker, queue: str, messages: int) -> dict[str, float]:
@@ -205,7 +187,7 @@ def _rabbitmq(folder: Path) -> Iterator[QueueBroker]:
 
 @contextlib.contextmanager
 def _activemq(folder: Path) -> Iterator[QueueBroker]:
-    """One broker with KahaDB, which syncs once a second: its default, at every message, is not what the others do."""
+    """One broker with KahaDB, which syncs once a second: its default, at every message, is not what the logs do."""
     place = folder / "activemq"
     place.mkdir()
     jars = _jars(f"activemq-{ACTIVEMQ_VERSION}", ACTIVEMQ_JARS, transitive=False)

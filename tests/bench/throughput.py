@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Protocol
 
 from tests.bench import brokers, drivers
 from tests.bench.brokers import HEADWATER, KAFKA, Broker
@@ -61,7 +62,14 @@ def _combinations(driver_names: list[str], messages: int) -> Iterator[tuple[str,
         yield driver_name, Load(messages, partitions=partitions, batch_bytes=batch_bytes, codec=codec, acks=acks)
 
 
-def keep(figures: Figures, broker: Broker, row: dict[str, float], prefix: str = "") -> None:
+class Named(Protocol):
+    """What a column of a table is about."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def keep(figures: Figures, broker: Named, row: dict[str, float], prefix: str = "") -> None:
     """Add one round's figures."""
     for figure, value in row.items():
         figures.setdefault(prefix + figure, {}).setdefault(broker.name, []).append(value)
