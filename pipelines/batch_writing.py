@@ -157,9 +157,9 @@ class BatchWriter:
             encoding.ready()
             records = topic_sink.records(ordered, sink, encoding)
             if sink.guarantee == "exactly_once":
-                exactly_once.append(TopicRecords(sink.topic, records, outcome.written))
+                exactly_once.append(TopicRecords(sink.topic, records, outcome.written, sink.compression))
             else:
-                topic_sink.write_records(records, sink.topic, self._servers)
+                topic_sink.write_records(records, sink.topic, self._servers, sink.compression)
         ends = topic_offsets(batch.end_offsets, [source.topic for source in self._stage.topic_inputs])
         if self._transactions is not None:
             self._transactions.write(

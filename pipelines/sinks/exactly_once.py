@@ -23,6 +23,7 @@ from logtier.client.partitioner import partition_for_key
 from logtier.client.topics import ensure_topic
 from logtier.client.transactional_producer import TRANSACTION_TIMEOUT_MS, TransactionalProducer, TransactionConfig
 from logtier.records.batch import Record
+from logtier.records.compression import CODECS
 from pipelines.datasource.options import WriteOptions
 from pipelines.errors import PipelineFailed
 from pipelines.sinks.encoded_batches import ENCODED_DDL, folder_for_encoded
@@ -68,11 +69,15 @@ OnStep = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TopicRecords:
-    """What goes to a topic: rows with key and value, and optionally headers and timestamp_ms; and how many."""
+    """What goes to a topic: rows with key and value, and optionally headers and timestamp_ms; and how many.
+
+    `compression` is a name of `logtier.records.compression.CODECS`.
+    """
 
     topic: str
     records: DataFrame
     count: int
+    compression: str = "none"
 
 
 class ExactlyOnceTopics:
@@ -266,7 +271,8 @@ class ExactlyOnceTopics:
         frames = []
         for output in outputs:
             partitions = [number for number, (topic, _) in enumerate(targets) if topic == output.topic]
-            encode = Encode(partitions[0], len(partitions), self._options.codec, self._options.batch_bytes, folder)
+            codec = CODECS[output.compression]
+            encode = Encode(partitions[0], len(partitions), codec, self._options.batch_bytes, folder)
             frames.append(output.records.mapInArrow(encoding(encode), ENCODED_DDL))
         encoded = frames[0]
         for frame in frames[1:]:

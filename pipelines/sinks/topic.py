@@ -114,7 +114,7 @@ def _binary(rows: DataFrame, expression: str) -> Column:
     return column.cast("string").cast("binary")
 
 
-def write_records(frame: DataFrame, topic: str, bootstrap_servers: Brokers) -> None:
+def write_records(frame: DataFrame, topic: str, bootstrap_servers: Brokers, compression: str = "none") -> None:
     """Write records at least once; returns when every one is acknowledged.
 
     A micro-batch that runs again after a crash writes its records again.
@@ -126,6 +126,7 @@ def write_records(frame: DataFrame, topic: str, bootstrap_servers: Brokers) -> N
         .write.format(source.SPARK_FORMAT)
         .options(**connection_options(bootstrap_servers))
         .option("topic", topic)
+        .option("kafka.compression.type", compression)
         .mode("append")
         .save()
     )

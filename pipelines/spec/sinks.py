@@ -13,6 +13,7 @@ from pipelines.spec.tables import JdbcAddress
 CLUSTER_COLUMNS_MAX = 4  # Delta's own limit
 
 Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
+Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 class TopicSink(Model):
@@ -41,6 +42,10 @@ class TopicSink(Model):
         min_length=1,
         description="rows for which it is true are written without a value, which deletes their key from a compacted "
         "topic; needs a key",
+    )
+    compression: Compression = Field(
+        default="none",
+        description="how the record batches are compressed, as a Kafka producer's `compression.type` says",
     )
     guarantee: Guarantee = Field(
         default="exactly_once",

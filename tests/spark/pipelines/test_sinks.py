@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from logtier.client.cluster import EARLIEST, LATEST, ClientConfig, ClusterClient, parse_bootstrap_servers
+from logtier.client.fetcher import FetchConfig, read_partition
+from logtier.records.batch import ATTRIBUTES, COMPRESSION_MASK
+from logtier.records.compression import CODEC_NAMES
 from pipelines.errors import PipelineFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -332,3 +336,31 @@ def test_headers_timestamps_and_tombstones_are_what_the_sink_says(items: Any) ->
     assert found[b"2"].value is None
     assert found[b"2"].headers == {"version": b"1"}
     assert {seen.timestamp_ms for seen in found.values()} == {1_767_225_600_000}
+
+
+def codec(address: str, topic: str) -> str:
+    """The codec of a topic's first record batch."""
+    where = (topic, 0)
+    with ClusterClient(ClientConfig(parse_bootstrap_servers(address))) as cluster:
+        start, end = (cluster.list_offsets({where: at})[where] for at in (EARLIEST, LATEST))
+        fetched = next(iter(read_partition(cluster, *where, start, end, FetchConfig())))
+    return CODEC_NAMES[fetched.data[ATTRIBUTES + 1] & COMPRESSION_MASK]
+
+
+def test_record_batches_are_compressed_as_the_sink_says(items: Any) -> None:
+    items.produce("@in", [item(number, 1, "a" * 1000) for number in range(20)])
+    items.run(
+        HEAD
+        + """\
+  - name: s
+    from: {topic: "@in", as: i}
+    to:
+      - {topic: "@plain"}
+      - {topic: "@once", compression: zstd}
+      - {topic: "@at_least_once", compression: lz4, guarantee: at_least_once}
+"""
+    )
+    found = {name: codec(items.servers, items.prefix + name) for name in ("plain", "once", "at_least_once")}
+    assert found == {"plain": "none", "once": "zstd", "at_least_once": "lz4"}
+    for name in found:
+        assert sorted(seen.json["id"] for seen in items.read(f"@{name}")) == list(range(20))

@@ -111,6 +111,7 @@ def test_layout_and_comments_alone_are_no_change_at_all(load: Load) -> None:
 SAFE = [
     ("key of a topic", "{topic: plain, key: id}", "{topic: plain, key: shop}", "key of plain"),
     ("headers", "{topic: plain, key: id}", "{topic: plain, key: id, headers: {a: id}}", "headers of plain"),
+    ("compression", "{topic: sums}", "{topic: sums, compression: zstd}", "compression of sums"),
     ("guarantee", "{topic: sums}", "{topic: sums, guarantee: at_least_once}", "guarantee of sums"),
     ("a sink more", "to: [{topic: sums}]", "to: [{topic: sums}, {delta: lake/sums}]", "sink added"),
     ("another table", "{delta: lake/plain,", "{delta: lake/other,", "sink added"),
