@@ -166,10 +166,10 @@ def open_session(
 @cache
 def _warm_kernels() -> None:
     """Fill the cache of compiled kernels for the workers. Never raises: a worker meets the same fault and tells it."""
-    from logtier.records.columns import warm_numba_cache
+    from pipelines.datasource.compiled import warm_cache
 
     with suppress(Exception):
-        warm_numba_cache()
+        warm_cache()
 
 
 def running_session() -> SparkSession | None:

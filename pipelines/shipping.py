@@ -35,7 +35,7 @@ PACKAGES: Final = ("logtier", "pipelines", "pyspark_headwater")
 FOLDER: Final = "headwater_code"
 COMPILE_SECONDS_MAX: Final = 300
 _DIGEST_CHARS: Final = 20
-_WARM: Final = "from logtier.records.columns import warm_numba_cache; warm_numba_cache()"
+_WARM: Final = "from pipelines.datasource.compiled import warm_cache; warm_cache()"
 
 
 @dataclass(frozen=True, slots=True)

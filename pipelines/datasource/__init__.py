@@ -9,6 +9,7 @@ from typing import Final
 
 __all__ = [
     "COMMAND_CONFIG_OPTION",
+    "JSON_FIELDS_OPTION",
     "PUSHDOWN_OPTION",
     "SESSION_CONF",
     "TASK_RECORDS",
@@ -25,6 +26,10 @@ PUSHDOWN_OPTION: Final = "headwater.pushdown"
 TASK_RECORDS_OPTION: Final = "headwater.minRecordsPerTask"
 # What streams gain most with: reading as many takes about as long as starting a task.
 TASK_RECORDS: Final = 40_000
+
+# Fields of JSON values that records are to have as columns, as far as the task that reads them is sure of what they
+# say: `pipelines.datasource.json_fields` has the text and the columns, `pipelines.formats.json` the rest.
+JSON_FIELDS_OPTION: Final = "headwater.jsonFields"
 
 # A file of Kafka client properties that says how to connect. It is read where the query is planned: its secrets stand
 # in no option, hence in no plan and no log of Spark's.

@@ -15,6 +15,7 @@ from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
 from logtier.client.errors import OffsetOutOfRangeError, UnknownPartitionError, UnknownTopicError
 from logtier.client.fetcher import read_partition
 from pipelines.datasource.errors import client_errors, report_loss
+from pipelines.datasource.json_fields import warm_parser
 from pipelines.datasource.kept_clients import kept_client
 from pipelines.datasource.offsets import OffsetRange, group_ranges, split_ranges
 from pipelines.datasource.options import ReadOptions
@@ -115,12 +116,13 @@ class _RangeReader:
             time.sleep(self._options.offset_retry_ms / 1000)
 
     def _decode(self) -> Iterator[pa.RecordBatch]:
-        decode_columns = _load_decoder()
+        fields = self._options.json_fields
+        decode_columns = _load_decoder(with_json=fields is not None)
         part = self._part
         for fetched in read_partition(
             self._cluster, part.topic, part.partition, self._position, part.end, self._options.fetch
         ):
-            yield from decode_columns(
+            records = decode_columns(
                 fetched.data,
                 part.topic,
                 part.partition,
@@ -129,12 +131,13 @@ class _RangeReader:
                 include_headers=self._options.include_headers,
                 aborted=fetched.aborted,
             )
+            yield from records if fields is None else map(fields.added_to, records)
             self._position = fetched.next_offset
 
 
 @cache
-def _load_decoder() -> Callable[..., Iterator[pa.RecordBatch]]:
-    """The column decoder, imported once in a worker.
+def _load_decoder(*, with_json: bool) -> Callable[..., Iterator[pa.RecordBatch]]:
+    """The column decoder, imported once in a worker, and the parser of JSON with it.
 
     Spark's daemon collects garbage after every task of a worker that it keeps; over numba's and Arrow's many objects
     that takes 80 ms, more than a small range does. They live as long as the worker, so the collector is told to pass
@@ -143,6 +146,8 @@ def _load_decoder() -> Callable[..., Iterator[pa.RecordBatch]]:
     from logtier.records.columns import decode_columns, warm_decoder
 
     warm_decoder()
+    if with_json:
+        warm_parser()
     gc.collect()
     gc.freeze()
     return decode_columns

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
 
 from pipelines.datasource.batch_reader import BatchReader, PushdownBatchReader
 from pipelines.datasource.errors import OptionError, SourceError
+from pipelines.datasource.json_fields import JsonFields
 from pipelines.datasource.options import ReadOptions, WriteOptions
 from pipelines.datasource.stream_reader import StreamReader
 from pipelines.datasource.writing import BatchWriter, StreamWriter, check_write_schema
@@ -23,8 +24,8 @@ from pipelines.datasource.writing import BatchWriter, StreamWriter, check_write_
 __all__ = ["HeadwaterDataSource", "read_schema"]
 
 
-def read_schema(*, include_headers: bool) -> StructType:
-    """The columns of `format("kafka")`, in its order."""
+def read_schema(*, include_headers: bool, json_fields: JsonFields | None = None) -> StructType:
+    """The columns of `format("kafka")`, in its order, and those of JSON fields."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -37,6 +38,8 @@ def read_schema(*, include_headers: bool) -> StructType:
     if include_headers:
         header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
         fields.append(StructField("headers", ArrayType(header)))
+    if json_fields is not None:
+        fields += json_fields.columns()
     return StructType(fields)
 
 
@@ -50,14 +53,15 @@ class HeadwaterDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns; options are checked here already, so that `load()` refuses bad ones."""
-        return read_schema(include_headers=self._read_options().include_headers)
+        options = self._read_options()
+        return read_schema(include_headers=options.include_headers, json_fields=options.json_fields)
 
     def _read_options(self) -> ReadOptions:
         return ReadOptions.parse(self.options)
 
     def _checked_read_options(self, schema: StructType) -> ReadOptions:
         options = self._read_options()
-        expected = read_schema(include_headers=options.include_headers)
+        expected = read_schema(include_headers=options.include_headers, json_fields=options.json_fields)
         if [(f.name, f.dataType) for f in schema.fields] != [(f.name, f.dataType) for f in expected.fields]:
             raise OptionError("a schema cannot be given: the columns of a topic are fixed; parse its value instead")
         return options

@@ -15,6 +15,7 @@ from pipelines.formats.origin import origin
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from pipelines.datasource.json_fields import JsonFields
     from pipelines.formats import ValueColumns
 
 _CORRUPT = "_corrupt"
@@ -24,15 +25,29 @@ _PARSED = "_parsed"
 def decode(
     records: DataFrame, wanted: ValueColumns, text: Column | None = None, fault: Column | None = None
 ) -> DataFrame:
-    """Records to columns. `text` is the JSON, if it is not the value itself; `fault` says what is wrong with that."""
+    """Records to columns. `text` is the JSON, if it is not the value itself; `fault` says what is wrong with that.
+
+    Fields that the records have as columns already (`fields_of`) are taken from there, and only other records parsed.
+    """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
+
+    from pipelines.datasource.json_fields import TAKEN, field_column
 
     assert wanted.schema is not None, "JSON needs a schema"
     text = f.col("value").cast("string") if text is None else text
     options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": _CORRUPT}
     schema = StructType(list(wanted.schema.fields)).add(_CORRUPT, StringType())
-    parsed = records.withColumn(_PARSED, f.from_json(text, schema, options))
+    names = wanted.schema.fieldNames()
+    parse = f.from_json(text, schema, options)
+    taken = f.col(TAKEN) if TAKEN in records.columns else None
+    parsed = records.withColumn(_PARSED, parse if taken is None else f.when(~taken, parse))
+    fields = {name: f.col(f"{_PARSED}.`{name}`") for name in names}
+    if taken is not None:
+        fields = {
+            name: f.when(taken, f.col(field_column(position))).otherwise(fields[name])
+            for position, name in enumerate(names)
+        }
     corrupt = f.col(f"{_PARSED}.{_CORRUPT}")
     # Parsed a second time only for records that are refused: the first parse does not tell why.
     why = f.when(f.try_parse_json(text).isNull(), f.lit("the value is not JSON")).otherwise(
@@ -41,13 +56,19 @@ def decode(
     error = f.when(f.col("value").isNull(), f.lit("the value is null"))
     if fault is not None:
         error = error.when(fault.isNotNull(), fault)
-    error = error.when(f.col(_PARSED).isNull() | corrupt.isNotNull(), why)
+    refused = f.col(_PARSED).isNull() | corrupt.isNotNull()
+    error = error.when(refused if taken is None else ~taken & refused, why)
     for name in wanted.required:
-        error = error.when(
-            f.col(f"{_PARSED}.`{name}`").isNull(), f.lit(f"the required field {name} is missing or null")
-        )
-    fields = [f.col(f"{_PARSED}.`{name}`").alias(name) for name in wanted.schema.fieldNames()]
-    return parsed.select(*fields, *origin(), error.alias(columns.ERROR))
+        error = error.when(fields[name].isNull(), f.lit(f"the required field {name} is missing or null"))
+    found = [field.alias(name) for name, field in fields.items()]
+    return parsed.select(*found, *origin(), error.alias(columns.ERROR))
+
+
+def fields_of(wanted: ValueColumns, *, framed: bool = False) -> JsonFields | None:
+    """The fields that can be parsed before Spark does; None where it is asked to parse in a way of its own."""
+    from pipelines.datasource.json_fields import JsonFields
+
+    return None if wanted.options or wanted.schema is None else JsonFields.of(wanted.schema, framed=framed)
 
 
 def encode(rows: DataFrame, wanted: ValueColumns) -> Column:

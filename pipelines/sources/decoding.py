@@ -7,16 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.formats import ValueColumns, format_of, keys
+from pipelines.formats import ValueColumns, format_of, json, keys
 from pipelines.formats.origin import records_schema
 from pipelines.sources import debezium, events
 
-__all__ = ["decode_input", "decode_topic", "empty_records", "needs_headers", "records_schema", "topic_needs_headers"]
+__all__ = [
+    "decode_input",
+    "decode_topic",
+    "empty_records",
+    "json_fields",
+    "needs_headers",
+    "records_schema",
+    "topic_json_fields",
+    "topic_needs_headers",
+]
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pipelines.analysis import Analysis
+    from pipelines.datasource.json_fields import JsonFields
     from pipelines.spec import TopicSource
 
 
@@ -29,6 +39,19 @@ def topic_needs_headers(analysis: Analysis, name: str) -> bool:
     """The same of a topic."""
     topic = analysis.topics.get(name)
     return topic is not None and topic.event_type is not None and topic.event_type.header is not None
+
+
+def json_fields(analysis: Analysis, source: TopicSource) -> JsonFields | None:
+    """The fields that the tasks which read an input's records can parse; None where Spark parses all, or none."""
+    return topic_json_fields(analysis, source.topic) if source.envelope is None else None
+
+
+def topic_json_fields(analysis: Analysis, name: str) -> JsonFields | None:
+    """The same of a topic."""
+    value = analysis.value_format(name)
+    if name in analysis.events or value not in ("json", "json_schema"):
+        return None
+    return json.fields_of(analysis.values.get(name, ValueColumns()), framed=value == "json_schema")
 
 
 def decode_input(analysis: Analysis, records: DataFrame, source: TopicSource) -> DataFrame:

@@ -81,7 +81,10 @@ class StageInputs:
         if isinstance(source, TopicSource):
             headers = decoding.needs_headers(self._analysis, source)
             limit = max_offsets_per_trigger(self._stage, source)
-            records = topic_source.stream(self._session, self._servers, source, limit, headers=headers)
+            fields = decoding.json_fields(self._analysis, source)
+            records = topic_source.stream(
+                self._session, self._servers, source, limit, headers=headers, json_fields=fields
+            )
             return decoding.decode_input(self._analysis, records, source)
         if isinstance(source, DeltaSource):
             path = self._loaded.path(source.delta)
@@ -135,7 +138,14 @@ class StageInputs:
             headers = decoding.needs_headers(self._analysis, source)
             start, end = found[place]
             records = topic_source.batch_between(
-                self._session, self._servers, source.topic, start, end, isolation=source.isolation, headers=headers
+                self._session,
+                self._servers,
+                source.topic,
+                start,
+                end,
+                isolation=source.isolation,
+                headers=headers,
+                json_fields=decoding.json_fields(self._analysis, source),
             )
             return decoding.decode_input(self._analysis, records, source)
         assert isinstance(source, FilesSource), "no other input refuses rows"

@@ -10,6 +10,7 @@ from pipelines.spec import interval_ms
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from pipelines.datasource.json_fields import JsonFields
     from pipelines.spec import TopicSource
 
 SPARK_FORMAT = "headwater"  # the name of pipelines.datasource; its options and columns are those of format("kafka")
@@ -23,9 +24,13 @@ def stream(
     max_offsets_per_trigger: int | None,
     *,
     headers: bool = False,
+    json_fields: JsonFields | None = None,
 ) -> DataFrame:
-    """The records of a topic as a streaming frame with the columns of `columns.RECORD_DDL` and timestampType."""
-    from pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION
+    """The records of a topic as a streaming frame with the columns of `columns.RECORD_DDL` and timestampType.
+
+    `json_fields` become columns, too, wherever the tasks that read are sure of them.
+    """
+    from pipelines.datasource import JSON_FIELDS_OPTION, TASK_RECORDS, TASK_RECORDS_OPTION
 
     name, start = source.starting_option()
     reader = (
@@ -37,6 +42,8 @@ def stream(
         .option("failOnDataLoss", str(source.fail_on_data_loss).lower())
         .option(TASK_RECORDS_OPTION, TASK_RECORDS)
     )
+    if json_fields is not None:
+        reader = reader.option(JSON_FIELDS_OPTION, json_fields.text())
     if name == "startingTimestamp":
         # A partition without a record since then is read from its end: later records come after the moment.
         reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
@@ -58,11 +65,12 @@ def batch_between(
     *,
     isolation: str = READ_COMMITTED,
     headers: bool = False,
+    json_fields: JsonFields | None = None,
 ) -> DataFrame:
     """The records of a topic from `start` to `end` (excluded), as `startingOffsets` and `endingOffsets` have them."""
-    from pipelines.datasource import PUSHDOWN_OPTION
+    from pipelines.datasource import JSON_FIELDS_OPTION, PUSHDOWN_OPTION
 
-    return (
+    reader = (
         spark.read.format(SPARK_FORMAT)
         .option(PUSHDOWN_OPTION, "true")  # pipelines.session has the setting that this needs
         .options(**connection_options(bootstrap_servers))
@@ -71,8 +79,10 @@ def batch_between(
         .option("startingOffsets", start)
         .option("endingOffsets", end)
         .option("includeHeaders", str(headers).lower())
-        .load()
     )
+    if json_fields is not None:
+        reader = reader.option(JSON_FIELDS_OPTION, json_fields.text())
+    return reader.load()
 
 
 def batch(
@@ -82,6 +92,16 @@ def batch(
     *,
     headers: bool = False,
     isolation: str = READ_COMMITTED,
+    json_fields: JsonFields | None = None,
 ) -> DataFrame:
     """The records of a topic from its first to its last offset of now. `headers` adds the column headers."""
-    return batch_between(spark, bootstrap_servers, topic, "earliest", "latest", isolation=isolation, headers=headers)
+    return batch_between(
+        spark,
+        bootstrap_servers,
+        topic,
+        "earliest",
+        "latest",
+        isolation=isolation,
+        headers=headers,
+        json_fields=json_fields,
+    )

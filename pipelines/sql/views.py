@@ -63,7 +63,8 @@ def topic_frame(spark: SparkSession, bootstrap_servers: Brokers, topic: str, ana
     if topic.endswith(DEAD_LETTERS_SUFFIX):
         return dead_letters.readable(topic_source.batch(spark, bootstrap_servers, topic, headers=True))
     needs_headers = analysis is not None and decoding.topic_needs_headers(analysis, topic)
-    records = topic_source.batch(spark, bootstrap_servers, topic, headers=needs_headers)
+    fields = decoding.topic_json_fields(analysis, topic) if analysis is not None else None
+    records = topic_source.batch(spark, bootstrap_servers, topic, headers=needs_headers, json_fields=fields)
     if analysis is not None and topic in analysis.topics:
         decoded = decoding.decode_topic(analysis, records, topic)
         return decoded.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR, columns.KEY, columns.VALUE)

@@ -150,8 +150,8 @@ def imported(_rows: Any) -> Iterator[Any]:
 
     import pyarrow as pa
 
-    import logtier.records.columns
-    import pipelines.sinks.exactly_once_tasks  # noqa: F401
+    import pipelines.datasource.compiled
+    import pipelines.sinks.exactly_once_tasks
     import pyspark_headwater
 
     files = {
@@ -160,10 +160,12 @@ def imported(_rows: Any) -> Iterator[Any]:
         if name.partition(".")[0] in ("logtier", "pipelines", "pyspark_headwater", "headwater", "api", "tests")
         and getattr(module, "__file__", None)
     }
-    logtier.records.columns.warm_numba_cache()
+    pipelines.datasource.compiled.warm_cache()
     from logtier.records import columns_kernels
+    from pipelines.datasource import json_kernels
 
-    kernels = [one for one in vars(columns_kernels).values() if hasattr(one, "stats")]
+    modules = (columns_kernels, json_kernels)
+    kernels = [one for module in modules for one in vars(module).values() if hasattr(one, "stats")]
     compiled = sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels)
     found = {"cwd": os.getcwd(), "files": files, "compiled": compiled, "source": pyspark_headwater.__name__}
     for _ in _rows:

@@ -1,0 +1,404 @@
+"""The compiled loops under `json_fields`: JSON objects to the buffers of columns.
+
+A loop takes a value only if there is no doubt about it, and leaves every other to Spark's own parser: texts with
+escapes, nested values, numbers beyond what a double holds exactly, names that stand twice, bytes that are no UTF-8. So
+what is taken here is what Spark would have read (RFC 8259; `from_json` with its default options).
+
+numba checks no index: every access is behind a comparison with the value's end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from logtier.records.columns_compiled import kernel
+
+__all__ = ["BOOLEAN", "DATE", "DOUBLE", "INT", "LONG", "STRING", "TIMESTAMP", "copy_strings", "parse_objects"]
+
+# numba's machine integers; typed Any because Python's own are meant to mix with them.
+_I64: Any = np.int64
+_F64: Any = np.float64
+
+# What a field is to become.
+LONG = 0
+INT = 1
+DOUBLE = 2
+BOOLEAN = 3
+STRING = 4
+TIMESTAMP = 5  # microseconds since 1970, of a text in UTC
+DATE = 6  # days since 1970
+
+# Longer ones are Spark's: Jackson has limits of its own for them.
+_TEXT_BYTES_MAX = 1 << 20
+_NAME_BYTES_MAX = 1_000
+_LONG_DIGITS_MAX = 18
+# Up to here a double is exact, and so is the power of ten it is multiplied with or divided by: one rounding, hence the
+# right one (Clinger, "How to Read Floating Point Numbers Accurately", 1990).
+_DOUBLE_DIGITS_MAX = 15
+_EXPONENT_MAX = 22
+_POWERS = 10.0 ** np.arange(_EXPONENT_MAX + 1)
+
+_TRUE, _FALSE, _NULL = (np.frombuffer(word, np.uint8) for word in (b"true", b"false", b"null"))
+
+
+@kernel
+def _after_space(data: Any, at: int, end: int) -> Any:
+    """The position of the next byte that is no white space."""
+    while at < end and (data[at] == 32 or data[at] == 10 or data[at] == 13 or data[at] == 9):
+        at += 1
+    return at
+
+
+@kernel
+def _is_utf8(data: Any, at: int, end: int) -> Any:
+    """Whether bytes are well-formed UTF-8 (Unicode, table 3-7)."""
+    while at < end:
+        first = data[at]
+        if first < 0x80:
+            at += 1
+            continue
+        low, high = 0x80, 0xBF
+        if 0xC2 <= first <= 0xDF:
+            more = 1
+        elif 0xE0 <= first <= 0xEF:
+            more = 2
+            if first == 0xE0:
+                low = 0xA0
+            elif first == 0xED:
+                high = 0x9F
+        elif 0xF0 <= first <= 0xF4:
+            more = 3
+            if first == 0xF0:
+                low = 0x90
+            elif first == 0xF4:
+                high = 0x8F
+        else:
+            return False
+        if at + more >= end:
+            return False
+        if data[at + 1] < low or data[at + 1] > high:
+            return False
+        for i in range(2, more + 1):
+            if data[at + i] < 0x80 or data[at + i] > 0xBF:
+                return False
+        at += more + 1
+    return True
+
+
+@kernel
+def _text_end(data: Any, at: int, end: int) -> Any:
+    """Where a string that begins at `at`, behind its quote, has its closing quote; -1 if it is not taken."""
+    start = at
+    high = False
+    while at < end:
+        byte = data[at]
+        if byte == 34:
+            if at - start > _TEXT_BYTES_MAX or (high and not _is_utf8(data, start, at)):
+                return -1
+            return at
+        if byte == 92 or byte < 32:
+            return -1
+        if byte >= 128:
+            high = True
+        at += 1
+    return -1
+
+
+@kernel
+def _number(data: Any, at: int, end: int) -> tuple[Any, Any, Any, Any]:
+    """A number as (position behind it, mantissa, decimal exponent, whether it is written as an integer).
+
+    The position is -1 if the number is not taken. A zero has no sign here: a negative one is not taken.
+    """
+    negative = at < end and data[at] == 45
+    if negative:
+        at += 1
+    start = at
+    mantissa = _I64(0)
+    while at < end and 48 <= data[at] <= 57 and at - start <= _LONG_DIGITS_MAX:
+        mantissa = mantissa * 10 + (_I64(data[at]) - 48)
+        at += 1
+    digits = at - start
+    if digits == 0 or digits > _LONG_DIGITS_MAX or (digits > 1 and data[start] == 48):
+        return -1, mantissa, _I64(0), True
+    integer = True
+    exponent = _I64(0)
+    if at < end and data[at] == 46:
+        integer = False
+        at += 1
+        first = at
+        while at < end and 48 <= data[at] <= 57 and digits + (at - first) <= _LONG_DIGITS_MAX:
+            mantissa = mantissa * 10 + (_I64(data[at]) - 48)
+            at += 1
+        if at == first or digits + (at - first) > _LONG_DIGITS_MAX:
+            return -1, mantissa, _I64(0), False
+        exponent = -_I64(at - first)
+    if at < end and (data[at] == 101 or data[at] == 69):  # an exponent that is written is rare, and Spark's
+        return -1, mantissa, _I64(0), False
+    if negative:
+        if mantissa == 0:
+            return -1, mantissa, _I64(0), integer
+        mantissa = -mantissa
+    return at, mantissa, exponent, integer
+
+
+@kernel
+def _digits(data: Any, at: int, count: int) -> Any:
+    """The number that `count` digits make, or -1."""
+    number = _I64(0)
+    for i in range(count):
+        byte = data[at + i]
+        if byte < 48 or byte > 57:
+            return _I64(-1)
+        number = number * 10 + (_I64(byte) - 48)
+    return number
+
+
+@kernel
+def _days(data: Any, at: int) -> tuple[Any, Any]:
+    """Whether the ten bytes are a date, YYYY-MM-DD from year 1 on, and its days since 1970."""
+    year, month, day = _digits(data, at, 4), _digits(data, at + 5, 2), _digits(data, at + 8, 2)
+    if data[at + 4] != 45 or data[at + 7] != 45 or year < 1 or month < 1 or month > 12 or day < 1:
+        return False, _I64(0)
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    if month == 2:
+        longest = 29 if leap else 28
+    elif month == 4 or month == 6 or month == 9 or month == 11:
+        longest = 30
+    else:
+        longest = 31
+    if day > longest:
+        return False, _I64(0)
+    # Days of the proleptic Gregorian calendar, in years that begin in March.
+    if month <= 2:
+        year -= 1
+        month += 12
+    before = 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5
+    return True, before + day - 1 - 719_468
+
+
+@kernel
+def _timestamp(data: Any, start: int, end: int) -> tuple[Any, Any]:
+    """Whether a text is YYYY-MM-DDTHH:MM:SS[.f]Z, f of 1 to 6 digits, and its microseconds since 1970."""
+    size = end - start
+    if size < 20 or size > 27 or size == 21 or data[end - 1] != 90 or data[start + 10] != 84:
+        return False, _I64(0)
+    good, days = _days(data, start)
+    if not good or data[start + 13] != 58 or data[start + 16] != 58:
+        return False, _I64(0)
+    hour, minute, second = _digits(data, start + 11, 2), _digits(data, start + 14, 2), _digits(data, start + 17, 2)
+    if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
+        return False, _I64(0)
+    fraction = _I64(0)
+    if size > 20:
+        if data[start + 19] != 46:
+            return False, _I64(0)
+        fraction = _digits(data, start + 20, size - 21)
+        if fraction < 0:
+            return False, _I64(0)
+        for _ in range(27 - size):
+            fraction *= 10
+    return True, ((days * 24 + hour) * 60 + minute) * 60_000_000 + second * 1_000_000 + fraction
+
+
+@kernel
+def _literal_end(data: Any, at: int, end: int, word: Any) -> Any:
+    """The position behind a word, -1 if another one stands there."""
+    if at + len(word) > end:
+        return -1
+    for i in range(len(word)):
+        if data[at + i] != word[i]:
+            return -1
+    return at + len(word)
+
+
+@kernel
+def _field(data: Any, start: int, end: int, names: Any, name_ends: Any, likely: int) -> Any:
+    """Which of the names stands in the bytes; -1 for none. `likely` is tried first."""
+    size = end - start
+    count = len(name_ends)
+    for turn in range(count):
+        field = likely + turn
+        if field >= count:
+            field -= count
+        first = name_ends[field - 1] if field else 0
+        if name_ends[field] - first != size:
+            continue
+        i = 0
+        while i < size and data[start + i] == names[first + i]:
+            i += 1
+        if i == size:
+            return field
+    return -1
+
+
+@kernel
+def _likely_end(data: Any, start: int, end: int, names: Any, name_ends: Any, likely: int) -> Any:
+    """Where the closing quote stands if the bytes from `start` on are the likely name; else -1."""
+    first = name_ends[likely - 1] if likely else 0
+    size = name_ends[likely] - first
+    if start + size >= end or data[start + size] != 34:
+        return -1
+    for i in range(size):
+        if data[start + i] != names[first + i]:
+            return -1
+    return start + size
+
+
+@kernel
+def _parse_object(
+    data: Any,
+    at: int,
+    end: int,
+    names: Any,
+    name_ends: Any,
+    types: Any,
+    row: int,
+    numbers: Any,
+    doubles: Any,
+    found: Any,
+    last_seen: Any,
+) -> Any:
+    """One value; whether all of it was taken. Of one that was not, what was `found` up to there has no meaning."""
+    at = _after_space(data, at, end)
+    if at >= end or data[at] != 123:
+        return False
+    at = _after_space(data, at + 1, end)
+    likely = 0
+    while at < end:
+        if data[at] == 125:
+            return _after_space(data, at + 1, end) == end
+        if data[at] != 34:
+            return False
+        start = at + 1
+        at = _likely_end(data, start, end, names, name_ends, likely)
+        field = likely
+        if at < 0:
+            at = _text_end(data, start, end)
+            if at < 0 or at - start > _NAME_BYTES_MAX:
+                return False
+            field = _field(data, start, at, names, name_ends, likely)
+        at = _after_space(data, at + 1, end)
+        if at >= end or data[at] != 58:
+            return False
+        at = _after_space(data, at + 1, end)
+        if at >= end:
+            return False
+        kind = -1
+        if field >= 0:
+            if last_seen[field] == row:
+                return False  # the name stands here for the second time
+            last_seen[field] = row
+            found[field, row] = 1
+            likely = field + 1 if field + 1 < len(name_ends) else 0
+            kind = types[field]
+        byte = data[at]
+        if byte == 34:
+            start = at + 1
+            at = _text_end(data, start, end)
+            if at < 0:
+                return False
+            if kind == STRING:
+                numbers[field, row] = (_I64(start) << 32) | _I64(at - start)
+            elif kind == TIMESTAMP:
+                good, numbers[field, row] = _timestamp(data, start, at)
+                if not good:
+                    return False
+            elif kind == DATE:
+                if at - start != 10:
+                    return False
+                good, numbers[field, row] = _days(data, start)
+                if not good:
+                    return False
+            elif kind >= 0:
+                return False
+            at += 1
+        elif byte == 45 or 48 <= byte <= 57:
+            at, mantissa, exponent, is_integer = _number(data, at, end)
+            if at < 0:
+                return False
+            if kind in (LONG, INT):
+                if not is_integer or (kind == INT and (mantissa < -(1 << 31) or mantissa >= (1 << 31))):
+                    return False
+                numbers[field, row] = mantissa
+            elif kind == DOUBLE:
+                if mantissa >= 10**_DOUBLE_DIGITS_MAX or mantissa <= -(10**_DOUBLE_DIGITS_MAX):
+                    return False
+                doubles[field, row] = _F64(mantissa) / _POWERS[-exponent]
+            elif kind >= 0:
+                return False
+        elif byte == 110:
+            at = _literal_end(data, at, end, _NULL)
+            if at < 0:
+                return False
+            if field >= 0:
+                found[field, row] = 0
+        elif byte == 116 or byte == 102:
+            at = _literal_end(data, at, end, _TRUE if byte == 116 else _FALSE)
+            if at < 0 or (kind >= 0 and kind != BOOLEAN):
+                return False
+            if kind == BOOLEAN:
+                numbers[field, row] = 1 if byte == 116 else 0
+        else:
+            return False
+        at = _after_space(data, at, end)
+        if at >= end:
+            return False
+        if data[at] == 44:
+            at = _after_space(data, at + 1, end)
+            if at >= end or data[at] != 34:
+                return False
+        elif data[at] != 125:
+            return False
+    return False
+
+
+@kernel
+def parse_objects(
+    data: Any,
+    offsets: Any,
+    frame_bytes: int,
+    names: Any,
+    name_ends: Any,
+    types: Any,
+    numbers: Any,
+    doubles: Any,
+    found: Any,
+    whole: Any,
+) -> Any:
+    """Parse the values between `offsets`; how many were taken. A frame, if there is one, begins with a zero.
+
+    `names` are the fields' names in one piece, up to `name_ends`. Into `numbers` (fields x rows) goes what a field is:
+    an integer, microseconds, days, or of a string its start and length, 32 bits each; `doubles` is the same memory.
+    `found` (fields x rows, zero at first): 1 where a field has a value. `whole` (rows): 1 where the value was taken.
+    """
+    taken = 0
+    last_seen = np.full(len(types), -1, np.int64)  # the row in which a field stood last
+    for row in range(len(offsets) - 1):
+        at, end = _I64(offsets[row]), _I64(offsets[row + 1])
+        good = end - at > frame_bytes and (frame_bytes == 0 or data[at] == 0)
+        good = good and _parse_object(
+            data, at + frame_bytes, end, names, name_ends, types, row, numbers, doubles, found, last_seen
+        )
+        whole[row] = 1 if good else 0
+        if good:
+            taken += 1
+        else:
+            for field in range(len(types)):
+                found[field, row] = 0
+    return taken
+
+
+@kernel
+def copy_strings(data: Any, places: Any, found: Any, offsets: Any, out: Any) -> None:
+    """The strings of one column, one after the other, to `out`, and where each ends to `offsets`, behind its zero."""
+    total = _I64(0)
+    for row in range(len(places)):
+        if found[row]:
+            start, size = places[row] >> 32, places[row] & 0xFFFFFFFF
+            for i in range(size):
+                out[total + i] = data[start + i]
+            total += size
+        offsets[row + 1] = total
