@@ -59,7 +59,7 @@ def field_column(position: int) -> str:
 def _is_taken(field: Sequence[Any]) -> bool:
     """Whether a field (name, type) is one for the loops: names that JSON writes with escapes are Spark's, too."""
     name, type_ = field
-    return isinstance(name, str) and not _ESCAPED.search(name) and type_ in _TYPES
+    return isinstance(name, str) and name != "" and not _ESCAPED.search(name) and type_ in _TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ def _strings(data: npt.NDArray[Any], places: npt.NDArray[Any], there: npt.NDArra
     from pipelines.datasource import json_kernels as kernels
 
     offsets = np.zeros(len(places) + 1, np.int32)
-    size = int((places[there != 0] & 0xFFFFFFFF).sum())
+    size = int((places[there != 0] & kernels.SIZE).sum())
     out = np.empty(size, np.uint8)
     kernels.copy_strings(data, places, there, offsets, out)
     return [_buffer(offsets), _buffer(out)]

@@ -1,8 +1,9 @@
 """The compiled loops under `json_fields`: JSON objects to the buffers of columns.
 
-A loop takes a value only if there is no doubt about it, and leaves every other to Spark's own parser: texts with
-escapes, nested values, numbers beyond what a double holds exactly, names that stand twice, bytes that are no UTF-8. So
-what is taken here is what Spark would have read (RFC 8259; `from_json` with its default options).
+A loop takes a value only if there is no doubt about it, and leaves every other to Spark's own parser: fields that are
+nested, numbers beyond what a double holds exactly, names that stand twice or have escapes, half of a surrogate pair,
+bytes that are no UTF-8. So what is taken here is what Spark would have read (RFC 8259; `from_json` with its default
+options).
 
 numba checks no index: every access is behind a comparison with the value's end.
 """
@@ -15,7 +16,7 @@ import numpy as np
 
 from logtier.records.columns_compiled import kernel
 
-__all__ = ["BOOLEAN", "DATE", "DOUBLE", "INT", "LONG", "STRING", "TIMESTAMP", "copy_strings", "parse_objects"]
+__all__ = ["BOOLEAN", "DATE", "DOUBLE", "INT", "LONG", "SIZE", "STRING", "TIMESTAMP", "copy_strings", "parse_objects"]
 
 # numba's machine integers; typed Any because Python's own are meant to mix with them.
 _I64: Any = np.int64
@@ -30,9 +31,14 @@ STRING = 4
 TIMESTAMP = 5  # microseconds since 1970, of a text in UTC
 DATE = 6  # days since 1970
 
+# Of a string: its length is in the lower 31 bits of its number, whether it has escapes in the next.
+_ESCAPED = 1 << 31
+SIZE = _ESCAPED - 1
+
 # Longer ones are Spark's: Jackson has limits of its own for them.
 _TEXT_BYTES_MAX = 1 << 20
 _NAME_BYTES_MAX = 1_000
+_DEPTH_MAX = 60
 _LONG_DIGITS_MAX = 18
 # Up to here a double is exact, and so is the power of ten it is multiplied with or divided by: one rounding, hence the
 # right one (Clinger, "How to Read Floating Point Numbers Accurately", 1990).
@@ -88,22 +94,84 @@ def _is_utf8(data: Any, at: int, end: int) -> Any:
 
 
 @kernel
-def _text_end(data: Any, at: int, end: int) -> Any:
-    """Where a string that begins at `at`, behind its quote, has its closing quote; -1 if it is not taken."""
+def _hex(data: Any, at: int, end: int) -> Any:
+    """The number that four hexadecimal digits make, or -1."""
+    if at + 4 > end:
+        return _I64(-1)
+    number = _I64(0)
+    for i in range(4):
+        byte = _I64(data[at + i])
+        if 48 <= byte <= 57:
+            number = number * 16 + byte - 48
+        elif 97 <= byte <= 102 or 65 <= byte <= 70:
+            number = number * 16 + (byte & 15) + 9
+        else:
+            return _I64(-1)
+    return number
+
+
+@kernel
+def _escape(data: Any, at: int, end: int) -> tuple[Any, Any]:
+    """The position behind an escape whose backslash is at `at`, and the code point it stands for; -1 if not taken."""
+    at += 1
+    if at >= end:
+        return -1, _I64(0)
+    byte = data[at]
+    if byte == 117:
+        code = _hex(data, at + 1, end)
+        at += 5
+        if code < 0 or 0xDC00 <= code <= 0xDFFF:
+            return -1, code
+        if 0xD800 <= code <= 0xDBFF:  # a pair, of which both halves have to be there
+            if at + 6 > end or data[at] != 92 or data[at + 1] != 117:
+                return -1, code
+            low = _hex(data, at + 2, end)
+            if low < 0xDC00 or low > 0xDFFF:
+                return -1, code
+            return at + 6, 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
+        return at, code
+    if byte == 34 or byte == 92 or byte == 47:
+        return at + 1, _I64(byte)
+    if byte == 110:
+        return at + 1, _I64(10)
+    if byte == 116:
+        return at + 1, _I64(9)
+    if byte == 114:
+        return at + 1, _I64(13)
+    if byte == 98:
+        return at + 1, _I64(8)
+    if byte == 102:
+        return at + 1, _I64(12)
+    return -1, _I64(0)
+
+
+@kernel
+def _text_end(data: Any, at: int, end: int) -> tuple[Any, Any]:
+    """Where a string that begins at `at`, behind its quote, has its closing quote, and whether escapes are in it.
+
+    The position is -1 if the string is not taken.
+    """
     start = at
     high = False
+    escaped = False
     while at < end:
         byte = data[at]
         if byte == 34:
             if at - start > _TEXT_BYTES_MAX or (high and not _is_utf8(data, start, at)):
-                return -1
-            return at
-        if byte == 92 or byte < 32:
-            return -1
+                return -1, escaped
+            return at, escaped
+        if byte == 92:
+            escaped = True
+            at, _ = _escape(data, at, end)
+            if at < 0:
+                return -1, True
+            continue
+        if byte < 32:
+            return -1, escaped
         if byte >= 128:
             high = True
         at += 1
-    return -1
+    return -1, escaped
 
 
 @kernel
@@ -215,6 +283,74 @@ def _literal_end(data: Any, at: int, end: int, word: Any) -> Any:
 
 
 @kernel
+def _value_begin(data: Any, at: int, end: int) -> Any:
+    """Where the value of a member begins whose name should begin at `at`; -1 if none does."""
+    if at >= end or data[at] != 34:
+        return -1
+    at, _ = _text_end(data, at + 1, end)
+    if at < 0:
+        return -1
+    at = _after_space(data, at + 1, end)
+    return _after_space(data, at + 1, end) if at < end and data[at] == 58 else -1
+
+
+@kernel
+def _nested_end(data: Any, at: int, end: int) -> Any:
+    """The position behind an object or array that nobody asks for and that begins at `at`; -1 if it is not taken."""
+    objects = _I64(0)  # a bit for each level, the innermost last: 1 for an object
+    depth = 0
+    while True:
+        # Here begins a value.
+        if at >= end:
+            return -1
+        byte = data[at]
+        if byte == 123 or byte == 91:
+            if depth == _DEPTH_MAX:
+                return -1
+            depth += 1
+            objects = (objects << 1) | (1 if byte == 123 else 0)
+            at = _after_space(data, at + 1, end)
+            if at >= end or data[at] != (125 if byte == 123 else 93):
+                if byte == 123:
+                    at = _value_begin(data, at, end)
+                    if at < 0:
+                        return -1
+                continue
+        elif byte == 34:
+            at, _ = _text_end(data, at + 1, end)
+            if at < 0:
+                return -1
+            at += 1
+        elif byte == 45 or 48 <= byte <= 57:
+            at, _, _, _ = _number(data, at, end)
+        elif byte == 110:
+            at = _literal_end(data, at, end, _NULL)
+        elif byte == 116:
+            at = _literal_end(data, at, end, _TRUE)
+        elif byte == 102:
+            at = _literal_end(data, at, end, _FALSE)
+        else:
+            return -1
+        if at < 0:
+            return -1
+        # Here ends a value, or an object or array that was empty: as many levels as are closed, then a comma.
+        at = _after_space(data, at, end)
+        while at < end and data[at] == (125 if objects & 1 else 93):
+            objects >>= 1
+            depth -= 1
+            if depth == 0:
+                return at + 1
+            at = _after_space(data, at + 1, end)
+        if at >= end or data[at] != 44:
+            return -1
+        at = _after_space(data, at + 1, end)
+        if objects & 1:
+            at = _value_begin(data, at, end)
+            if at < 0:
+                return -1
+
+
+@kernel
 def _field(data: Any, start: int, end: int, names: Any, name_ends: Any, likely: int) -> Any:
     """Which of the names stands in the bytes; -1 for none. `likely` is tried first."""
     size = end - start
@@ -276,8 +412,8 @@ def _parse_object(
         at = _likely_end(data, start, end, names, name_ends, likely)
         field = likely
         if at < 0:
-            at = _text_end(data, start, end)
-            if at < 0 or at - start > _NAME_BYTES_MAX:
+            at, escaped = _text_end(data, start, end)
+            if at < 0 or escaped or at - start > _NAME_BYTES_MAX:
                 return False
             field = _field(data, start, at, names, name_ends, likely)
         at = _after_space(data, at + 1, end)
@@ -297,11 +433,11 @@ def _parse_object(
         byte = data[at]
         if byte == 34:
             start = at + 1
-            at = _text_end(data, start, end)
+            at, escaped = _text_end(data, start, end)
             if at < 0:
                 return False
             if kind == STRING:
-                numbers[field, row] = (_I64(start) << 32) | _I64(at - start)
+                numbers[field, row] = (_I64(start) << 32) | (_ESCAPED if escaped else 0) | _I64(at - start)
             elif kind == TIMESTAMP:
                 good, numbers[field, row] = _timestamp(data, start, at)
                 if not good:
@@ -341,6 +477,10 @@ def _parse_object(
                 return False
             if kind == BOOLEAN:
                 numbers[field, row] = 1 if byte == 116 else 0
+        elif (byte == 123 or byte == 91) and kind < 0:
+            at = _nested_end(data, at, end)
+            if at < 0:
+                return False
         else:
             return False
         at = _after_space(data, at, end)
@@ -371,7 +511,8 @@ def parse_objects(
     """Parse the values between `offsets`; how many were taken. A frame, if there is one, begins with a zero.
 
     `names` are the fields' names in one piece, up to `name_ends`. Into `numbers` (fields x rows) goes what a field is:
-    an integer, microseconds, days, or of a string its start and length, 32 bits each; `doubles` is the same memory.
+    an integer, microseconds, days, or of a string its start (32 bits), whether it has escapes (1) and its length (31);
+    `doubles` is the same memory.
     `found` (fields x rows, zero at first): 1 where a field has a value. `whole` (rows): 1 where the value was taken.
     """
     taken = 0
@@ -392,13 +533,49 @@ def parse_objects(
 
 
 @kernel
+def _put_code_point(out: Any, to: int, code: int) -> Any:
+    """Write a code point as UTF-8; the position behind it."""
+    if code < 0x80:
+        out[to] = code
+        return to + 1
+    if code < 0x800:
+        out[to] = 0xC0 | (code >> 6)
+        out[to + 1] = 0x80 | (code & 63)
+        return to + 2
+    if code < 0x10000:
+        out[to] = 0xE0 | (code >> 12)
+        out[to + 1] = 0x80 | ((code >> 6) & 63)
+        out[to + 2] = 0x80 | (code & 63)
+        return to + 3
+    out[to] = 0xF0 | (code >> 18)
+    out[to + 1] = 0x80 | ((code >> 12) & 63)
+    out[to + 2] = 0x80 | ((code >> 6) & 63)
+    out[to + 3] = 0x80 | (code & 63)
+    return to + 4
+
+
+@kernel
 def copy_strings(data: Any, places: Any, found: Any, offsets: Any, out: Any) -> None:
-    """The strings of one column, one after the other, to `out`, and where each ends to `offsets`, behind its zero."""
-    total = _I64(0)
+    """The strings of one column, one after the other, to `out`, and where each ends to `offsets`, behind its zero.
+
+    An escape is never shorter than what it stands for, so there is room for the strings as they are written.
+    """
+    to = _I64(0)
     for row in range(len(places)):
         if found[row]:
-            start, size = places[row] >> 32, places[row] & 0xFFFFFFFF
-            for i in range(size):
-                out[total + i] = data[start + i]
-            total += size
-        offsets[row + 1] = total
+            at, size = places[row] >> 32, places[row] & SIZE
+            end = at + size
+            if places[row] & _ESCAPED:
+                while at < end:
+                    if data[at] == 92:
+                        at, code = _escape(data, at, end)
+                        to = _put_code_point(out, to, code)
+                    else:
+                        out[to] = data[at]
+                        at += 1
+                        to += 1
+            else:
+                for i in range(size):
+                    out[to + i] = data[at + i]
+                to += size
+        offsets[row + 1] = to

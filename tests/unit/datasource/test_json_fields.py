@@ -65,6 +65,12 @@ def test_a_value_of_every_type() -> None:
         (b'{"price":-0.001}', {"price": -0.001}),
         (b'{"price":123456789.012345}', {"price": 123456789.012345}),
         (b'{"open":false}', {"open": False}),
+        (rb'{"name":"a\"b\\c\/d\n\t\r\b\f"}', {"name": 'a"b\\c/d\n\t\r\b\f'}),
+        (rb'{"name":"\u00e9 \u20AC \ud83d\uDE00 \u0000","id":1}', {"name": "é € \U0001f600 \0", "id": 1}),
+        (rb'{"other":"a\"b\u00e9","id":2}', {"id": 2}),
+        (b'{"other":{"id":1,"a":[1, {"b":[ ] },{},"x",null,true] , "c":-1.5},"id":2}', {"id": 2}),
+        (b'{"other":[],"more":{ },"id":2}', {"id": 2}),
+        (b'{"other":' + b"[" * 60 + b"]" * 60 + b',"id":2}', {"id": 2}),
         (b'{"at":"1969-12-31T23:59:59Z"}', {"at": dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.UTC)}),
         (
             b'{"at":"0001-01-01T00:00:00.000001Z","day":"0001-01-01"}',
@@ -131,7 +137,17 @@ def test_taken(value: bytes, fields: dict[str, Any]) -> None:
         b'{"open":truE}',
         b'{"name":1}',
         b'{"name":true}',
-        b'{"name":"a\\"b"}',
+        rb'{"name":"\x"}',
+        rb'{"name":"\u12"}',
+        rb'{"name":"\u12g4"}',
+        rb'{"name":"\ud83d"}',
+        rb'{"name":"\ud83d\n"}',
+        rb'{"name":"\ud83d\u0041"}',
+        rb'{"name":"\ude00"}',
+        rb'{"name":"\"}',
+        b'{"name":"\\',
+        rb'{"at":"2013-01-01T10:00:00\u005a"}',
+        rb'{"other":"\x","id":2}',
         b'{"na\\u006de":"b"}',
         b'{"name":"line\nbreak"}',
         b'{"name":"\x00"}',
@@ -141,8 +157,25 @@ def test_taken(value: bytes, fields: dict[str, Any]) -> None:
         b'{"name":"\xf4\x90\x80\x80"}',
         b'{"name":"\xe2\x82"}',
         b'{"name":"open}',
-        b'{"other":{"id":1},"id":2}',
-        b'{"other":[1],"id":2}',
+        b'{"name":{"id":1}}',
+        b'{"id":[1]}',
+        b'{"other":{"id":1,},"id":2}',
+        b'{"other":{,"id":1},"id":2}',
+        b'{"other":{"id"},"id":2}',
+        b'{"other":{"id":},"id":2}',
+        b'{"other":{1:1},"id":2}',
+        b'{"other":{"id":1]},"id":2}',
+        b'{"other":[1,],"id":2}',
+        b'{"other":[,1],"id":2}',
+        b'{"other":[1 2],"id":2}',
+        b'{"other":[1},"id":2}',
+        b'{"other":[nul],"id":2}',
+        b'{"other":[01],"id":2}',
+        b'{"other":["\xff"],"id":2}',
+        b'{"other":[[[]],"id":2}',
+        b'{"other":[1',
+        b'{"other":{"a":1',
+        b'{"other":' + b"[" * 61 + b"]" * 61 + b',"id":2}',
         b'{"other":tru}',
         b'{"other":01}',
         b'{"at":"2013-01-01 10:00:00Z"}',
@@ -169,9 +202,14 @@ def test_left_to_spark(value: bytes | None) -> None:
     assert parsed(b'{"id":1}', value, b'{"name":"after"}') == [{"id": 1}, None, {"name": "after"}]
 
 
+def test_strings_with_and_without_escapes_stand_beside_each_other() -> None:
+    values = [rb'{"name":"one"}', rb'{"name":"t\u0077o\n"}', b"{}", b"[", rb'{"name":"\\"}', rb'{"name":"five"}']
+    assert parsed(*values) == [{"name": "one"}, {"name": "two\n"}, {}, None, {"name": "\\"}, {"name": "five"}]
+
+
 def test_no_byte_behind_a_value_is_looked_at() -> None:
     # What is cut off here stands in the next value's first bytes: a loop that read on would find it.
-    whole = b'{"id":12,"name":"ab","open":true,"at":"2013-01-01T10:00:00Z"}'
+    whole = rb'{"id":12,"name":"a\u0041\n","open":true,"x":[{"y":-1.5},null],"at":"2013-01-01T10:00:00Z"}'
     for cut in range(1, len(whole)):
         assert parsed(whole[:cut], whole[cut:])[0] is None, whole[:cut]
 
@@ -212,7 +250,7 @@ def test_a_schema_with_a_type_of_spark_alone_has_no_such_fields() -> None:
     assert JsonFields.of(StructType([])) is None
 
 
-@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb", "\x00"])
+@pytest.mark.parametrize("name", ["", 'a"b', "a\\b", "a\nb", "\x00"])
 def test_a_name_that_json_writes_with_an_escape_is_left_to_spark(name: str) -> None:
     assert JsonFields.of(StructType([StructField(name, LongType())])) is None
 
