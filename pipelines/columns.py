@@ -21,7 +21,9 @@ ORIGIN = (*LINEAGE, KEY, VALUE)
 ERROR = "_error"  # why a record could not be decoded; null for those that could
 FAILED = "_failed"  # name of the first expectation that a row does not meet; null for those that meet all
 
-RESERVED = (*ORIGIN, FILE, ERROR, FAILED)
+HEADERS_SEEN = "_headers_seen"  # whether a record, or one that was read with it, has headers
+
+RESERVED = (*ORIGIN, FILE, ERROR, FAILED, HEADERS_SEEN)
 
 # Schema of `format("headwater")` and `format("kafka")`, as far as stages use it.
 RECORD_DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"

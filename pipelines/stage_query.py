@@ -187,8 +187,10 @@ class StageQuery:
         for position, (source, decoded) in enumerate(zip(self.stage.inputs, inputs, strict=True)):
             frame = decoded
             if may_refuse(source):
-                refused = f.count(f.col(columns.ERROR)).alias(REFUSED)
-                frame = frame.observe(f"{REFUSED}{position}", refused)
+                told = [f.count(f.col(columns.ERROR)).alias(REFUSED)]
+                if columns.HEADERS_SEEN in frame.columns:
+                    told.append(f.max(f.col(columns.HEADERS_SEEN)).alias(columns.HEADERS_SEEN))
+                frame = frame.observe(f"{REFUSED}{position}", *told).drop(columns.HEADERS_SEEN)
                 frame = frame.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR)
             if source.watermark is not None:
                 # Whose event times hold the stage's watermark back, Spark does not tell.
@@ -242,8 +244,12 @@ class StageQuery:
         return found
 
     def record_headers(self) -> DataFrame | None:
-        """The headers of the present micro-batch's records, read again."""
-        return self._inputs.headers_again(self._execution().logical())
+        """The headers of the present micro-batch's records, read again; None if it is known that none has any."""
+        execution = self._execution()
+        topics = [position for position, source in enumerate(self.stage.inputs) if isinstance(source, TopicSource)]
+        if not any(_may_have_headers(execution, position) for position in topics):
+            return None
+        return self._inputs.headers_again(execution.logical())
 
     def _execution(self) -> Any:
         """Of the present micro-batch, which only Spark's JVM interface shows."""
@@ -261,6 +267,14 @@ class StageQuery:
         if counted.isDefined() and not counted.get().getLong(0):
             return None
         return self._inputs.read_again(position, execution.logical())
+
+
+def _may_have_headers(execution: Any, position: int) -> bool:
+    """Whether records of an input may have some in a batch: what its format passes on of HEADERS_SEEN is observed."""
+    observed = execution.observedMetrics().get(f"{REFUSED}{position}")
+    if not observed.isDefined() or observed.get().length() < 2:
+        return True
+    return not observed.get().isNullAt(1) and bool(observed.get().getBoolean(1))
 
 
 def checkpoint_id(checkpoint: str) -> str:

@@ -43,8 +43,8 @@ _Ints = npt.NDArray[np.int64]
 _PRODUCER_ID = struct.Struct(">q")
 
 
-def column_schema(*, include_headers: bool = False) -> pa.Schema:
-    """The columns of `format("kafka")`, in its order and with its names and types."""
+def column_schema(*, include_headers: bool = False, headers_seen: str | None = None) -> pa.Schema:
+    """The columns of `format("kafka")`, in its order and with its names and types; `headers_seen` behind them."""
     fields: list[pa.Field[Any]] = [
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
@@ -57,6 +57,8 @@ def column_schema(*, include_headers: bool = False) -> pa.Schema:
     if include_headers:
         # Spark names the elements of an array "element".
         fields.append(pa.field("headers", pa.list_(pa.field("element", _KEY_VALUE_HEADERS))))
+    if headers_seen is not None:
+        fields.append(pa.field(headers_seen, pa.bool_()))
     return pa.schema(fields)
 
 
@@ -75,6 +77,7 @@ def decode_columns(
     start_offset: int = 0,
     end_offset: int = 2**63 - 1,
     include_headers: bool = False,
+    headers_seen: str | None = None,
     aborted: Sequence[tuple[int, int]] = (),
     rows_max: int = ROWS_MAX,
 ) -> Iterator[pa.RecordBatch]:
@@ -83,6 +86,8 @@ def decode_columns(
     Batches outside of the range are passed over; a part of a batch at the end (as fetches have) is ignored; control
     batches are skipped, and so are those of the `aborted` transactions, (producer id, first offset) as the fetch told
     them. CRCs of all decoded batches are checked.
+
+    A column of the name `headers_seen` says whether this record, or one that was decoded with it, has headers.
     """
     if len(records) < HEADER_BYTES:
         return
@@ -105,7 +110,7 @@ def decode_columns(
         wanted &= ~_aborted_batches(memoryview(records), table, aborted)
     table = table[wanted]
     _check_crcs(memoryview(records), table, where)
-    constants = _Constants(topic, partition)
+    constants = _Constants(topic, partition, headers_seen)
     for group, sources in _groups(memoryview(records), data, table, where):
         decoded = _decode_group(group, sources, where, include_headers)
         low, high = np.searchsorted(decoded.offsets, [start_offset, end_offset])
@@ -206,6 +211,7 @@ class _Decoded:
     timestamps: Any
     timestamp_types: npt.NDArray[np.int32]
     headers: Any
+    headers_seen: bool
 
 
 def _buffer(array: Any) -> pa.Buffer:
@@ -269,6 +275,7 @@ def _decode_group(group_bytes: int, sources: list[_Source], where: str, include_
         pa.Array.from_buffers(pa.timestamp("us", "UTC"), rows, [None, _buffer(timestamps)]),
         timestamp_types,
         headers,
+        bool((header_ranges[:, 1] - header_ranges[:, 0] > 1).any()),  # one byte says that there are none
     )
 
 
@@ -327,7 +334,8 @@ def _decode_headers(
 class _Constants:
     """The columns that are the same in every row, made once and sliced."""
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, headers_seen: str | None) -> None:
+        self._headers_seen = headers_seen
         self._topic = topic
         self._partition = partition
         self._topics: Any = pa.nulls(0, pa.string())
@@ -349,7 +357,10 @@ class _Constants:
         ]
         if decoded.headers is not None:
             columns.append(decoded.headers.slice(start, rows))
-        return pa.RecordBatch.from_arrays(columns, schema=column_schema(include_headers=decoded.headers is not None))
+        if self._headers_seen is not None:
+            columns.append(pa.repeat(pa.scalar(decoded.headers_seen), rows))
+        schema = column_schema(include_headers=decoded.headers is not None, headers_seen=self._headers_seen)
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def warm_decoder() -> None:

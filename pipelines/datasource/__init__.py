@@ -9,6 +9,7 @@ from typing import Final
 
 __all__ = [
     "COMMAND_CONFIG_OPTION",
+    "HEADERS_SEEN_OPTION",
     "JSON_FIELDS_OPTION",
     "PUSHDOWN_OPTION",
     "SESSION_CONF",
@@ -26,6 +27,10 @@ PUSHDOWN_OPTION: Final = "headwater.pushdown"
 TASK_RECORDS_OPTION: Final = "headwater.minRecordsPerTask"
 # What streams gain most with: reading as many takes about as long as starting a task.
 TASK_RECORDS: Final = 40_000
+
+# Whether a column tells if any of a task's records has headers: dead letters take theirs along, and where none has any
+# the micro-batch need not be read a second time for them.
+HEADERS_SEEN_OPTION: Final = "headwater.headersSeen"
 
 # Fields of JSON values that records are to have as columns, as far as the task that reads them is sure of what they
 # say: `pipelines.datasource.json_fields` has the text and the columns, `pipelines.formats.json` the rest.

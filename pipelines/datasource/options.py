@@ -10,7 +10,13 @@ from logtier.client.cluster import ClientConfig
 from logtier.client.fetcher import FetchConfig
 from logtier.client.producer import ProducerConfig
 from logtier.records.compression import CODECS
-from pipelines.datasource import COMMAND_CONFIG_OPTION, JSON_FIELDS_OPTION, PUSHDOWN_OPTION, TASK_RECORDS_OPTION
+from pipelines.datasource import (
+    COMMAND_CONFIG_OPTION,
+    HEADERS_SEEN_OPTION,
+    JSON_FIELDS_OPTION,
+    PUSHDOWN_OPTION,
+    TASK_RECORDS_OPTION,
+)
 from pipelines.datasource.errors import OptionError
 from pipelines.datasource.json_fields import JsonFields
 from pipelines.datasource.kafka_properties import (
@@ -41,6 +47,7 @@ READ_OPTIONS: Final = (
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
     COMMAND_CONFIG_OPTION,
+    HEADERS_SEEN_OPTION,
     JSON_FIELDS_OPTION,
     PUSHDOWN_OPTION,
     TASK_RECORDS_OPTION,
@@ -81,6 +88,7 @@ class ReadOptions:
         records_per_partition_max: Offsets that a task may span of one partition.
         records_per_task_min: Ranges with fewer offsets share a task.
         pushdown: Whether the session's Spark offers filters to the batch reader.
+        tell_headers: Whether a column says if headers were seen.
         json_fields: Fields of JSON values that become columns.
     """
 
@@ -101,6 +109,7 @@ class ReadOptions:
     records_per_partition_max: int | None
     records_per_task_min: int
     pushdown: bool
+    tell_headers: bool
     json_fields: JsonFields | None
 
     @classmethod
@@ -141,6 +150,7 @@ class ReadOptions:
             records_per_partition_max=values.integer("maxRecordsPerPartition", 0, high=LONG_MAX) or None,
             records_per_task_min=values.integer(TASK_RECORDS_OPTION, 1),
             pushdown=values.flag(PUSHDOWN_OPTION, False),
+            tell_headers=values.flag(HEADERS_SEEN_OPTION, False),
             json_fields=values.parse(JSON_FIELDS_OPTION, JsonFields.parse, None),
         )
 

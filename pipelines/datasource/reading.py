@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
 from logtier.client.errors import OffsetOutOfRangeError, UnknownPartitionError, UnknownTopicError
 from logtier.client.fetcher import read_partition
+from pipelines.columns import HEADERS_SEEN
 from pipelines.datasource.errors import client_errors, report_loss
 from pipelines.datasource.json_fields import warm_parser
 from pipelines.datasource.kept_clients import kept_client
@@ -129,6 +130,7 @@ class _RangeReader:
                 start_offset=self._position,
                 end_offset=part.end,
                 include_headers=self._options.include_headers,
+                headers_seen=HEADERS_SEEN if self._options.tell_headers else None,
                 aborted=fetched.aborted,
             )
             yield from records if fields is None else map(fields.added_to, records)

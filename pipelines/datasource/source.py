@@ -6,6 +6,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     IntegerType,
     LongType,
     StringType,
@@ -14,6 +15,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pipelines.columns import HEADERS_SEEN
 from pipelines.datasource.batch_reader import BatchReader, PushdownBatchReader
 from pipelines.datasource.errors import OptionError, SourceError
 from pipelines.datasource.json_fields import JsonFields
@@ -24,8 +26,10 @@ from pipelines.datasource.writing import BatchWriter, StreamWriter, check_write_
 __all__ = ["HeadwaterDataSource", "read_schema"]
 
 
-def read_schema(*, include_headers: bool, json_fields: JsonFields | None = None) -> StructType:
-    """The columns of `format("kafka")`, in its order, and those of JSON fields."""
+def read_schema(
+    *, include_headers: bool, tell_headers: bool = False, json_fields: JsonFields | None = None
+) -> StructType:
+    """The columns of `format("kafka")`, in its order; behind them what else the options ask for."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -38,9 +42,17 @@ def read_schema(*, include_headers: bool, json_fields: JsonFields | None = None)
     if include_headers:
         header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
         fields.append(StructField("headers", ArrayType(header)))
+    if tell_headers:
+        fields.append(StructField(HEADERS_SEEN, BooleanType()))
     if json_fields is not None:
         fields += json_fields.columns()
     return StructType(fields)
+
+
+def _columns(options: ReadOptions) -> StructType:
+    return read_schema(
+        include_headers=options.include_headers, tell_headers=options.tell_headers, json_fields=options.json_fields
+    )
 
 
 class HeadwaterDataSource(DataSource):
@@ -53,15 +65,14 @@ class HeadwaterDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns; options are checked here already, so that `load()` refuses bad ones."""
-        options = self._read_options()
-        return read_schema(include_headers=options.include_headers, json_fields=options.json_fields)
+        return _columns(self._read_options())
 
     def _read_options(self) -> ReadOptions:
         return ReadOptions.parse(self.options)
 
     def _checked_read_options(self, schema: StructType) -> ReadOptions:
         options = self._read_options()
-        expected = read_schema(include_headers=options.include_headers, json_fields=options.json_fields)
+        expected = _columns(options)
         if [(f.name, f.dataType) for f in schema.fields] != [(f.name, f.dataType) for f in expected.fields]:
             raise OptionError("a schema cannot be given: the columns of a topic are fixed; parse its value instead")
         return options

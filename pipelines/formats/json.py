@@ -61,7 +61,8 @@ def decode(
     for name in wanted.required:
         error = error.when(fields[name].isNull(), f.lit(f"the required field {name} is missing or null"))
     found = [field.alias(name) for name, field in fields.items()]
-    return parsed.select(*found, *origin(), error.alias(columns.ERROR))
+    seen = [columns.HEADERS_SEEN] if columns.HEADERS_SEEN in records.columns else []
+    return parsed.select(*found, *origin(), error.alias(columns.ERROR), *seen)
 
 
 def fields_of(wanted: ValueColumns, *, framed: bool = False) -> JsonFields | None:

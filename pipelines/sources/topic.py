@@ -26,11 +26,11 @@ def stream(
     headers: bool = False,
     json_fields: JsonFields | None = None,
 ) -> DataFrame:
-    """The records of a topic as a streaming frame with the columns of `columns.RECORD_DDL` and timestampType.
+    """The records of a topic as a streaming frame: the columns of `columns.RECORD_DDL`, timestampType, HEADERS_SEEN.
 
     `json_fields` become columns, too, wherever the tasks that read are sure of them.
     """
-    from pipelines.datasource import JSON_FIELDS_OPTION, TASK_RECORDS, TASK_RECORDS_OPTION
+    from pipelines.datasource import HEADERS_SEEN_OPTION, JSON_FIELDS_OPTION, TASK_RECORDS, TASK_RECORDS_OPTION
 
     name, start = source.starting_option()
     reader = (
@@ -41,6 +41,7 @@ def stream(
         .option(name, start)
         .option("failOnDataLoss", str(source.fail_on_data_loss).lower())
         .option(TASK_RECORDS_OPTION, TASK_RECORDS)
+        .option(HEADERS_SEEN_OPTION, "true")
     )
     if json_fields is not None:
         reader = reader.option(JSON_FIELDS_OPTION, json_fields.text())

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from headwater.cli.main import main
 from pipelines.errors import PipelineError
+from pipelines.sources.inputs import StageInputs
 from pipelines.starter import starter_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -141,6 +142,30 @@ def test_records_that_cannot_be_decoded_keep_their_headers_too(shop: Shop, lab: 
         ("[]", [], "clean"),
     ]
     assert [each["source"]["offset"] for each in found] == [0, 1]
+
+
+def test_a_batch_is_read_again_for_headers_only_if_a_record_has_some(
+    shop: Shop, lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    again = StageInputs.headers_again
+
+    def noted(inputs: StageInputs, plan: Any) -> Any:
+        asked.append(plan)
+        return again(inputs, plan)
+
+    monkeypatch.setattr(StageInputs, "headers_again", noted)
+    unpaid = {"id": 1, "shop": "S", "amount": 0, "at": "2026-01-01T00:00:00Z"}
+    lab.produce(shop.orders, [("a", unpaid), ("b", "{no json")])
+    shop.run("clean")
+    assert asked == []
+    lab.produce(shop.orders, [("c", unpaid, [("trace", b"7")]), ("d", "{no json")])
+    shop.run("clean")
+    assert len(asked) == 1
+    found = json.loads(shop.command("dead-letters", "show", shop.orders, "-o", "json")[0])
+    assert {each["key"]: each["headers"] for each in found} == {
+        "a": [], "b": [], "c": [{"name": "trace", "value": "7"}], "d": []
+    }  # fmt: skip
 
 
 def test_a_change_that_does_not_fit_is_refused_and_a_reset_starts_anew(shop: Shop, lab: Any) -> None:

@@ -43,7 +43,8 @@ def decoded(data: bytes, **arguments: Any) -> list[dict[str, Any]]:
     batches = list(decode_columns(data, "t", 3, **arguments))
     for batch in batches:
         batch.validate(full=True)
-        assert batch.schema.equals(column_schema(include_headers=arguments.get("include_headers", False)))
+        asked = {name: arguments[name] for name in ("include_headers", "headers_seen") if name in arguments}
+        assert batch.schema.equals(column_schema(**asked))
     rows = [row for batch in batches for row in batch.drop_columns(["timestamp"]).to_pylist()]
     # Python's datetime ends with the year 9999, Arrow's and Spark's timestamps 284,000 years later.
     times = [time for batch in batches for time in batch.column("timestamp").cast(pa.int64()).to_pylist()]
@@ -264,3 +265,14 @@ def test_the_oracle_sees_as_many_batches_as_the_scan() -> None:
     array = np.frombuffer(data, np.uint8)
     array.flags.writeable = False
     assert kernels.count_batches(array) == len(list(iterate_batches(data)))
+
+
+@pytest.mark.parametrize("codec", sorted(CODECS.values()))
+def test_whether_a_record_has_headers_is_told_without_them(codec: int) -> None:
+    without = build_batch([Record(b"k", b"v", 0), Record(None, None, 0)], codec=codec)
+    some = build_batch([Record(b"k", b"v", 0), Record(None, b"", 0, (("h", None),))], base_offset=2, codec=codec)
+    assert [row["seen"] for row in decoded(bytes(without), headers_seen="seen")] == [False, False]
+    assert [row["seen"] for row in decoded(bytes(some), headers_seen="seen")] == [True, True]
+    assert all(row["seen"] for row in decoded(bytes(without + some), headers_seen="seen")[2:])
+    both = decoded(bytes(some), headers_seen="seen", include_headers=True)
+    assert [(row["headers"], row["seen"]) for row in both] == [(None, True), ([{"key": "h", "value": None}], True)]
