@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -31,6 +32,13 @@ CODEGEN_CACHE_ENTRIES = 2_000
 # The JVM's other compiler makes code three times as fast and takes two fifths of the processor time of a session that
 # ends before it pays: the tests of the flights pipeline took 66 s with it and 37 without, both on busy cores.
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
+# A session on one machine has a heap of a few GiB, and its tasks use every core: the JVM's default, which collects
+# beside them, takes more of their time than the collector that stops them for a moment. The stage `clean` of ten
+# million flights: 91,200 and 95,500 events/s with the default, 100,400 with this one.
+COLLECTOR = "-XX:+UseParallelGC"
+# A JVM that is told of two collectors does not start.
+_COLLECTORS = re.compile(r"-XX:\+Use\w*GC\b")
+_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 JAVA_OPTIONS_CONF = "spark.driver.extraJavaOptions"
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 LOG_BYTES_MAX = 65_536  # of Spark's log that are searched for why it did not start
@@ -58,23 +66,32 @@ class SessionError(Exception):
     """Spark could not start; the message says why and where its log is."""
 
 
-def settings(extra: Mapping[str, str] | None = None, *, few_rows: bool = False) -> dict[str, str]:
+def settings(
+    extra: Mapping[str, str] | None = None,
+    *,
+    few_rows: bool = False,
+    environment: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
     """The Spark settings of a session; `extra` wins. What a cluster needs besides is `shipping.for_cluster`'s.
 
     Java options of `extra` come after ours: of two for the same, the JVM takes the later one.
 
-    `few_rows`: the session ends soon, and each job of it is small.
+    `few_rows`: the session ends soon, and each job of it is small. The collector of `environment`'s Java options, or of
+    those given, is left as it is.
     """
     from pipelines.datasource import SESSION_CONF
 
     extra = extra or {}
-    loopback = {} if is_cluster(extra.get("spark.master", LOCAL_MASTER)) else LOOPBACK_CONF
-
+    on_cluster = is_cluster(extra.get("spark.master", LOCAL_MASTER))
+    given = [extra.get(JAVA_OPTIONS_CONF, ""), *(environment.get(name, "") for name in _JAVA_VARIABLES)]
+    has_collector = any(map(_COLLECTORS.search, given))
     cores = os.cpu_count() or 1
     log4j = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
     java_options = [f"-Dlog4j2.configurationFile=file:{log4j}", "-Duser.timezone=UTC"]
     if few_rows:
         java_options.append(QUICK_COMPILER)
+    if not on_cluster and not has_collector:
+        java_options.append(COLLECTOR)
     if JAVA_OPTIONS_CONF in extra:
         java_options.append(extra[JAVA_OPTIONS_CONF])
     return {
@@ -87,7 +104,7 @@ def settings(extra: Mapping[str, str] | None = None, *, few_rows: bool = False) 
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": DRIVER_MEMORY,
-        **loopback,
+        **({} if on_cluster else LOOPBACK_CONF),
         # One small log, no cluster: the default of 50 tasks for a table's state costs more than the state.
         "spark.databricks.delta.snapshotPartitions": str(cores),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),

@@ -21,9 +21,9 @@ from tests.bench.processes import cpu_seconds
 
 CORES = 2
 PARTITIONS = 6
-# What somebody sets who has ten million to catch up on: by default a pipeline takes a fifth of it, and the demo less,
+# What somebody sets who has ten million to catch up on: by default a pipeline takes a seventh of it, and the demo less,
 # to show something on its way.
-BATCH = 2_500_000
+BATCH = 3_400_000
 TOPICS = ("flights", "flights_clean", "delays", "rising", "flights.dead_letters")
 CONF = {"spark.master": f"local[{CORES}]", "spark.sql.shuffle.partitions": str(CORES), "spark.driver.memory": "4g"}
 
