@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
 from pipelines.datasource.errors import OptionError
-from pipelines.datasource.json_fields import TAKEN, JsonFields
+from pipelines.datasource.json_fields import FIELDS_MAX, TAKEN, JsonFields
 from pipelines.datasource.options import ReadOptions
 
 FIELDS = JsonFields((
@@ -248,6 +249,9 @@ def test_a_schema_with_a_type_of_spark_alone_has_no_such_fields() -> None:
     assert JsonFields.of(StructType([*whole.fields, StructField("sum", DecimalType(10, 2))])) is None
     assert JsonFields.of(StructType([*whole.fields, StructField("in", whole)])) is None
     assert JsonFields.of(StructType([])) is None
+    many = [StructField(f"f{number}", LongType()) for number in range(FIELDS_MAX + 1)]
+    assert JsonFields.of(StructType(many)) is None
+    assert JsonFields.of(StructType(many[1:])) is not None
 
 
 @pytest.mark.parametrize("name", ["", 'a"b', "a\\b", "a\nb", "\x00"])
@@ -271,6 +275,7 @@ def test_the_option_is_checked() -> None:
         '{"fields":[["a\\\\b","int"]]}',
         '{"fields":[["id","int"]],"framed":1}',
         '{"fields":[["id","int"]],"other":1}',
+        json.dumps({"fields": [[f"f{number}", "int"] for number in range(FIELDS_MAX + 1)]}),
     ):
         with pytest.raises(OptionError, match=r"option headwater\.jsonFields"):
             ReadOptions.parse(given | {"headwater.jsonFields": wrong})
