@@ -154,13 +154,13 @@ def imported(_rows: Any) -> Iterator[Any]:
     import pipelines.sinks.exactly_once_tasks
     import pyspark_headwater
 
+    pipelines.datasource.compiled.warm_cache()
     files = {
         name: module.__file__
         for name, module in sys.modules.items()
         if name.partition(".")[0] in ("logtier", "pipelines", "pyspark_headwater", "headwater", "api", "tests")
         and getattr(module, "__file__", None)
     }
-    pipelines.datasource.compiled.warm_cache()
     from logtier.records import columns_kernels
     from pipelines.datasource import json_kernels
 
