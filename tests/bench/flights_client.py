@@ -21,11 +21,11 @@ from tests.bench.processes import cpu_seconds
 
 CORES = 2
 PARTITIONS = 6
-# What somebody sets who has ten million to catch up on: by default a pipeline takes a seventh of it, and the demo less,
-# to show something on its way.
-BATCH = 3_400_000
+# What somebody sets who has ten million to catch up on, half of them at once, with the memory for it: by default a
+# pipeline takes 500,000, and the demo less, to show something on its way.
+BATCH = 5_100_000
 TOPICS = ("flights", "flights_clean", "delays", "rising", "flights.dead_letters")
-CONF = {"spark.master": f"local[{CORES}]", "spark.sql.shuffle.partitions": str(CORES), "spark.driver.memory": "4g"}
+CONF = {"spark.master": f"local[{CORES}]", "spark.sql.shuffle.partitions": str(CORES), "spark.driver.memory": "6g"}
 
 
 def produce(spark: Any, bootstrap: str, folder: Path, copies: int) -> int:
