@@ -28,6 +28,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pipelines.formats import schema_ids
+
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["FIELDS_MAX", "TAKEN", "JsonFields", "field_column", "warm_parser"]
 
 FIELDS_MAX: Final = 200  # of a batch of 20,000 records, each takes 9 bytes a record while they are parsed
-FRAME_BYTES: Final = 5  # a zero, and the id of a schema
 TAKEN: Final = "_json_taken"  # whether the other columns hold what the value says
 
 _TYPES: Final[dict[str, DataType]] = {
@@ -150,7 +151,7 @@ class _Parser:
             "date": (kernels.DATE, pa.date32()),
         }
         fields = given.fields
-        self._frame_bytes = FRAME_BYTES if given.framed else 0
+        self._frame_bytes = schema_ids.HEADER_BYTES if given.framed else 0
         names = [name.encode() for name, _ in fields]
         self._names = np.frombuffer(b"".join(names), np.uint8)
         self._name_ends = np.cumsum([len(name) for name in names], dtype=np.int64)

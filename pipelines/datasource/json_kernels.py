@@ -507,15 +507,14 @@ def parse_objects(
     doubles: Any,
     found: Any,
     whole: Any,
-) -> Any:
-    """Parse the values between `offsets`; how many were taken. A frame, if there is one, begins with a zero.
+) -> None:
+    """Parse the values between `offsets`. A frame, if there is one, begins with a zero.
 
     `names` are the fields' names in one piece, up to `name_ends`. Into `numbers` (fields x rows) goes what a field is:
     an integer, microseconds, days, or of a string its start (32 bits), whether it has escapes (1) and its length (31);
     `doubles` is the same memory.
     `found` (fields x rows, zero at first): 1 where a field has a value. `whole` (rows): 1 where the value was taken.
     """
-    taken = 0
     last_seen = np.full(len(types), -1, np.int64)  # the row in which a field stood last
     for row in range(len(offsets) - 1):
         at, end = _I64(offsets[row]), _I64(offsets[row + 1])
@@ -524,12 +523,9 @@ def parse_objects(
             data, at + frame_bytes, end, names, name_ends, types, row, numbers, doubles, found, last_seen
         )
         whole[row] = 1 if good else 0
-        if good:
-            taken += 1
-        else:
+        if not good:
             for field in range(len(types)):
                 found[field, row] = 0
-    return taken
 
 
 @kernel
