@@ -56,45 +56,76 @@ class Services:
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
 
 
-@dataclass(slots=True)
 class RequestContext:
-    """One request's surroundings: who asks, from where, in which version."""
+    """One request's surroundings: who asks, from where, in which version.
 
-    services: Services
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    client_host: str
-    principal: str
+    One is made for every request, so what few requests change has its first value in the class.
 
-    #: Bytes of the request, as quotas count them.
+    Attributes:
+        request_bytes: Bytes of the request, as quotas count them.
+        mute: How the client's next requests are kept from being read for some milliseconds.
+        throttle_ms: How long the client has to wait after this request, as its answer tells; it is muted for so long.
+        loop_time: Runs where a client has a quota for request time.
+        denials: What was denied so far; None for nothing.
+        answer_errors: Error codes of an answer that the handler encodes itself; None for none.
+    """
+
     request_bytes: int = 0
-    #: How the client's next requests are kept from being read for some milliseconds.
     mute: Callable[[int], None] | None = None
-    #: How long the client has to wait after this request, as its answer tells; it is muted for so long.
     throttle_ms: int = 0
-    #: Runs where a client has a quota for request time.
     loop_time: LoopTime | None = None
-    #: What was denied so far; None for nothing.
     denials: set[tuple[AclOperation, ResourceType, str]] | None = None
-    #: The listener that the client came through.
-    listener: ListenerSecurity = PLAINTEXT_LISTENER
-    #: The client's authentication; None where its listener asks for none by SASL.
-    sasl: SaslSession | None = None
-    #: Where the request is counted.
-    api_metrics: ApiMetrics = field(default_factory=ApiMetrics)
-    #: When its last byte was there, by the clock of performance counters.
-    begun_s: float = 0.0
-    #: Error codes of an answer that the handler encodes itself.
-    answer_errors: list[int] = field(default_factory=list)
+    answer_errors: list[int] | None = None
 
-    def count_answer(self, error_codes: Sequence[int], now_s: float) -> None:
+    def __init__(
+        self,
+        services: Services,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str | None,
+        client_host: str,
+        principal: str,
+        listener: ListenerSecurity = PLAINTEXT_LISTENER,
+        sasl: SaslSession | None = None,
+        api_metrics: ApiMetrics | None = None,
+        begun_s: float = 0.0,
+    ) -> None:
+        """All about one request.
+
+        Args:
+            listener: The listener that the client came through.
+            sasl: The client's authentication; None where its listener asks for none by SASL.
+            api_metrics: Where the request is counted; by default nowhere.
+            begun_s: When its last byte was there, by the clock of performance counters.
+        """
+        self.services = services
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.principal = principal
+        self.listener = listener
+        self.sasl = sasl
+        self.api_metrics = api_metrics or ApiMetrics()
+        self.begun_s = begun_s
+
+    def count_answer(self, error_codes: Sequence[int] | None, now_s: float) -> None:
         """The answer is made: count its error codes, none as 0, and the time that it took."""
         metrics = self.api_metrics
         metrics.seconds.observe(now_s - self.begun_s)
-        for code in error_codes or (0,):
-            metrics.errors[code] += 1
+        if error_codes:
+            for code in error_codes:
+                metrics.errors[code] += 1
+        else:
+            metrics.errors[0] += 1
+
+    def note_error(self, code: int) -> None:
+        """An error code stands in the answer that the handler encodes."""
+        if self.answer_errors is None:
+            self.answer_errors = []
+        self.answer_errors.append(code)
 
     def is_authorized(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping
 from inspect import iscoroutinefunction
 from time import perf_counter
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from logtier.handlers import api_versions
 from logtier.handlers.context import RequestContext, Services
@@ -22,6 +22,15 @@ from logtier.security.sasl_session import SaslSession
 logger = logging.getLogger(__name__)
 
 
+class _Route(NamedTuple):
+    """Who answers the requests of an API, in the versions from `first` to `last`."""
+
+    handler: ModuleType
+    first: int
+    last: int
+    is_asynchronous: bool
+
+
 class Dispatcher:
     """Calls the handler of each request.
 
@@ -31,8 +40,10 @@ class Dispatcher:
 
     def __init__(self, services: Services, handlers: Mapping[int, ModuleType]) -> None:
         self._services = services
-        self._handlers = handlers
-        self._asynchronous = {key for key, handler in handlers.items() if iscoroutinefunction(handler.handle)}
+        self._routes = {
+            key: _Route(handler, handler.VERSIONS[0], handler.VERSIONS[1], iscoroutinefunction(handler.handle))
+            for key, handler in handlers.items()
+        }
 
     def dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         """Answer one frame, at once or later."""
@@ -41,39 +52,41 @@ class Dispatcher:
         if sasl is not None and sasl.takes_raw_tokens:
             return self._raw_token(bytes(frame), sasl)
         header = messages.read_request_header(frame)
-        handler = self._handlers.get(header.api_key)
-        if handler is None:
+        api_key, api_version, correlation_id, client_id, _ = header
+        route = self._routes.get(api_key)
+        if route is None:
             raise ProtocolViolationError(
-                f"{messages.api_name(header.api_key)} (client {header.client_id}) is not supported by this broker"
+                f"{messages.api_name(api_key)} (client {client_id}) is not supported by this broker"
             )
-        first, last = handler.VERSIONS
-        if not first <= header.api_version <= last:
+        handler, first, last, is_asynchronous = route
+        if not first <= api_version <= last:
             return self._unsupported_version(header, handler)
+        services = self._services
         context = RequestContext(
-            self._services,
-            header.api_key,
-            header.api_version,
-            header.correlation_id,
-            header.client_id,
+            services,
+            api_key,
+            api_version,
+            correlation_id,
+            client_id,
             connection.peer_host,
             connection.principal if sasl is None else sasl.principal,
-            listener=connection.listener,
-            sasl=sasl,
-            api_metrics=self._services.metrics.api(header.api_key),
-            begun_s=begun_s,
+            connection.listener,
+            sasl,
+            services.metrics.apis.get(api_key) or services.metrics.api(api_key),
+            begun_s,
         )
         context.api_metrics.request_bytes += len(frame)
         if sasl is not None:
             try:
-                sasl.admit(header.api_key, messages.api_name(header.api_key), self._services.clock.monotonic_ms())
+                sasl.admit(api_key, messages.api_name(api_key), services.clock.monotonic_ms())
             except KafkaError as error:
                 return self._refused(context, error)
-        if self._services.quotas.is_active:
+        if services.quotas.is_active:
             context.request_bytes = len(frame)
             context.mute = connection.mute
-            context.loop_time = LoopTime() if self._services.quotas.meters_time else None
+            context.loop_time = LoopTime() if services.quotas.meters_time else None
         request = messages.read_request(header, frame)
-        if header.api_key in self._asynchronous:
+        if is_asynchronous:
             return self._handle_later(handler, request, context)
         try:
             result = handler.handle(request, context)
@@ -83,17 +96,19 @@ class Dispatcher:
             raise
         except Exception as fault:  # noqa: BLE001 (a fault of ours must not end the broker)
             return self._failed(context, fault)
-        if isinstance(result, dict):
-            return self._encode(context, result)
-        if context.loop_time is not None:
-            context.loop_time.pause()
         # The parts of an encoded answer, first: to ask an abstract class takes longer.
-        if result.__class__ is not list and isinstance(result, Awaitable):
-            answering = asyncio.ensure_future(result)
-            answering.add_done_callback(lambda _: context.count_answer(context.answer_errors, perf_counter()))
-            return answering
+        if result.__class__ is not list:
+            if isinstance(result, dict):
+                return self._encode(context, result)
+            if isinstance(result, Awaitable):
+                if context.loop_time is not None:
+                    context.loop_time.pause()
+                answering = asyncio.ensure_future(result)
+                answering.add_done_callback(lambda _: context.count_answer(context.answer_errors, perf_counter()))
+                return answering
         context.count_answer(context.answer_errors, perf_counter())
-        return cast("Response", result)
+        answer: Response = result
+        return answer
 
     async def _handle_later(self, handler: ModuleType, request: Any, context: RequestContext) -> Response:
         """The handler is called in here, so that it never starts if the client is gone before its turn."""

@@ -349,7 +349,7 @@ def _encode(
             traffic = context.services.metrics.topics.get(topic[0])
         topics[-1][2].append(partition)
         if partition.error_code:
-            context.answer_errors.append(partition.error_code)
+            context.note_error(partition.error_code)
             if traffic is not None:
                 traffic.failed_fetches += 1
         elif partition.size:

@@ -48,14 +48,21 @@ Flushing: TypeAlias = tuple[FlushRound, str, list[ProducedPartition], int]
 _NO_VERDICTS: Final[Mapping[TopicPartition, Verdict]] = {}
 #: The low byte of a batch's attributes.
 _FLAGS: Final = ATTRIBUTES + 1
+_NONE: Final = ErrorCode.none
+#: Makes a named tuple without the function that takes its fields by name: every batch needs two.
+_new: Final = tuple.__new__
 
 
 def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[list[bytes] | None] | None:
     """Append each partition's batches; with acks=0 an error closes the connection: there is no response to tell it."""
-    compressing = compress_ahead(request, context)
-    if compressing is None:
-        return _handle(request, context, _NO_VERDICTS)
-    return _handle_when_compressed(request, context, compressing)
+    manager = context.services.replica_manager
+    if manager.recompressing_topics or manager.compacted_topics:
+        compressing = compress_ahead(request, context)
+        if compressing is not None:
+            return _handle_when_compressed(request, context, compressing)
+    if request.transactional_id is None:
+        return _append(request, context, _NO_VERDICTS)
+    return _handle(request, context, _NO_VERDICTS)
 
 
 async def _handle_when_compressed(
@@ -94,6 +101,7 @@ def _append(
 ) -> list[bytes] | Awaitable[list[bytes]] | None:
     """Append what is not refused: all of it by `refusal`, a partition by the coordinator's verdict or by the log."""
     services = context.services
+    append = services.replica_manager.append
     acks = request.acks
     acks_error = None if acks in ACKS else INVALID_ACKS
     may_be_transactional = request.transactional_id is not None
@@ -107,6 +115,7 @@ def _append(
         partitions: list[ProducedPartition] = []
         traffic: TopicTraffic | None = None
         for data in topic_data.partition_data:
+            index = data.index
             records = data.records
             error = topic_error
             if error is None:
@@ -115,36 +124,29 @@ def _append(
                 elif not may_be_transactional and len(records) > _FLAGS and records[_FLAGS] & TRANSACTIONAL:
                     error = TRANSACTION_DENIED
             if error is None:
+                topic_partition = _new(TopicPartition, (name, index))
                 try:
-                    topic_partition = TopicPartition(name, data.index)
                     verdict = verdicts.get(topic_partition) if verdicts else None
                     if isinstance(verdict, KafkaError):
                         raise verdict
-                    info = services.replica_manager.append(
-                        topic_partition, records, acks=acks, now_ms=now_ms, verification=verdict
-                    )
+                    info = append(topic_partition, records, acks=acks, now_ms=now_ms, verification=verdict)
                 except KafkaError as refused:
                     error = refused
                 else:
+                    first_offset, _, append_time_ms, start_offset, record_count, size_bytes, _, flush = info
                     partitions.append(
-                        ProducedPartition(
-                            data.index,
-                            ErrorCode.none,
-                            info.first_offset,
-                            info.log_append_time_ms,
-                            info.log_start_offset,
-                        )
+                        _new(ProducedPartition, (index, _NONE, first_offset, append_time_ms, start_offset, None))
                     )
                     if traffic is None:
-                        traffic = services.metrics.traffic(name)
-                    traffic.bytes_in += info.size_bytes
-                    traffic.messages_in += info.record_count
-                    if info.flush is not None:
-                        flushes.append((info.flush, name, partitions, len(partitions) - 1))
+                        traffic = services.metrics.topics.get(name) or services.metrics.traffic(name)
+                    traffic.bytes_in += size_bytes
+                    traffic.messages_in += record_count
+                    if flush is not None:
+                        flushes.append((flush, name, partitions, len(partitions) - 1))
                     continue
             first_error = first_error or error
-            _note_refusal(name, data.index, error, context)
-            partitions.append(ProducedPartition(data.index, error.code, message=error.message or None))
+            _note_refusal(name, index, error, context)
+            partitions.append(ProducedPartition(index, error.code, message=error.message or None))
         topics.append((name, topic_data.topic_id, partitions))
     if services.quotas.is_active:
         context.count_produced()
@@ -162,7 +164,7 @@ async def _answer_when_flushed(flushes: list[Flushing], topics: list[Any], conte
     for flush, name, partitions, position in flushes:
         error = await wait_flushed(flush)
         if error is not None:
-            index = partitions[position].index
+            index = partitions[position].partition_index
             _note_refusal(name, index, error, context)
             partitions[position] = ProducedPartition(index, error.code, message=error.message or None)
     return _encode(topics, context)
@@ -200,7 +202,7 @@ def _batches(request: Any, context: RequestContext) -> Iterator[tuple[TopicParti
 
 
 def _note_refusal(topic: str, index: int, error: KafkaError, context: RequestContext) -> None:
-    context.answer_errors.append(error.code)
+    context.note_error(error.code)
     traffic = context.services.metrics.topics.get(topic)
     if traffic is not None:
         traffic.failed_produces += 1

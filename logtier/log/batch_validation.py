@@ -81,7 +81,8 @@ def check_produced_batch(
     )
     if magic != MAGIC_V2:
         _check_magic(magic)
-    check_checksum(view, crc)
+    if crc32c(view[ATTRIBUTES:]) != crc:
+        raise _bad_checksum()
     if len(view) > config.max_message_bytes:
         raise KafkaError(
             ErrorCode.message_too_large,
@@ -113,7 +114,7 @@ def check_produced_batch(
 def check_checksum(view: memoryview, crc: int) -> None:
     """Compare a batch with the checksum in its header."""
     if crc32c(view[ATTRIBUTES:]) != crc:
-        raise KafkaError(ErrorCode.corrupt_message, "a batch does not match its checksum")
+        raise _bad_checksum()
 
 
 def stamp_append_time(view: memoryview, fields: Fields, first_offset: int, leader_epoch: int, now_ms: int) -> bytearray:
@@ -151,6 +152,10 @@ def _check_magic(magic: int) -> None:
         )
     if magic != MAGIC_V2:
         raise KafkaError(ErrorCode.corrupt_message, f"unknown message format {magic}")
+
+
+def _bad_checksum() -> KafkaError:
+    return KafkaError(ErrorCode.corrupt_message, "a batch does not match its checksum")
 
 
 def _invalid(message: str) -> KafkaError:

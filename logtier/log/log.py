@@ -4,6 +4,7 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Final
 from uuid import UUID
 
 from logtier.config import TopicConfig
@@ -55,6 +56,9 @@ from logtier.runtime.disk import Buffer, Disk
 __all__ = ["AppendInfo", "Log", "LogSlice", "TimestampOffset"]
 
 _logger = logging.getLogger(__name__)
+
+#: Makes a named tuple without the function that takes its fields by name: every batch needs one.
+_new: Final = tuple.__new__
 
 
 class Log(LogReader):
@@ -142,6 +146,7 @@ class Log(LogReader):
         self._time_entries_max = config.segment_index_bytes // TIME_ENTRY.size - 1
         self._roll_ms = roll_interval_ms(config)
         self._active.index_interval_bytes = config.index_interval_bytes
+        self._active.index_room = 0  # to be counted anew
 
     # -- appending
 
@@ -154,7 +159,9 @@ class Log(LogReader):
         verification: Verification | None = None,
         is_coordinator: bool = False,
     ) -> AppendInfo:
-        """Append the batches of a produce request and give them their offsets. Keeps no reference to `records`.
+        """Append the batches of a produce request and give them their offsets.
+
+        They get them in `records` itself, where that may be written to; no reference to it is kept.
 
         A batch of a transaction that is not open here needs the `verification` that was begun for it. A coordinator's
         own batches have no sequence numbers.
@@ -167,9 +174,10 @@ class Log(LogReader):
         if self._recompresses:
             records = recompressed(records, self._config)
         view = memoryview(records)
-        if len(view) >= HEADER_BYTES:
+        size = len(view)
+        if size >= HEADER_BYTES:
             fields = HEADER.unpack_from(view)
-            if fields[1] + LOG_OVERHEAD == len(view):
+            if fields[1] + LOG_OVERHEAD == size:
                 is_checked = records.__class__ is CheckedRecords
                 check_produced_batch(view, fields, self._config, now_ms, is_coordinator, is_checked)
                 return self._append_checked(view, fields, leader_epoch, now_ms, verification)
@@ -219,8 +227,12 @@ class Log(LogReader):
             max_ms = now_ms
             head = stamp_append_time(view, fields, first_offset, leader_epoch, now_ms)
             buffers: list[Buffer] = [head, view[HEADER_BYTES:]]
-        else:
+        elif view.readonly:
             buffers = [PREFIX.pack(first_offset, length, leader_epoch), view[PREFIX_BYTES:]]
+        else:
+            # Nobody reads a request after it is answered: one buffer leaves faster than two.
+            PREFIX.pack_into(view, 0, first_offset, length, leader_epoch)
+            buffers = [view]
         if leader_epoch > self.leader_epochs.latest:
             self._begin_epoch(leader_epoch, first_offset)
         flush = self._write(buffers, size, last_offset, max_ms, now_ms)
@@ -228,16 +240,9 @@ class Log(LogReader):
             self.producers.update(
                 producer_id, epoch, sequence, last_delta, last_offset, max_ms, is_transactional=is_transactional
             )
-        return AppendInfo(
-            first_offset,
-            last_offset,
-            now_ms if self._log_append_time else NO_TIMESTAMP,
-            self.log_start_offset,
-            count,
-            size,
-            False,
-            flush,
-        )
+        time_ms = now_ms if self._log_append_time else NO_TIMESTAMP
+        info = (first_offset, last_offset, time_ms, self.log_start_offset, count, size, False, flush)
+        return _new(AppendInfo, info)
 
     def append_end_txn_marker(
         self,
@@ -327,13 +332,12 @@ class Log(LogReader):
     def _write(self, buffers: list[Buffer], size: int, last_offset: int, max_ms: int, now_ms: int) -> FlushRound | None:
         segment = self._active
         config = self._config
-        first_ms = segment.first_timestamp_ms
         try:
             if (
                 size > config.segment_bytes - segment.size
                 or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-                or (segment.size and self._is_time_to_roll(segment, first_ms, max_ms, now_ms))
-                or segment.is_index_full(self._offset_entries_max, self._time_entries_max)
+                or (segment.size and self._is_time_to_roll(segment, segment.first_timestamp_ms, max_ms, now_ms))
+                or (segment.index_room <= 0 and segment.is_index_full(self._offset_entries_max, self._time_entries_max))
             ):
                 segment = self._roll_for(size, now_ms)
             if self.health.failure is not None:

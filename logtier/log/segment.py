@@ -79,6 +79,7 @@ class LogSegment:
         "created_ms",
         "first_timestamp_ms",
         "index_interval_bytes",
+        "index_room",
         "is_rebuilt",
         "modified_ms",
         "size",
@@ -112,6 +113,8 @@ class LogSegment:
         self.first_timestamp_ms: int | None = None
         self.index_interval_bytes = index_interval_bytes
         self.bytes_since_index = 0
+        #: So many entries fit into both indexes at least; 0 as long as nobody counted them (`is_index_full`).
+        self.index_room = 0
         self._is_twin = False
         #: Whether its index files were missing or damaged.
         self.is_rebuilt = False
@@ -222,7 +225,8 @@ class LogSegment:
     def is_index_full(self, offset_entries_max: int, time_entries_max: int) -> bool:
         """Whether one of the indexes has no room for one more entry."""
         offset_index, time_index = self._indexes or self._load_indexes()
-        return len(offset_index) >= offset_entries_max or len(time_index) >= time_entries_max
+        self.index_room = min(offset_entries_max - len(offset_index), time_entries_max - len(time_index))
+        return self.index_room <= 0
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -241,7 +245,7 @@ class LogSegment:
 
     def append(self, buffers: Sequence[Buffer], size: int, last_offset: int, max_timestamp_ms: int) -> None:
         """Write one batch of `size` bytes, given in parts; OSError leaves the segment as it was."""
-        position = self.file.append(buffers)
+        position = (self._file or self.file).append(buffers)
         self.size = position + size
         self._note_batch(last_offset, position, size, max_timestamp_ms)
 
@@ -264,8 +268,10 @@ class LogSegment:
             offset_index.append(last_offset - self.base_offset, position)
             timestamp, offset = self._max_timestamp
             time_index.maybe_append(timestamp, offset - self.base_offset)
-            self.bytes_since_index = 0
-        self.bytes_since_index += size
+            self.bytes_since_index = size
+            self.index_room -= 1
+        else:
+            self.bytes_since_index += size
 
     def write_indexes(self) -> None:
         """Write the index files, to the page cache.

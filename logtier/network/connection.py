@@ -4,6 +4,7 @@ A frame is an int32 length and that many bytes (Kafka protocol guide, "Common Re
 """
 
 import struct
+from typing import NoReturn
 
 from logtier.protocol.errors import ProtocolViolationError
 
@@ -42,6 +43,7 @@ class RequestFramer:
         "_limit_name",
         "_start",
         "_view",
+        "is_empty",
     )
 
     def __init__(self, frame_bytes_max: int) -> None:
@@ -53,6 +55,8 @@ class RequestFramer:
         self._start = 0
         self._end = 0
         self._is_frame_in_use = False
+        #: Whether nothing was left beside the frames handed out, when `next_frame` last looked.
+        self.is_empty = True
 
     def limit(self, frame_bytes_min: int, frame_bytes_max: int, limit_name: str) -> None:
         """Take other sizes from the next frame on; `limit_name` is the config that says so."""
@@ -63,13 +67,16 @@ class RequestFramer:
     def get_buffer(self) -> memoryview:
         """Where the next received bytes go; never empty."""
         received = self._end - self._start
+        size = len(self._buffer)
         if not received and not self._is_frame_in_use:
             self._start = self._end = 0
-            if len(self._buffer) > KEPT_BUFFER_BYTES:
-                self._replace(INITIAL_BUFFER_BYTES)
+            if size <= KEPT_BUFFER_BYTES:
+                return self._view
+            self._replace(INITIAL_BUFFER_BYTES)
+            size = INITIAL_BUFFER_BYTES
         wanted = self._size_at_start() if received >= 4 else 0
-        if len(self._buffer) - self._start < wanted or self._end == len(self._buffer):
-            capacity = max(len(self._buffer), INITIAL_BUFFER_BYTES)
+        if size - self._start < wanted or self._end == size:
+            capacity = max(size, INITIAL_BUFFER_BYTES)
             # A frame larger than the buffer says that larger ones will follow: grow past it at once.
             if wanted > capacity or received == capacity:
                 capacity = max(wanted, 2 * received) + READ_AHEAD_BYTES
@@ -87,16 +94,23 @@ class RequestFramer:
         Raises:
             ProtocolViolationError: if the length is negative, too small for a header, or over the limit.
         """
-        self._is_frame_in_use = False
-        if self._end - self._start < 4:
+        start = self._start
+        received = self._end - start
+        if received < 4:
+            self._is_frame_in_use = False
+            self.is_empty = received == 0
             return None
-        size = self._size_at_start()
-        if self._end - self._start < size:
+        length: int
+        (length,) = _LENGTH.unpack_from(self._buffer, start)
+        if not self._frame_bytes_min <= length <= self._frame_bytes_max:
+            self._refuse(length)
+        size = length + 4
+        if received < size:
+            self._is_frame_in_use = self.is_empty = False
             return None
-        begin = self._start + 4
-        self._start += size
+        self._start = end = start + size
         self._is_frame_in_use = True
-        return self._view[begin : self._start]
+        return self._view[start + 4 : end]
 
     @property
     def unfinished_bytes(self) -> int:
@@ -128,18 +142,23 @@ class RequestFramer:
 
     def _size_at_start(self) -> int:
         """Size of the frame at the start of the buffer, its length prefix included."""
+        length: int
         (length,) = _LENGTH.unpack_from(self._buffer, self._start)
+        if not self._frame_bytes_min <= length <= self._frame_bytes_max:
+            self._refuse(length)
+        return length + 4
+
+    def _refuse(self, length: int) -> NoReturn:
+        """Say what is wrong with the length at the start of the buffer."""
         if length < self._frame_bytes_min:
             raise ProtocolViolationError(f"a request claims a size of {length} bytes")
-        if length > self._frame_bytes_max:
-            if length >> 8 & 0xFFFF00 == _TLS_HANDSHAKE:
-                raise ProtocolViolationError(_TLS_MESSAGE)
-            if bytes(self._view[self._start : self._start + 4]) in _HTTP_METHODS:
-                raise ProtocolViolationError("the client speaks HTTP; this is a Kafka listener")
-            raise ProtocolViolationError(
-                f"a request of {length} bytes is over the limit of {self._frame_bytes_max} ({self._limit_name})"
-            )
-        return int(length) + 4
+        if length >> 8 & 0xFFFF00 == _TLS_HANDSHAKE:
+            raise ProtocolViolationError(_TLS_MESSAGE)
+        if bytes(self._view[self._start : self._start + 4]) in _HTTP_METHODS:
+            raise ProtocolViolationError("the client speaks HTTP; this is a Kafka listener")
+        raise ProtocolViolationError(
+            f"a request of {length} bytes is over the limit of {self._frame_bytes_max} ({self._limit_name})"
+        )
 
     def _replace(self, capacity: int) -> None:
         """Move what is received to the front of a buffer of `capacity` bytes."""

@@ -194,6 +194,8 @@ class ClientConnection:
         self._clock = clock
         self._dispatch = dispatch
         self._framer = RequestFramer(limits.request_bytes_max)
+        #: Where the next bytes go.
+        self.get_buffer: Callable[[], memoryview] = self._framer.get_buffer
         #: What ends the connection if TLS and SASL are not through by then; None once they are.
         self._handshake: asyncio.TimerHandle | None = None
         self._memory = memory
@@ -236,10 +238,6 @@ class ClientConnection:
             self.close()
         else:
             self._end_handshake()
-
-    def get_buffer(self) -> memoryview:
-        """Where the next bytes go."""
-        return self._framer.get_buffer()
 
     def buffer_updated(self, size: int) -> None:
         """Bytes came: answer what is whole, unless a request is being answered."""
@@ -304,31 +302,38 @@ class ClientConnection:
         if self._serving:
             return
         self._serving = True
+        framer = self._framer
+        drained: Stream | None = None
         try:
             while (
-                self._stream is not None
+                (stream := self._stream) is not None
                 and self._answering is None
-                and not self._stream.is_writing
+                and not stream.is_writing
                 and self._unmuting is None
             ):
-                frame = self._framer.next_frame()
+                frame = framer.next_frame()
                 if frame is None:
+                    if framer.is_empty:
+                        drained = stream
                     break
-                self._release()
+                if self._admitted_bytes:
+                    self._release()
                 response = self._dispatch(frame, self)
                 if response.__class__ is list:  # first: to ask an abstract class takes longer
-                    self._stream.write(response)
+                    stream.write(response)
                 elif isinstance(response, Awaitable):
                     self._await(response)
                 elif response is not None:
-                    self._stream.write(response)
+                    stream.write(response)
                 if self.sasl is not None:
                     self._follow_authentication()
         except Exception as error:  # noqa: BLE001 (whatever went wrong concerns this connection only)
             self._fail(error)
         finally:
             self._serving = False
-        if self._stream is not None:
+        if drained is not None:
+            drained.resume_reading()
+        elif self._stream is not None:
             # A whole frame that waits is enough read-ahead; without one we must hear of more bytes or of the end.
             if self._unmuting is not None or self._framer.has_frame or not self._has_memory():
                 self._stream.pause_reading()

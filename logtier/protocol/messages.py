@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from io import BytesIO
 from types import NoneType
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
@@ -21,7 +21,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import DecodeError
 
 from logtier.protocol.errors import ErrorCode, ProtocolViolationError
-from logtier.protocol.produce_request import FIRST_FLEXIBLE_VERSION, ProduceRequest, read_produce_request
+from logtier.protocol.produce_request import read_produce_request
 from logtier.protocol.request_counts import check_counts
 from logtier.protocol.schema_types import inner_type
 from logtier.protocol.unknown_tags import without_unknown_tags
@@ -30,16 +30,14 @@ from logtier.protocol.wire import skip_tagged_fields
 PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18
 
-_HEADER = struct.Struct(">hhi")
-_LENGTH = struct.Struct(">h")
+_HEADER = struct.Struct(">hhih")
 _RESPONSE_V0 = struct.Struct(">ii")
 _RESPONSE_V1 = struct.Struct(">iiB")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeader:
+class RequestHeader(NamedTuple):
     """What precedes every request (Kafka protocol guide, "Headers").
 
     Attributes:
@@ -83,18 +81,17 @@ def read_request_header(frame: bytes | memoryview) -> RequestHeader:
         ProtocolViolationError: if the frame is too short for its header.
     """
     try:
-        api_key, api_version, correlation_id = _HEADER.unpack_from(frame)
-        (length,) = _LENGTH.unpack_from(frame, 8)
+        api_key, api_version, correlation_id, length = _HEADER.unpack_from(frame)
     except struct.error:
         raise ProtocolViolationError(f"a request of {len(frame)} bytes is too short for a header") from None
-    position = 10 + max(length, 0)
+    position = _HEADER.size + length if length > 0 else _HEADER.size
     if position > len(frame):
         raise ProtocolViolationError(f"the client id claims {length} bytes in a request of {len(frame)}")
     try:
-        client_id = None if length < 0 else str(frame[10:position], "utf-8")
+        client_id = None if length < 0 else str(frame[_HEADER.size : position], "utf-8")
     except UnicodeDecodeError:
         raise ProtocolViolationError("the client id is not UTF-8") from None
-    return RequestHeader(api_key, api_version, correlation_id, client_id, position)
+    return tuple.__new__(RequestHeader, (api_key, api_version, correlation_id, client_id, position))
 
 
 def read_request(header: RequestHeader, frame: bytes | memoryview) -> Any:
@@ -105,7 +102,7 @@ def read_request(header: RequestHeader, frame: bytes | memoryview) -> Any:
     """
     position = header.body_offset
     if header.api_key == PRODUCE_KEY:
-        return _read_produce_request(header, memoryview(frame))
+        return read_produce_request(memoryview(frame), position, header.api_version)
     name = api_name(header.api_key)
     # kio reads from immutable bytes only.
     frame = bytes(frame)
@@ -128,16 +125,6 @@ def read_request(header: RequestHeader, frame: bytes | memoryview) -> Any:
     # Bytes after the end are borne, as Kafka bears them: librdkafka appends three to every Metadata request from
     # version 9 on.
     return request
-
-
-def _read_produce_request(header: RequestHeader, frame: memoryview) -> ProduceRequest:
-    position = header.body_offset
-    if header.api_version >= FIRST_FLEXIBLE_VERSION:
-        try:
-            position = skip_tagged_fields(frame, position)
-        except (IndexError, ValueError) as error:
-            raise ProtocolViolationError(f"malformed header of a produce request: {error}") from error
-    return read_produce_request(frame, position, header.api_version)
 
 
 def response_prefix(api_key: int, version: int, correlation_id: int, body_size: int) -> bytes:

@@ -5,20 +5,23 @@ Kafka's ProduceResponse.json, versions 3-13: flexible from 9, error messages fro
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from logtier.protocol.errors import ErrorCode
 from logtier.protocol.wire import compact_length, compact_string, string
 
 FIRST_FLEXIBLE_VERSION = 9
+FIRST_VERSION_WITH_START_OFFSETS = 5
 FIRST_VERSION_WITH_MESSAGES = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 _FRAME = struct.Struct(">ii")
 _COUNT = struct.Struct(">i")
-_PARTITION = struct.Struct(">ihqq")
-_LOG_START_OFFSET = struct.Struct(">q")
+_WITHOUT_START = struct.Struct(">ihqq")
+_WITH_START = struct.Struct(">ihqqq")
+#: And an empty compact array of record errors, a null message, no tags.
+_FLEXIBLE = struct.Struct(">ihqqqBBB")
 _NULL_STRING = b"\xff\xff"
 _NO_RECORD_ERRORS = b"\x00\x00\x00\x00"
 #: An empty compact array of record errors.
@@ -26,8 +29,7 @@ _NO_COMPACT_RECORD_ERRORS = b"\x01"
 _NO_TAGS = b"\x00"
 
 
-@dataclass(frozen=True, slots=True)
-class ProducedPartition:
+class ProducedPartition(NamedTuple):
     """What became of the batches for one partition.
 
     Attributes:
@@ -36,7 +38,7 @@ class ProducedPartition:
         message: What went wrong, sent from version 8 on.
     """
 
-    index: int
+    partition_index: int
     error_code: ErrorCode
     base_offset: int = -1
     log_append_time_ms: int = -1
@@ -57,30 +59,32 @@ def encode_produce_response(
         throttle_ms: How long the client's connection is not read, since it exceeded a quota.
     """
     flexible = version >= FIRST_FLEXIBLE_VERSION
-    body = bytearray(_NO_TAGS if flexible else b"")
-    body += compact_length(len(topics)) if flexible else _COUNT.pack(len(topics))
+    with_start = version >= FIRST_VERSION_WITH_START_OFFSETS
+    parts = [_NO_TAGS, compact_length(len(topics))] if flexible else [_COUNT.pack(len(topics))]
     for name, topic_id, partitions in topics:
         if version >= FIRST_VERSION_WITH_TOPIC_IDS:
-            body += topic_id.bytes if topic_id else bytes(16)
+            parts.append(topic_id.bytes if topic_id else bytes(16))
         else:
-            body += compact_string(name) if flexible else string(name)
-        body += compact_length(len(partitions)) if flexible else _COUNT.pack(len(partitions))
-        for partition in partitions:
-            body += _PARTITION.pack(
-                partition.index, partition.error_code, partition.base_offset, partition.log_append_time_ms
-            )
-            if version >= 5:
-                body += _LOG_START_OFFSET.pack(partition.log_start_offset)
+            parts.append(compact_string(name) if flexible else string(name))
+        parts.append(compact_length(len(partitions)) if flexible else _COUNT.pack(len(partitions)))
+        for index, code, base_offset, append_time_ms, start_offset, message in partitions:
             if flexible:
-                body += _NO_COMPACT_RECORD_ERRORS
-                body += compact_string(partition.message)
-                body += _NO_TAGS
-            elif version >= FIRST_VERSION_WITH_MESSAGES:
-                body += _NO_RECORD_ERRORS
-                body += _NULL_STRING if partition.message is None else string(partition.message)
+                if message is None:
+                    parts.append(_FLEXIBLE.pack(index, code, base_offset, append_time_ms, start_offset, 1, 0, 0))
+                else:
+                    parts.append(_WITH_START.pack(index, code, base_offset, append_time_ms, start_offset))
+                    parts += (_NO_COMPACT_RECORD_ERRORS, compact_string(message), _NO_TAGS)
+                continue
+            if with_start:
+                parts.append(_WITH_START.pack(index, code, base_offset, append_time_ms, start_offset))
+            else:
+                parts.append(_WITHOUT_START.pack(index, code, base_offset, append_time_ms))
+            if version >= FIRST_VERSION_WITH_MESSAGES:
+                parts += (_NO_RECORD_ERRORS, _NULL_STRING if message is None else string(message))
         if flexible:
-            body += _NO_TAGS
-    body += _COUNT.pack(throttle_ms)
+            parts.append(_NO_TAGS)
+    parts.append(_COUNT.pack(throttle_ms))
     if flexible:
-        body += _NO_TAGS
+        parts.append(_NO_TAGS)
+    body = b"".join(parts)
     return _FRAME.pack(len(body) + 4, correlation_id) + body

@@ -9,8 +9,7 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from logtier.runtime.socket_stream import WOULD_BLOCK, SocketStream
 from logtier.runtime.streams import FileSlice, Listener, Network, Part, Stream, StreamHandler, UnreadableError, blamed
@@ -137,6 +136,23 @@ class _PlainStream(SocketStream):
         super().__init__(loop, connected, peer_host, handler)
         self._begin()
 
+    def write(self, parts: Sequence[Part]) -> None:
+        """As every stream; what is one piece, as most answers to produce requests, need not stand in the queue."""
+        if len(parts) == 1 and not self._pending and not self._closed:
+            only = parts[0]
+            if isinstance(only, bytes):
+                try:
+                    sent = self._socket.send(only)
+                except WOULD_BLOCK:
+                    sent = 0
+                except OSError as error:
+                    self._lose(error)
+                    return
+                if sent == len(only):
+                    return
+                parts = (memoryview(only)[sent:],)
+        super().write(parts)
+
     def _readable(self) -> None:
         try:
             size = self._socket.recv_into(self._handler.get_buffer())
@@ -178,14 +194,6 @@ class _PlainStream(SocketStream):
 
     def _send_buffers(self) -> None:
         pending = self._pending
-        if len(pending) == 1:  # the answer to a produce request
-            only: Any = pending[0]
-            sent = self._socket.send(only)
-            if sent == len(only):
-                pending.clear()
-            else:
-                pending[0] = memoryview(only)[sent:]
-            return
         buffers: list[bytes | bytearray | memoryview] = []
         flags = 0
         for part in pending:

@@ -6,6 +6,7 @@ import errno
 import os
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,6 +45,15 @@ def test_the_receive_buffer_may_be_reused_after_the_append(folder: LogFolder, ma
     buffer[:] = bytes(len(buffer))
     buffer.clear()  # raises if anything still refers to it
     assert [value for _, value in folder.read_all()] == [b"kept", b"kept"]
+
+
+def test_what_may_be_written_to_and_what_may_not_become_the_same_log(folder: LogFolder, make_batch: MakeBatch) -> None:
+    batch = make_batch(2, value=b"same")
+    for records in (memoryview(batch), memoryview(bytearray(batch))):
+        folder.log.append_as_leader(records, leader_epoch=3, now_ms=1_000_000)
+    first, second = (check_batch(each) for each in folder.log.batches())
+    assert (first.base_offset, second.base_offset) == (0, 2)
+    assert replace(second, base_offset=0) == first
 
 
 def test_several_batches_of_one_request_are_appended_in_order(folder: LogFolder, make_batch: MakeBatch) -> None:
@@ -177,6 +187,16 @@ def test_a_short_write_is_continued(folder: LogFolder, make_batch: MakeBatch, mo
     monkeypatch.setattr(os, "pwritev", lambda descriptor, buffers, position: whole(descriptor, buffers[:1], position))
     folder.append(make_batch(3, value=b"long" * 100))
     assert len(folder.read_all()) == 3
+
+
+def test_a_short_write_of_what_was_received_is_continued(
+    folder: LogFolder, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, position: whole(descriptor, data[:50], position))
+    received = bytearray(make_batch(3, value=b"long" * 100))
+    folder.log.append_as_leader(memoryview(received), leader_epoch=0, now_ms=1_000_000)
+    assert [value for _, value in folder.read_all()] == [b"long" * 100] * 3
 
 
 def test_more_buffers_than_one_call_takes_are_written(folder: LogFolder) -> None:
