@@ -72,7 +72,7 @@ class Dispatcher:
             connection.principal if sasl is None else sasl.principal,
             connection.listener,
             sasl,
-            services.metrics.apis.get(api_key) or services.metrics.api(api_key),
+            services.metrics.api(api_key),
             begun_s,
         )
         context.api_metrics.request_bytes += len(frame)

@@ -55,14 +55,10 @@ _new: Final = tuple.__new__
 
 def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[list[bytes] | None] | None:
     """Append each partition's batches; with acks=0 an error closes the connection: there is no response to tell it."""
-    manager = context.services.replica_manager
-    if manager.recompressing_topics or manager.compacted_topics:
-        compressing = compress_ahead(request, context)
-        if compressing is not None:
-            return _handle_when_compressed(request, context, compressing)
-    if request.transactional_id is None:
-        return _append(request, context, _NO_VERDICTS)
-    return _handle(request, context, _NO_VERDICTS)
+    compressing = compress_ahead(request, context)
+    if compressing is None:
+        return _handle(request, context, _NO_VERDICTS)
+    return _handle_when_compressed(request, context, compressing)
 
 
 async def _handle_when_compressed(
@@ -138,7 +134,7 @@ def _append(
                         _new(ProducedPartition, (index, _NONE, first_offset, append_time_ms, start_offset, None))
                     )
                     if traffic is None:
-                        traffic = services.metrics.topics.get(name) or services.metrics.traffic(name)
+                        traffic = services.metrics.traffic(name)
                     traffic.bytes_in += size_bytes
                     traffic.messages_in += record_count
                     if flush is not None:

@@ -4,7 +4,6 @@ A frame is an int32 length and that many bytes (Kafka protocol guide, "Common Re
 """
 
 import struct
-from typing import NoReturn
 
 from logtier.protocol.errors import ProtocolViolationError
 
@@ -43,7 +42,6 @@ class RequestFramer:
         "_limit_name",
         "_start",
         "_view",
-        "is_empty",
     )
 
     def __init__(self, frame_bytes_max: int) -> None:
@@ -55,8 +53,6 @@ class RequestFramer:
         self._start = 0
         self._end = 0
         self._is_frame_in_use = False
-        #: Whether nothing was left beside the frames handed out, when `next_frame` last looked.
-        self.is_empty = True
 
     def limit(self, frame_bytes_min: int, frame_bytes_max: int, limit_name: str) -> None:
         """Take other sizes from the next frame on; `limit_name` is the config that says so."""
@@ -98,19 +94,19 @@ class RequestFramer:
         received = self._end - start
         if received < 4:
             self._is_frame_in_use = False
-            self.is_empty = received == 0
             return None
-        length: int
-        (length,) = _LENGTH.unpack_from(self._buffer, start)
-        if not self._frame_bytes_min <= length <= self._frame_bytes_max:
-            self._refuse(length)
-        size = length + 4
+        size = self._size_at_start()
         if received < size:
-            self._is_frame_in_use = self.is_empty = False
+            self._is_frame_in_use = False
             return None
         self._start = end = start + size
         self._is_frame_in_use = True
         return self._view[start + 4 : end]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is there that was not handed out."""
+        return self._start == self._end
 
     @property
     def unfinished_bytes(self) -> int:
@@ -144,12 +140,8 @@ class RequestFramer:
         """Size of the frame at the start of the buffer, its length prefix included."""
         length: int
         (length,) = _LENGTH.unpack_from(self._buffer, self._start)
-        if not self._frame_bytes_min <= length <= self._frame_bytes_max:
-            self._refuse(length)
-        return length + 4
-
-    def _refuse(self, length: int) -> NoReturn:
-        """Say what is wrong with the length at the start of the buffer."""
+        if self._frame_bytes_min <= length <= self._frame_bytes_max:
+            return length + 4
         if length < self._frame_bytes_min:
             raise ProtocolViolationError(f"a request claims a size of {length} bytes")
         if length >> 8 & 0xFFFF00 == _TLS_HANDSHAKE:

@@ -26,7 +26,7 @@ _INT: Final = struct.Struct(">i")
 _SMALLEST_TOPIC_BYTES: Final = 3
 _SMALLEST_PARTITION_BYTES: Final = 5
 _UUID_BYTES: Final = 16
-#: A producer writes to the same topics again and again, and to make a UUID takes as long as to read its request.
+#: A producer writes to the same topics again and again; to make a UUID is work.
 _TOPIC_IDS_KEPT: Final = 1024
 #: In the first byte of a number: it is negative, hence a null string's length.
 _SIGN: Final = 0x80
@@ -74,8 +74,7 @@ def read_produce_request(frame: memoryview, position: int, version: int) -> Prod
         raise ProtocolViolationError(f"malformed produce request, version {version}: {error}") from error
 
 
-# Both loops have what is nearly always there (null, a byte of length, no tags) in them: a call for each would be half
-# of what reading a request takes.
+# Both loops have what is nearly always there (null, no tags) in them, without a call for each.
 
 
 def _read_classic(frame: memoryview, position: int) -> ProduceRequest:

@@ -232,9 +232,8 @@ class ReplicaManager:
         Raises:
             KafkaError: unknown_topic_or_partition, not_leader_or_follower, not_enough_replicas, what the log refuses.
         """
-        partition = self._partitions.get(topic_partition) or self.partition(topic_partition)
-        if partition.leader_id != self._broker_id:
-            partition.check_leader()
+        partition = self.partition(topic_partition)
+        partition.check_leader()
         log = partition.log
         if acks == -1:
             partition.check_enough_in_sync(log.config.min_insync_replicas)

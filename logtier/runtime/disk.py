@@ -173,16 +173,10 @@ class RealFile:
     def append(self, buffers: Sequence[Buffer]) -> int:
         """Write the buffers at the end; return the position of the first byte."""
         position = self.size
-        # At an explicit position: what a failed write left behind is overwritten by the next one.
-        if len(buffers) == 1:
-            total = len(buffers[0])
-            if os.pwrite(self._descriptor, buffers[0], position) != total:
-                self._append_piecemeal(buffers, position)
-            self.size = position + total
-            return position
         total = 0
         for buffer in buffers:
             total += len(buffer)
+        # At an explicit position: what a failed write left behind is overwritten by the next one.
         if len(buffers) > _BUFFERS_PER_WRITE_MAX or os.pwritev(self._descriptor, buffers, position) != total:
             self._append_piecemeal(buffers, position)
         self.size = position + total

@@ -192,8 +192,13 @@ def test_a_short_write_is_continued(folder: LogFolder, make_batch: MakeBatch, mo
 def test_a_short_write_of_what_was_received_is_continued(
     folder: LogFolder, make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, position: whole(descriptor, data[:50], position))
+    write, write_all = os.pwrite, os.pwritev
+
+    def write_some(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+        return write_all(descriptor, [memoryview(buffers[0])[:50]], position)
+
+    monkeypatch.setattr(os, "pwritev", write_some)
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, position: write(descriptor, data[:50], position))
     received = bytearray(make_batch(3, value=b"long" * 100))
     folder.log.append_as_leader(memoryview(received), leader_epoch=0, now_ms=1_000_000)
     assert [value for _, value in folder.read_all()] == [b"long" * 100] * 3
