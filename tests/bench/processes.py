@@ -46,7 +46,10 @@ class Child:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
-                start_new_session=True,
+                # Ctrl-C is for us to handle. Not in a session of its own: Linux shares the cores out by session first
+                # (`sched_autogroup_enabled`), and of two groups the scheduling class of a thread (a reader in the idle
+                # class) would count for nothing.
+                process_group=0,
             )
 
     def restart(self) -> None:
