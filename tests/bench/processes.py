@@ -46,9 +46,8 @@ class Child:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
-                # Ctrl-C is for us to handle. Not in a session of its own: Linux shares the cores out by session first
-                # (`sched_autogroup_enabled`), and of two groups the scheduling class of a thread (a reader in the idle
-                # class) would count for nothing.
+                # Ctrl-C is for us to handle, and yet no session of its own: Linux shares the cores out by session first
+                # (`sched_autogroup_enabled`), and between two of them a thread's scheduling class counts for nothing.
                 process_group=0,
             )
 
