@@ -12,6 +12,7 @@ from importlib import import_module
 from logtier.config import BrokerConfig, ConfigError, Listener
 from logtier.controller.controller import Controller
 from logtier.group.coordinator import GroupCoordinator
+from logtier.handlers import produce
 from logtier.handlers.configured_quotas import configured_quotas
 from logtier.handlers.context import Services
 from logtier.handlers.dispatcher import Dispatcher
@@ -29,6 +30,7 @@ from logtier.replication.fetch_session import FetchSessionCache
 from logtier.replication.log_dirs import LogDirs
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import Clock, SystemClock
+from logtier.runtime.cold_sender import ColdReadPace, ColdSender
 from logtier.runtime.disk import Disk, RealDisk
 from logtier.runtime.loop_lag import measure_loop_lag
 from logtier.runtime.metrics import BrokerMetrics
@@ -71,7 +73,7 @@ class Broker:
         self._clock = clock or SystemClock()
         self._prng = prng or random.Random()
         self._disk = disk or RealDisk()
-        self._network = network or SocketNetwork()
+        self._network = network
         self._parts = AsyncExitStack()
         #: The addresses that clients are told, known once it is started.
         self.advertised: tuple[Listener, ...] = ()
@@ -200,7 +202,8 @@ class Broker:
             read_ahead=read_ahead,
             quotas=configured_quotas(metadata),
         )
-        listeners = self._listen(Dispatcher(services, HANDLERS), metadata)
+        network = self._network or SocketNetwork(self._cold_sender(services.metrics, metadata))
+        listeners = self._listen(network, Dispatcher(services, HANDLERS), metadata)
         listeners.limit_hosts(services.quotas.record_connection)
         listeners.report_unreadable(replica_manager.cannot_read)
         await controller.register_broker(
@@ -225,13 +228,25 @@ class Broker:
             len(log_manager.logs),
         )
 
-    def _listen(self, dispatcher: Dispatcher, metadata: MetadataCache) -> Listeners:
+    def _cold_sender(self, metrics: BrokerMetrics, metadata: MetadataCache) -> ColdSender:
+        """Who sends old data, at the pace that the config says."""
+        produced = metrics.api(produce.API_KEY)
+        pace = ColdReadPace(
+            self._clock,
+            lambda: metadata.config.cold_read_io_max_bytes_per_second,
+            lambda: produced.request_bytes,
+        )
+        sender = ColdSender(self._clock, pace.bytes_per_s)
+        self._parts.callback(sender.close)
+        return sender
+
+    def _listen(self, network: Network, dispatcher: Dispatcher, metadata: MetadataCache) -> Listeners:
         """Open every listener."""
 
         def credential(mechanism: str, user: str) -> ScramCredential | None:
             return metadata.image.scram_credentials.get(user, {}).get(mechanism)
 
-        listeners = Listeners(self._config, self._network, self._clock, dispatcher.dispatch, credential)
+        listeners = Listeners(self._config, network, self._clock, dispatcher.dispatch, credential)
         self._parts.callback(listeners.stop)
         try:
             listeners.open()

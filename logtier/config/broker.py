@@ -401,6 +401,16 @@ class BrokerConfig(TransactionConfig):
         ConfigType.INT, 104_857_600, "Segment size of __consumer_offsets.", at_least(14)
     )
 
+    # Readers of old data
+    cold_read_io_max_bytes_per_second: int = config(
+        ConfigType.LONG,
+        300_000_000,
+        "Bytes a second of records that are not in the page cache, sent to all consumers together while producers "
+        "write; at other times, and over TLS, there is no limit.",
+        at_least(1),
+        dynamic=True,
+    )
+
     # Metrics
     prometheus_host: str = config(ConfigType.STRING, "127.0.0.1", "Address on which Prometheus' endpoint listens.")
     prometheus_port: int = config(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from logtier.config import BrokerConfig
 from logtier.controller.controller import Controller
 from logtier.group.coordinator import GroupCoordinator
+from logtier.handlers.cold_records import Reader
 from logtier.handlers.loop_time import LoopTime
 from logtier.metadata.image import MetadataCache
 from logtier.protocol import messages
@@ -62,6 +63,7 @@ class RequestContext:
     One is made for every request, so what few requests change has its first value in the class.
 
     Attributes:
+        reader: The connection that it came by; None in tests that have none.
         request_bytes: Bytes of the request, as quotas count them.
         mute: How the client's next requests are kept from being read for some milliseconds.
         throttle_ms: How long the client has to wait after this request, as its answer tells; it is muted for so long.
@@ -70,6 +72,7 @@ class RequestContext:
         answer_errors: Error codes of an answer that the handler encodes itself; None for none.
     """
 
+    reader: Reader | None = None
     request_bytes: int = 0
     mute: Callable[[int], None] | None = None
     throttle_ms: int = 0

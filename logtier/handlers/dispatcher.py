@@ -75,6 +75,7 @@ class Dispatcher:
             services.metrics.api(api_key),
             begun_s,
         )
+        context.reader = connection
         context.api_metrics.request_bytes += len(frame)
         if sasl is not None:
             try:

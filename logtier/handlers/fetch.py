@@ -1,13 +1,15 @@
 """Fetch: read record batches, waiting for them if need be.
 
 Versions 4-18, by topic id from 13; incremental fetch sessions (KIP-227) from 7. Records that are not in the page cache
-are brought there by another thread before they are sent, so that a reader of old data delays itself alone.
+are sent by another process, or brought there by another thread before they are sent, so that a reader of old data
+delays itself alone.
 """
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
+from logtier.handlers.cold_records import Warming, warm_up
 from logtier.handlers.context import RequestContext
 from logtier.metadata.image import MetadataImage
 from logtier.protocol import messages
@@ -15,7 +17,6 @@ from logtier.protocol.errors import ErrorCode
 from logtier.protocol.fetch_response import (
     FIRST_VERSION_WITH_TOPIC_IDS,
     FetchedPartition,
-    RecordSlice,
     encode_fetch_response,
 )
 from logtier.protocol.topic_partition import TopicPartition
@@ -42,8 +43,6 @@ CONSUMER = -1
 
 #: Makes the response of what was fetched.
 _Respond = Callable[[Fetched], list[Part]]
-#: Slices that are being read ahead; then those that could not be.
-_Warming: TypeAlias = asyncio.Future[list[tuple[RecordSlice, OSError]]]
 
 
 def handle(request: Any, context: RequestContext) -> list[Part] | asyncio.Future[list[Part]]:
@@ -154,7 +153,7 @@ def _fetch(
         wait_ms_max=messages.milliseconds(request.max_wait),
     )
     if isinstance(fetched, list):
-        warm = _warm(fetched, context)
+        warm = warm_up(fetched, context.services.read_ahead, context.reader)
         return respond(fetched) if warm is None else _when_warm(warm, fetched, respond, context)
     return _when_there(fetched, respond, context)
 
@@ -260,28 +259,15 @@ def _authorized(wanted: list[FetchPartition], request: Any, context: RequestCont
     return checked
 
 
-def _warm(fetched: Fetched, context: RequestContext) -> _Warming | None:
-    """Have what is not in the page cache read ahead; None where everything is there."""
-    read_ahead = context.services.read_ahead
-    if read_ahead is None:
-        return None
-    cold = [
-        records
-        for partition in fetched
-        if (records := partition.records) is not None and records.size and read_ahead.is_cold(records)
-    ]
-    return read_ahead.warm(cold) if cold else None
-
-
 def _when_warm(
-    warm: _Warming, fetched: Fetched, respond: _Respond, context: RequestContext
+    warm: Warming, fetched: Fetched, respond: _Respond, context: RequestContext
 ) -> asyncio.Future[list[Part]]:
     response: asyncio.Future[list[Part]] = warm.get_loop().create_future()
     warm.add_done_callback(lambda _: _answer(response, respond, _readable(fetched, warm, context)))
     return response
 
 
-def _readable(fetched: Fetched, warm: _Warming, context: RequestContext) -> Fetched:
+def _readable(fetched: Fetched, warm: Warming, context: RequestContext) -> Fetched:
     """What was fetched, with an error in the place of what the disk did not give."""
     failed = [] if warm.cancelled() or warm.exception() else warm.result()
     if not failed:
@@ -307,7 +293,7 @@ def _when_there(
             return
         try:
             found = done.result()
-            warm = _warm(found, context)
+            warm = warm_up(found, context.services.read_ahead, context.reader)
         except Exception as error:  # noqa: BLE001 (whoever awaits the response has to learn of it)
             response.set_exception(error)
             return

@@ -189,6 +189,8 @@ class ClientConnection:
         self.listener = security
         self.principal = ANONYMOUS
         self.sasl = None if security.sasl is None else SaslSession(security.sasl)
+        #: Fetches still to come that are taken for reads of old data without a look at the page cache.
+        self.cold_fetches = 0
         self._limits = limits
         self._server = server
         self._clock = clock
@@ -277,6 +279,10 @@ class ClientConnection:
         """End the connection."""
         if self._stream is not None:
             self._stream.close()
+
+    def sends_cold(self) -> bool:
+        """Whether cold records would be sent, at present, without the event loop waiting for the device."""
+        return self._stream is not None and self._stream.sends_cold()
 
     def mute(self, wait_ms: int) -> None:
         """Serve no request after the one that is being answered until the time is over (KIP-219)."""

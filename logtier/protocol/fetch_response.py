@@ -87,6 +87,7 @@ class FetchedPartition:
         records: What was found, None with an error or when there is nothing.
         aborted_transactions: For read_committed, the transactions among the records that were aborted: (producer id,
             first offset) and what else is known of each.
+        is_cold: Whether the records are not in the page cache, as far as is known.
     """
 
     index: int
@@ -96,6 +97,7 @@ class FetchedPartition:
     log_start_offset: int = -1
     records: RecordSlice | None = None
     aborted_transactions: Sequence[Sequence[int]] | None = None
+    is_cold: bool = False
 
     @property
     def size(self) -> int:
@@ -142,7 +144,7 @@ def encode_fetch_response(
                 head += copied
             elif records is not None and records.size:
                 parts.append(head)
-                parts.append(FileSlice(records.file.fileno(), records.position, records.size, records))
+                parts.append(FileSlice(records.file.fileno(), records.position, records.size, records, found.is_cold))
                 sent_size += len(head) + records.size
                 head = bytearray()
             if flexible:
@@ -161,7 +163,7 @@ def encode_fetch_response(
 def _copied(fetched: FetchedPartition, cannot_read: CannotRead) -> tuple[FetchedPartition, bytes]:
     """Read records that are few; a disk that does not give them makes an error of this partition alone."""
     records = fetched.records
-    if records is None or not 0 < records.size <= COPIED_RECORDS_BYTES_MAX:
+    if records is None or fetched.is_cold or not 0 < records.size <= COPIED_RECORDS_BYTES_MAX:
         return fetched, b""
     try:
         data = records.file.pread(records.size, records.position)

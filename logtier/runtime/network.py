@@ -1,16 +1,19 @@
 """Byte streams on non-blocking sockets.
 
 asyncio's transports copy what they read and cannot send a file on uvloop, so the sockets are ours: bytes are received
-straight into the handler's buffer, a response of several parts leaves in one `sendmsg`, and a file slice by `sendfile`.
+straight into the handler's buffer, a response of several parts leaves in one `sendmsg`, and a file slice by `sendfile`,
+which another process calls where the slice is cold.
 """
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 
+from logtier.runtime.cold_sender import PART_BYTES, Sender
 from logtier.runtime.socket_stream import WOULD_BLOCK, SocketStream
 from logtier.runtime.streams import FileSlice, Listener, Network, Part, Stream, StreamHandler, UnreadableError, blamed
 from logtier.runtime.tls_stream import RECEIVED_BYTES, TlsError, TlsStream
@@ -38,7 +41,14 @@ ACCEPT_PAUSE_S = 0.1
 
 
 class SocketNetwork:
-    """TCP on the running event loop."""
+    """TCP on the running event loop.
+
+    Args:
+        cold_sender: Sends cold file slices; without one the loop does, and waits for the device.
+    """
+
+    def __init__(self, cold_sender: Sender | None = None) -> None:
+        self._cold_sender = cold_sender
 
     def listen(
         self,
@@ -63,7 +73,7 @@ class SocketNetwork:
         except OSError:
             listening.close()
             raise
-        return _SocketListener(listening, make_handler, buffer_bytes, tls)
+        return _SocketListener(listening, make_handler, buffer_bytes, tls, self._cold_sender)
 
 
 class _SocketListener:
@@ -73,12 +83,14 @@ class _SocketListener:
         make_handler: Callable[[], StreamHandler],
         buffer_bytes: tuple[int, int],
         tls: Callable[[], ssl.SSLContext] | None,
+        cold_sender: Sender | None,
     ) -> None:
         self.host, self.port = listening.getsockname()[:2]
         self._socket = listening
         self._make_handler = make_handler
         self._buffer_bytes = buffer_bytes
         self._tls = tls
+        self._cold_sender = cold_sender
         self._tls_received = bytearray(RECEIVED_BYTES if tls is not None else 0)
         self._loop = asyncio.get_running_loop()
         self._resuming: asyncio.TimerHandle | None = None
@@ -115,7 +127,7 @@ class _SocketListener:
             # An IPv4 client of a listener on every IPv6 address is known by its IPv4 address, as everywhere else.
             host = str(address[0]).removeprefix("::ffff:")
             if self._tls is None:
-                _PlainStream(self._loop, accepted, host, self._make_handler())
+                _PlainStream(self._loop, accepted, host, self._make_handler(), self._cold_sender)
             else:
                 TlsStream(self._loop, accepted, host, self._make_handler(), self._tls(), self._tls_received)
 
@@ -131,10 +143,27 @@ class _PlainStream(SocketStream):
     """Bytes as they are."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, connected: socket.socket, peer_host: str, handler: StreamHandler
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connected: socket.socket,
+        peer_host: str,
+        handler: StreamHandler,
+        cold_sender: Sender | None,
     ) -> None:
         super().__init__(loop, connected, peer_host, handler)
+        self._cold_sender = cold_sender
+        #: Bytes of the first part that the cold sender has now; nobody else may send anything meanwhile.
+        self._handed_bytes = 0
         self._begin()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether parts given to `write` are not all sent yet."""
+        return self._writer_armed or self._handed_bytes > 0
+
+    def sends_cold(self) -> bool:
+        """Whether a cold file slice would be sent, at present, without the event loop waiting for the device."""
+        return self._cold_sender is not None and self._cold_sender.is_ready()
 
     def write(self, parts: Sequence[Part]) -> None:
         """As every stream; what is one piece, as most answers to produce requests, need not stand in the queue."""
@@ -174,6 +203,8 @@ class _PlainStream(SocketStream):
             while pending and budget > 0:
                 first = pending[0]
                 if isinstance(first, FileSlice):
+                    if first.is_cold and self._hand_over(first):
+                        return
                     sent = os.sendfile(self._fileno, first.fileno, first.position, min(first.size, budget))
                     if sent == 0:
                         raise OSError("the file is shorter than the slice that was to be sent")
@@ -181,7 +212,7 @@ class _PlainStream(SocketStream):
                     if sent == first.size:
                         pending.popleft()
                     else:
-                        pending[0] = FileSlice(first.fileno, first.position + sent, first.size - sent, first.owner)
+                        pending[0] = first.after(sent)
                         break  # the peer takes no more now, or the budget is spent
                 else:
                     self._send_buffers()
@@ -191,6 +222,41 @@ class _PlainStream(SocketStream):
             self._lose(blamed(pending[0], error) if isinstance(pending[0], FileSlice) else error)
             return
         self._arm_writer(bool(pending))
+
+    def _hand_over(self, first: FileSlice) -> bool:
+        """Have a part of a cold slice sent by the process that is there for it, if it takes the part."""
+        size = min(first.size, PART_BYTES)
+        sender = self._cold_sender
+        if sender is None or not sender.send(self._fileno, first.fileno, first.position, size, self._handed_over):
+            return False
+        self._handed_bytes = size
+        self._arm_writer(False)
+        return True
+
+    def _handed_over(self, sent: int, error: OSError | None) -> None:
+        handed, self._handed_bytes = self._handed_bytes, 0
+        if self._closed:
+            return
+        first = self._pending[0]
+        assert isinstance(first, FileSlice)
+        if error is not None:
+            self._lose(blamed(first, error))
+            return
+        if sent == first.size:
+            self._pending.popleft()
+        else:
+            self._pending[0] = first.after(sent)
+        if sent < handed:
+            self._arm_writer(True)
+        else:
+            self._writable()
+
+    def _lose(self, error: OSError | None) -> None:
+        if self._handed_bytes and not self._closed:
+            # The process has a descriptor of the socket, too: to close ours would not end the connection.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+        super()._lose(error)
 
     def _send_buffers(self) -> None:
         pending = self._pending

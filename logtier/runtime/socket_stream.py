@@ -17,7 +17,8 @@ class SocketStream(ABC):
     """A connected socket with a queue of parts that the peer did not take yet.
 
     Invariant: the loop watches for room in the socket just while something given to `write` is left to send, so `_send`
-    is called by whoever comes first: `write` when nothing was left, else the loop.
+    is called by whoever comes first: `write` when nothing was left, else the loop. (A stream that has another process
+    send something is told by that instead.)
     """
 
     def __init__(
@@ -43,6 +44,10 @@ class SocketStream(ABC):
         """Whether parts given to `write` are not all sent yet."""
         return self._writer_armed
 
+    def sends_cold(self) -> bool:
+        """Whether a cold file slice would be sent, at present, without the event loop waiting for the device."""
+        return False
+
     def pause_reading(self) -> None:
         """Take no more bytes from the peer for now."""
         if self._reading:
@@ -60,7 +65,7 @@ class SocketStream(ABC):
         if self._closed:
             return
         self._pending.extend(parts)
-        if not self._writer_armed:
+        if not self.is_writing:
             self._send()
 
     def close(self) -> None:
@@ -77,7 +82,7 @@ class SocketStream(ABC):
 
     def _writable(self) -> None:
         self._send()
-        if not self._writer_armed and not self._closed:
+        if not self.is_writing and not self._closed:
             self._handler.writing_done()
 
     def _arm_writer(self, wanted: bool) -> None:

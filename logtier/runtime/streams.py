@@ -13,12 +13,18 @@ class FileSlice:
 
     Attributes:
         owner: Keeps the file open until the slice is sent.
+        is_cold: Whether it is not in the page cache, as far as is known.
     """
 
     fileno: int
     position: int
     size: int
     owner: object
+    is_cold: bool = False
+
+    def after(self, sent: int) -> "FileSlice":
+        """What is left when so many bytes are sent."""
+        return FileSlice(self.fileno, self.position + sent, self.size - sent, self.owner, self.is_cold)
 
 
 Part = bytes | bytearray | memoryview | FileSlice
@@ -68,6 +74,9 @@ class Stream(Protocol):
     @property
     def is_writing(self) -> bool:
         """Whether parts given to `write` are not all sent yet."""
+
+    def sends_cold(self) -> bool:
+        """Whether a cold file slice would be sent, at present, without the event loop waiting for the device."""
 
     def write(self, parts: Sequence[Part]) -> None:
         """Send the parts in order, now or as soon as the peer takes them."""

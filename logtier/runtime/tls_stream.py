@@ -196,7 +196,7 @@ class TlsStream(SocketStream):
                 taken, size = len(piece), first.size
                 gathered.append(piece)
                 if taken < size:
-                    pending[0] = FileSlice(first.fileno, first.position + taken, size - taken, first.owner)
+                    pending[0] = first.after(taken)
             else:
                 taken, size = min(len(first), room), len(first)
                 gathered.append(memoryview(first)[:taken])

@@ -173,9 +173,12 @@ def resident_mib(pid: int) -> float:
 
 
 def bytes_read(pid: int) -> int:
-    """Bytes that devices have read for a process so far; what was in the page cache is not among them."""
-    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("read_bytes")).split()[1])
+    """Bytes that devices have read for a process and its living children; nothing that was in the page cache."""
+    total = 0
+    for one in (pid, *children(pid)):
+        lines = Path(f"/proc/{one}/io").read_text().splitlines()
+        total += int(next(line for line in lines if line.startswith("read_bytes")).split()[1])
+    return total
 
 
 def _stat(pid: int) -> list[bytes] | None:
