@@ -231,9 +231,10 @@ class Broker:
     def _cold_sender(self, metrics: BrokerMetrics, metadata: MetadataCache) -> ColdSender:
         """Who sends old data, at the pace that the config says."""
         produced = metrics.api(produce.API_KEY)
+        cores = len(os.sched_getaffinity(0))
         pace = ColdReadPace(
             self._clock,
-            lambda: metadata.config.cold_read_io_max_bytes_per_second,
+            lambda: cores * metadata.config.cold_read_max_bytes_per_second_per_core,
             lambda: produced.request_bytes,
         )
         sender = ColdSender(self._clock, pace.bytes_per_s)

@@ -402,11 +402,11 @@ class BrokerConfig(TransactionConfig):
     )
 
     # Readers of old data
-    cold_read_io_max_bytes_per_second: int = config(
+    cold_read_max_bytes_per_second_per_core: int = config(
         ConfigType.LONG,
-        300_000_000,
+        100_000_000,
         "Bytes a second of records that are not in the page cache, sent to all consumers together while producers "
-        "write; at other times, and over TLS, there is no limit.",
+        "write, for each core that the broker may use; at other times, and over TLS, there is no limit.",
         at_least(1),
         dynamic=True,
     )

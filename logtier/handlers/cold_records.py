@@ -7,8 +7,8 @@ from typing import Final, Protocol, TypeAlias
 from logtier.protocol.fetch_response import FetchedPartition, RecordSlice
 from logtier.runtime.read_ahead import ReadAhead
 
-#: So many fetches after a cold one are taken for cold ones, too.
-COLD_FETCHES: Final = 250
+#: So many fetches after a cold one are taken for cold ones, too, before it is looked whether that still holds.
+COLD_FETCHES: Final = 50
 #: But only as to slices from here on: a reader that has caught up gets small ones.
 COLD_BYTES_MIN: Final = 256 << 10
 
@@ -32,8 +32,8 @@ class Reader(Protocol):
 def warm_up(fetched: Sequence[FetchedPartition], read_ahead: ReadAhead | None, reader: Reader | None) -> Warming | None:
     """Have what is cold read ahead; None where nothing is, or where it is marked as cold and sent without waiting.
 
-    Who reads old data is known for it for some fetches: to look costs as much as to send, and finds what was read ahead
-    for this reader, which tells nothing of what follows.
+    Who reads old data is known for it as long as what comes far behind is cold, too. What comes next tells nothing: the
+    kernel reads ahead for whoever reads a file from its beginning to its end, and to look costs as much as to send.
 
     Args:
         read_ahead: Looks and reads; without it everything counts as being there.
@@ -53,14 +53,18 @@ def warm_up(fetched: Sequence[FetchedPartition], read_ahead: ReadAhead | None, r
         ):
             cold.append(records)
             marked.append(partition)
-    if reader is not None and is_known:
+    if reader is None:
+        return read_ahead.warm(cold) if cold else None
+    if is_known:
         reader.cold_fetches -= 1
+        if not reader.cold_fetches and any(map(read_ahead.is_cold_far_ahead, cold)):
+            reader.cold_fetches = COLD_FETCHES
+    elif cold:
+        reader.cold_fetches = COLD_FETCHES
     if not cold:
         return None
-    if reader is None or not (is_known or reader.sends_cold()):
+    if not is_known and not reader.sends_cold():
         return read_ahead.warm(cold)
-    if not is_known:
-        reader.cold_fetches = COLD_FETCHES
     for partition in marked:
         partition.is_cold = True
     return None

@@ -18,6 +18,8 @@ TAIL_BYTES: Final = 1 << 20
 PROBE_BYTES: Final = 128 << 10
 #: Beyond a slice the thread goes on for so long: there the next slice's beginning is looked for.
 BEYOND_BYTES: Final = 128 << 10
+#: No kernel reads so far ahead for somebody who reads a file from its beginning to its end.
+FAR_BYTES: Final = 32 << 20
 #: Devices gain from a few reads at a time, and lose from many.
 THREADS_MAX: Final = 4
 
@@ -88,6 +90,21 @@ class ReadAhead:
             return True
         except OSError as error:
             self._can_probe = error.errno != errno.EOPNOTSUPP
+            return True
+        return False
+
+    def is_cold_far_ahead(self, records: Slice) -> bool:
+        """Whether what whoever reads this slice will read later is not in the page cache; False at a file's end."""
+        file = records.file
+        position = records.position + records.size + FAR_BYTES
+        if position >= file.size:
+            return False
+        if not self._can_probe:
+            return True
+        assert _NO_WAIT is not None
+        try:
+            os.preadv(file.fileno(), (self._byte,), position, _NO_WAIT)
+        except OSError:
             return True
         return False
 

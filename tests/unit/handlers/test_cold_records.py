@@ -24,12 +24,16 @@ class Cache(ReadAhead):
     def __init__(self, cold_from: int) -> None:
         super().__init__()
         self.cold_from = cold_from
+        self.is_far_cold = False
         self.looked = 0
         self.warmed: list[Slice] = []
 
     def is_cold(self, records: Slice) -> bool:
         self.looked += 1
         return records.size >= self.cold_from
+
+    def is_cold_far_ahead(self, records: Slice) -> bool:
+        return self.is_far_cold
 
     def warm(self, slices: list[SliceT]) -> asyncio.Future[list[tuple[SliceT, OSError]]]:  # type: ignore[override]
         self.warmed.extend(slices)
@@ -81,27 +85,44 @@ def test_cold_records_are_marked_whatever_their_size() -> None:
 def test_they_are_read_ahead_where_nobody_else_sends_them() -> None:
     async def scenario() -> None:
         for connection in (None, Connection(is_ready=False)):
-            found, cache = fetched(9, 10), Cache(cold_from=10)
-            assert warm_up(found, cache, connection) is not None
-            assert cache.warmed == [found[1].records]
-            assert marks(found) == [False, False]
-            assert connection is None or connection.cold_fetches == 0
+            for _ in range(3):
+                found, cache = fetched(9, 10), Cache(cold_from=10)
+                assert warm_up(found, cache, connection) is not None
+                assert cache.warmed == [found[1].records]
+                assert marks(found) == [False, False]
 
     asyncio.run(scenario())
 
 
-def test_who_reads_old_data_is_known_for_some_fetches() -> None:
+def test_who_reads_old_data_is_known_while_what_comes_far_behind_is_cold() -> None:
     connection = Connection()
     assert warm_up(fetched(COLD_BYTES_MIN), Cache(cold_from=0), connection) is None
-    warm = Cache(cold_from=1 << 40)
-    for _ in range(COLD_FETCHES):
+    read_ahead = Cache(cold_from=1 << 40)
+    read_ahead.is_far_cold = True
+    for number in range(3 * COLD_FETCHES):
+        if number == 2 * COLD_FETCHES:
+            read_ahead.is_far_cold = False
         found = fetched(COLD_BYTES_MIN, COLD_BYTES_MIN - 1)
-        assert warm_up(found, warm, connection) is None
+        assert warm_up(found, read_ahead, connection) is None
         assert marks(found) == [True, False]
-    assert warm.looked == COLD_FETCHES, "at the small ones only"
+    assert read_ahead.looked == 3 * COLD_FETCHES, "at the small ones only"
     found = fetched(COLD_BYTES_MIN)
-    assert warm_up(found, warm, connection) is None
+    assert warm_up(found, read_ahead, connection) is None
     assert marks(found) == [False], "it has caught up: what it reads is looked at again"
+
+
+def test_it_is_known_as_soon_as_somebody_else_sends() -> None:
+    async def scenario() -> None:
+        connection = Connection(is_ready=False)
+        found, cache = fetched(COLD_BYTES_MIN), Cache(cold_from=0)
+        assert warm_up(found, cache, connection) is not None
+        connection.is_ready = True
+        found, cache = fetched(COLD_BYTES_MIN), Cache(cold_from=1 << 40)
+        assert warm_up(found, cache, connection) is None
+        assert cache.looked == 0
+        assert marks(found) == [True]
+
+    asyncio.run(scenario())
 
 
 def test_a_known_reader_is_looked_at_while_nobody_else_sends() -> None:
@@ -113,7 +134,6 @@ def test_a_known_reader_is_looked_at_while_nobody_else_sends() -> None:
         assert warm_up(found, cache, connection) is not None
         assert cache.looked == 1
         assert marks(found) == [False]
-        assert connection.cold_fetches == COLD_FETCHES
 
     asyncio.run(scenario())
 

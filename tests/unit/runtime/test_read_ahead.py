@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from logtier.runtime.disk import File, RealDisk
-from logtier.runtime.read_ahead import PROBE_BYTES, TAIL_BYTES, ReadAhead
+from logtier.runtime.read_ahead import FAR_BYTES, PROBE_BYTES, TAIL_BYTES, ReadAhead
 
 MIB = 1 << 20
 
@@ -73,6 +73,20 @@ def test_a_file_system_that_cannot_tell_counts_as_cold(file: File, monkeypatch: 
     assert ahead.is_cold(Slice(file, 0, MIB))
     assert ahead.is_cold(Slice(file, 0, MIB))
     assert not ahead.is_cold(Slice(file, 3 * MIB, MIB)), "but not what was just written"
+
+
+def test_what_comes_far_behind_is_looked_at_by_itself(tmp_path: Path) -> None:
+    file = RealDisk().open(str(tmp_path / "segment.log"), create=True)
+    file.append([bytes(FAR_BYTES + 2 * MIB)])
+    file.fsync()
+    ahead = ReadAhead()
+    evict(file)
+    if not ahead.is_cold_far_ahead(Slice(file, 0, MIB)):
+        pytest.skip("this file system does not give up its pages")
+    assert not ahead.is_cold_far_ahead(Slice(file, 0, 2 * MIB)), "there is nothing"
+    file.pread(MIB, FAR_BYTES + MIB)
+    assert not ahead.is_cold_far_ahead(Slice(file, 0, MIB))
+    assert ahead.is_cold(Slice(file, 0, MIB))
 
 
 def test_what_cannot_be_read_ahead_is_left_to_whoever_sends_it(file: File) -> None:
