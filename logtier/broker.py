@@ -231,7 +231,7 @@ class Broker:
     def _cold_sender(self, metrics: BrokerMetrics, metadata: MetadataCache) -> ColdSender:
         """Who sends old data, at the pace that the config says."""
         produced = metrics.api(produce.API_KEY)
-        cores = len(os.sched_getaffinity(0))
+        cores = os.cpu_count() or 1
         pace = ColdReadPace(
             self._clock,
             lambda: cores * metadata.config.cold_read_max_bytes_per_second_per_core,

@@ -406,7 +406,7 @@ class BrokerConfig(TransactionConfig):
         ConfigType.LONG,
         100_000_000,
         "Bytes a second of records that are not in the page cache, sent to all consumers together while producers "
-        "write, for each core that the broker may use; at other times, and over TLS, there is no limit.",
+        "write, for each core of the machine; at other times, and over TLS, there is no limit.",
         at_least(1),
         dynamic=True,
     )
