@@ -1,7 +1,8 @@
 """Unix domain sockets between the JVM of a local Spark session and its Python workers.
 
 Over TCP, a worker that knows what to do waits some 36 ms for the beginning of its rows, about as long as a delayed
-acknowledgement takes: half of a small micro-batch's task (docs/benchmarks.md). Over a Unix domain socket it does not.
+acknowledgement takes: half of a small micro-batch's task (docs/benchmarks_spark.md). Over a Unix domain socket it does
+not.
 
 Spark asks whoever connects to such a socket for no secret, so they are in a folder that only this user may enter.
 """

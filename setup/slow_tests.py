@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,16 +25,23 @@ from typing import IO
 PYTEST = [sys.executable, "-m", "pytest", "-m", "slow", "--durations=20"]
 SPARK = Path("tests", "spark")
 #: Tests start Spark often and give it little to do. With the quick compiler alone a start and its first query take 17 s
-#: of processor time, else 28, in which the JVM compiles what it hardly runs again. A value of the user's own wins.
-QUICK_JVM = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
+#: of processor time, else 28, in which the JVM compiles what it hardly runs again.
+QUICK_JVM = "-XX:TieredStopAtLevel=1"
 #: Without HYPOTHESIS_FEW, by which `make check` tries few examples; the marker is Hypothesis' own. The last -m counts.
 PROPERTIES = ["-m", "hypothesis and not slow", "tests"]
 
 
 class Runs:
-    """Runs of pytest. They hear of Ctrl-C from here alone, once: a second one would cut short what they stop."""
+    """Runs of pytest. They hear of Ctrl-C from here alone, once: a second one would cut short what they stop.
 
-    def __init__(self) -> None:
+    Args:
+        place: The folder of their temporary files: processes that tests kill leave theirs behind.
+    """
+
+    def __init__(self, place: str) -> None:
+        # A value of the user's own wins for Java; its temporary files do not follow TMPDIR.
+        java = {"SPARK_SUBMIT_OPTS": f"{QUICK_JVM} -Djava.io.tmpdir={place}"}
+        self._environment = java | os.environ | {"TMPDIR": place}
         self._untold: set[subprocess.Popen[bytes]] = set()
         self._is_interrupted = False
 
@@ -41,9 +49,8 @@ class Runs:
         """One run; its exit code."""
         if self._is_interrupted:
             return 1
-        environment = QUICK_JVM | os.environ
         process = subprocess.Popen(
-            [*PYTEST, *arguments], stdout=said, stderr=said, start_new_session=True, env=environment
+            [*PYTEST, *arguments], stdout=said, stderr=said, start_new_session=True, env=self._environment
         )
         self._untold.add(process)
         if self._is_interrupted:  # meanwhile
@@ -65,7 +72,9 @@ class Runs:
 
 def main() -> int:
     """Run them; the exit code."""
-    runs = Runs()
+    # Short, because some of it becomes paths of sockets.
+    place = tempfile.mkdtemp(prefix="hw-")
+    runs = Runs(place)
     signal.signal(signal.SIGINT, runs.interrupt)
     signal.signal(signal.SIGTERM, runs.interrupt)
     with tempfile.TemporaryFile() as said, ThreadPoolExecutor(1) as beside:
@@ -73,7 +82,11 @@ def main() -> int:
         codes = [runs.run(PROPERTIES), runs.run([f"--ignore={SPARK}"]), *of_spark.result()]
         said.seek(0)
         sys.stdout.buffer.write(said.read())
-    return int(any(codes))
+    if any(codes):
+        print(f"temporary files of the tests are kept in {place}", file=sys.stderr)
+        return 1
+    shutil.rmtree(place, ignore_errors=True)
+    return 0
 
 
 def spark_groups() -> list[list[str]]:

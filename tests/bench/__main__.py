@@ -1,4 +1,4 @@
-"""`make bench`: the tables of docs/benchmarks.md on this machine; the raw figures as JSON under build/bench/."""
+"""`make bench`: the tables of docs/benchmarks.md and its second half, on this machine; raw figures in build/bench/."""
 
 from __future__ import annotations
 
