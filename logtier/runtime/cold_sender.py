@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 #: Asked of the process at once for one client, so that a part's time tells whether the process gets any.
 PART_BYTES: Final = 1 << 20
-#: Parts that the process has at one time; who comes beyond is not sent to by it.
+#: While the process has so many parts, no more readers are left to it; those that are already queue up there.
 PARTS_MAX: Final = 16
 #: A process that takes longer for a part, and all that were before it, gets too little time.
 PART_MS_MAX: Final = 250
@@ -44,11 +44,12 @@ class Sender(Protocol):
     """Who sends parts of files to sockets beside the event loop."""
 
     def is_ready(self) -> bool:
-        """Whether `send` would take a part now. To ask is what starts it."""
+        """Whether one more reader is to be left to it. To ask is what starts it."""
 
     def send(self, client: int, file: int, position: int, size: int, done: Sent) -> bool:
         """Send a part of a file to a non-blocking socket; False if it is not taken, and `done` is never called then.
 
+        What it is left with when it is ready no more is still sent by it: nobody else has read it ahead.
         Fewer bytes than asked for, and no error: the client takes no more for now.
 
         Args:
@@ -91,8 +92,8 @@ class ColdSender:
     """A process of `cold_sender_worker`'s, started when it is first wanted; to be used on one event loop.
 
     Invariant: whatever happens to it costs speed only, and at its end the connections that it was sending to, as nobody
-    knows what they got. Others do its work until it is there, when it gets too little time (a machine without any to
-    spare must not starve those who read old data), and for a while after its end.
+    knows what they got. Others do its work until it is there, while it has enough of it, when it gets too little time
+    (a machine without any to spare must not starve those who read old data), and for a while after its end.
 
     Args:
         bytes_per_s: How much of all parts together is sent in a second, 0 for no limit; asked at each part.
@@ -116,7 +117,7 @@ class ColdSender:
         return None if self._process is None else self._process.pid
 
     def is_ready(self) -> bool:
-        """Whether `send` would take a part now. To ask is what starts the process."""
+        """Whether one more reader is to be left to it. To ask is what starts the process."""
         now_ms = self._clock.monotonic_ms()
         for oldest in self._parts.values():
             self._rest_if_late(oldest, now_ms)
@@ -129,14 +130,13 @@ class ColdSender:
 
     def send(self, client: int, file: int, position: int, size: int, done: Sent) -> bool:
         """As `Sender.send`."""
-        if not self.is_ready():
+        if self._channel is None or not self._is_there:
             return False
-        assert self._channel is not None
         number = next(self._numbers)
         rate = self._bytes_per_s()
         try:
             socket.send_fds(self._channel, [REQUEST.pack(number, position, size, rate)], [client, file])
-        except OSError:  # it has enough, or is gone, which is seen where its answers are read
+        except OSError:  # the socket holds hundreds of parts already, or it is gone, as its answers will tell
             return False
         due_ms = self._clock.monotonic_ms() + PART_MS_MAX
         if rate:

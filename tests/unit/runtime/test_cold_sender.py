@@ -16,6 +16,7 @@ from logtier.runtime.clock import SystemClock
 from logtier.runtime.cold_sender import (
     PART_BYTES,
     PART_MS_MAX,
+    PARTS_MAX,
     PRODUCING_MS,
     REST_MS,
     RESTART_MS,
@@ -24,7 +25,7 @@ from logtier.runtime.cold_sender import (
 )
 from logtier.runtime.cold_sender_worker import Pace
 
-PATIENCE_S = 30
+PATIENCE_S = 120  # on a busy machine the process gets little time
 
 
 class FakeClock:
@@ -71,6 +72,40 @@ def test_a_process_that_gets_too_little_time_is_left_alone_for_a_while(
             clock.ms += REST_MS - 1
             assert not sender.is_ready()
             clock.ms += 1
+            assert sender.is_ready()
+        finally:
+            sender.close()
+            ours.close()
+            theirs.close()
+
+    asyncio.run(scenario())
+
+
+def test_it_takes_what_it_is_left_with_until_its_socket_is_full(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    async def scenario() -> None:
+        sender = ColdSender(clock)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        told: list[int] = []
+        try:
+            await until_ready(sender)
+            assert sender.process_id is not None
+            os.kill(sender.process_id, signal.SIGSTOP)
+            with (tmp_path / "file").open("wb+") as file:
+                file.truncate(10)
+                taken = 0
+                while sender.send(ours.fileno(), file.fileno(), 0, 1, lambda sent, _: told.append(sent)):
+                    taken += 1
+                    assert sender.is_ready() == (taken < PARTS_MAX)
+                    assert taken < 100_000
+            assert taken > PARTS_MAX
+            os.kill(sender.process_id, signal.SIGCONT)
+            async with asyncio.timeout(PATIENCE_S):
+                while len(told) < taken:  # noqa: ASYNC110 (as above)
+                    await asyncio.sleep(0.002)
+            assert sum(told) == len(theirs.recv(taken + 1))
             assert sender.is_ready()
         finally:
             sender.close()
