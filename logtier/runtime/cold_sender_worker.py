@@ -103,7 +103,8 @@ def _serve(channel: socket.socket, pace: Pace) -> None:
 
 def main() -> None:
     """Serve until the other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it goes to all that a terminal runs; the broker decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may go to all processes of a terminal or a service
+        signal.signal(number, signal.SIG_IGN)  # the broker decides when it ends
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except PermissionError:  # some sandboxes forbid it

@@ -286,6 +286,19 @@ def test_the_process_ends_with_its_owner_and_is_not_there_before_it_is_wanted(fi
     run(main())
 
 
+def test_signals_that_go_to_all_processes_do_not_end_it(file: int, data: bytes) -> None:
+    async def main() -> None:
+        async with started() as sender:
+            assert sender.process_id is not None
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(sender.process_id, number)
+            with Running(sender, [cold(file, 0, len(data))]) as running:
+                assert await running.received(len(data)) == data
+            assert sender.process_id is not None
+
+    run(main())
+
+
 def test_the_process_ends_when_its_owner_is_killed() -> None:
     script = (
         "import asyncio\n"
