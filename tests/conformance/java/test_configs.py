@@ -25,6 +25,7 @@ ADDED = {
     "allow.everyone.if.no.acl.found": "Kafka reads it in its authorizer",
     "super.users": "Kafka reads it in its authorizer",
     "connection.handshake.timeout.ms": "Kafka has no limit",
+    "cold.read.max.bytes.per.second.per.core": "Kafka has no limit",
     "group.consumer.regex.refresh.interval.ms": "internal in Kafka",
     "prometheus.host": "our metrics",
     "prometheus.port": "our metrics",
