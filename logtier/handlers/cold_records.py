@@ -42,29 +42,26 @@ def warm_up(fetched: Sequence[FetchedPartition], read_ahead: ReadAhead | None, r
     if read_ahead is None:
         return None
     is_known = reader is not None and reader.cold_fetches > 0 and reader.sends_cold()
-    cold: list[RecordSlice] = []
-    marked: list[FetchedPartition] = []
-    for partition in fetched:
-        records = partition.records
-        if (
-            records is not None
-            and records.size
-            and ((is_known and records.size >= COLD_BYTES_MIN) or read_ahead.is_cold(records))
-        ):
-            cold.append(records)
-            marked.append(partition)
+    cold = [
+        (partition, records)
+        for partition in fetched
+        if (records := partition.records) is not None
+        and records.size
+        and ((is_known and records.size >= COLD_BYTES_MIN) or read_ahead.is_cold(records))
+    ]
+    slices = [records for _, records in cold]
     if reader is None:
-        return read_ahead.warm(cold) if cold else None
+        return read_ahead.warm(slices) if cold else None
     if is_known:
         reader.cold_fetches -= 1
-        if not reader.cold_fetches and any(map(read_ahead.is_cold_far_ahead, cold)):
+        if not reader.cold_fetches and any(map(read_ahead.is_cold_far_ahead, slices)):
             reader.cold_fetches = COLD_FETCHES
     elif cold:
         reader.cold_fetches = COLD_FETCHES
     if not cold:
         return None
     if not is_known and not reader.sends_cold():
-        return read_ahead.warm(cold)
-    for partition in marked:
+        return read_ahead.warm(slices)
+    for partition, _ in cold:
         partition.is_cold = True
     return None
