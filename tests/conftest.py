@@ -172,8 +172,9 @@ def start_broker() -> Iterator[StartBroker]:
 @pytest.fixture(scope="session")
 def headwater_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """The broker that all tests share; it must come through all of them and stop cleanly."""
-    # Without Kafka's wait of three seconds for more members of a new group.
-    properties = {"group.initial.rebalance.delay.ms": "0"}
+    # Without Kafka's wait of three seconds for more members of a new group. Records of the tests are years old, and
+    # pipelines write such records to topics that they make: no check of retention comes between writing and reading.
+    properties = {"group.initial.rebalance.delay.ms": "0", "log.retention.check.interval.ms": "86400000"}
     broker = BrokerProcess(tmp_path_factory.mktemp("broker") / "data", 0, properties)
     try:
         broker.await_ready()
@@ -200,12 +201,13 @@ def admin(bootstrap_servers: str) -> AdminClient:
 
 @pytest.fixture
 def new_topic(admin: AdminClient) -> Iterator[TopicFactory]:
-    """A factory for topics of this test alone."""
+    """A factory for topics of this test alone; they keep records of any age, however long the tests take."""
     names: list[str] = []
 
     def create(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         name = f"test-{uuid.uuid4().hex[:12]}"
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        configs = {"retention.ms": "-1", **(config or {})}
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=configs)
         admin.create_topics([topic], request_timeout=30)[name].result(30)
         names.append(name)
         return name

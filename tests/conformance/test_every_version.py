@@ -49,7 +49,7 @@ VERSIONS = [
 def topic_id(bootstrap_servers: str) -> Iterator[uuid.UUID]:
     """The id of a topic that the requests name."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(30)
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config={"retention.ms": "-1"})])[TOPIC].result(30)
     [described] = admin.describe_topics(TopicCollection([TOPIC])).values()
     yield uuid.UUID(bytes=_uuid_bytes(described.result().topic_id))
     admin.delete_topics([TOPIC])[TOPIC].result(30)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 START_MS = 1_700_000_000_000
-# Records of that time are older than every default retention.
-KEPT = {"retention.ms": "-1"}
 
 
 def without_times(records: list[Record]) -> list[tuple[object, ...]]:
@@ -32,7 +30,7 @@ def test_records_of_every_shape_survive_every_codec(
     record_kinds: Mapping[str, Record],
     compression: str,
 ) -> None:
-    topic = new_topic(config=KEPT)
+    topic = new_topic()
     records = [*record_kinds.values()] * 20
     client.produce(topic, records, compression=compression)
     assert without_times(client.consume(topic, len(records))) == without_times(records)
@@ -42,7 +40,7 @@ def test_records_of_every_shape_survive_every_codec(
 def test_nothing_but_nulls_is_a_record_too(
     second_client: ConfluentClient, new_topic: TopicFactory, record: type[Record]
 ) -> None:
-    topic = new_topic(config=KEPT)
+    topic = new_topic()
     records = [record(None, None), record(b"key", None, (("null", None),))]
     second_client.produce(topic, records)
     assert without_times(second_client.consume(topic, 2)) == without_times(records)
@@ -50,7 +48,7 @@ def test_nothing_but_nulls_is_a_record_too(
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_every_acks_setting_delivers(client: Client, new_topic: TopicFactory, record: type[Record], acks: str) -> None:
-    topic = new_topic(config=KEPT)
+    topic = new_topic()
     records = [record(b"key", b"%d" % i) for i in range(500)]
     client.produce(topic, records, acks=acks)
     assert without_times(client.consume(topic, len(records))) == without_times(records)
@@ -59,7 +57,7 @@ def test_every_acks_setting_delivers(client: Client, new_topic: TopicFactory, re
 def test_an_idempotent_producer_delivers_each_record_once_and_in_order(
     client: Client, new_topic: TopicFactory, record: type[Record]
 ) -> None:
-    topic = new_topic(config=KEPT)
+    topic = new_topic()
     records = [record(b"%d" % (i % 7), b"%d" % i) for i in range(20_000)]
     client.produce(topic, records, idempotence=True)
     client.produce(topic, records, idempotence=True, compression="lz4")
@@ -69,7 +67,7 @@ def test_an_idempotent_producer_delivers_each_record_once_and_in_order(
 def test_timestamps_come_back_and_find_their_offsets(
     client: Client, new_topic: TopicFactory, record: type[Record]
 ) -> None:
-    topic = new_topic(config=KEPT)
+    topic = new_topic()
     # Several requests, so that the answer lies in different batches.
     for start in range(0, 300, 100):
         client.produce(topic, [record(None, b"%d" % i, (), START_MS + i * 1000) for i in range(start, start + 100)])

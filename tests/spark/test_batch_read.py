@@ -24,8 +24,6 @@ pytestmark = pytest.mark.slow
 
 NewTopic = Callable[..., str]
 BASE_MS = 1_600_000_000_000
-# Records of that time are older than every default retention.
-KEPT = {"retention.ms": "-1"}
 
 
 def numbered(count: int, partitions: int, **extra: Any) -> list[dict[str, Any]]:
@@ -55,7 +53,7 @@ def failing(frame_of: Callable[[], Any]) -> str:
 def test_every_codec_is_read_with_all_columns(
     codec: str, new_topic: NewTopic, produce: Produce, read_topic: ReadTopic
 ) -> None:
-    topic = new_topic(2, KEPT)
+    topic = new_topic(2)
     produce(topic, numbered(1000, 2), **{"compression.type": codec})
     frame = read_topic(topic)
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema.fields] == [
@@ -77,7 +75,7 @@ def test_every_codec_is_read_with_all_columns(
 
 
 def test_headers_come_when_asked_for(new_topic: NewTopic, produce: Produce, read_topic: ReadTopic) -> None:
-    topic = new_topic(config=KEPT)
+    topic = new_topic()
     produce(topic, [{"value": b"1", "headers": [("a", b"x"), ("b", None)]}, {"value": b"2"}])
     rows = read_topic(topic, includeHeaders="true").orderBy("offset").collect()
     assert [(header.key, header.value and bytes(header.value)) for header in rows[0].headers] == [
@@ -88,20 +86,20 @@ def test_headers_come_when_asked_for(new_topic: NewTopic, produce: Produce, read
 
 
 def test_null_and_empty_keys_and_values_differ(new_topic: NewTopic, produce: Produce, read_topic: ReadTopic) -> None:
-    topic = new_topic(config=KEPT)
+    topic = new_topic()
     produce(topic, [{"value": None, "key": b""}, {"value": b""}, {"value": b"v", "key": b"k"}])
     rows = read_topic(topic).orderBy("offset").collect()
     assert [(row.key, row.value) for row in rows] == [(b"", None), (None, b""), (b"k", b"v")]
 
 
 def test_an_empty_topic_is_an_empty_frame(new_topic: NewTopic, read_topic: ReadTopic) -> None:
-    assert read_topic(new_topic(3, KEPT)).count() == 0
+    assert read_topic(new_topic(3)).count() == 0
 
 
 def test_offsets_timestamps_assign_and_pattern_choose_what_is_read(
     new_topic: NewTopic, produce: Produce, read_topic: ReadTopic, spark: SparkSession, bootstrap_servers: str
 ) -> None:
-    topic = new_topic(2, KEPT)
+    topic = new_topic(2)
     produce(topic, numbered(20, 2))
 
     def offsets(**options: Any) -> list[tuple[int, int]]:
@@ -132,7 +130,7 @@ def test_filters_in_a_view_narrow_what_is_fetched(
     counting_proxy: Callable[[str], CountingProxy],
 ) -> None:
     """Counted in bytes at a proxy before the broker: the rows alone would not show who filtered."""
-    topic = new_topic(4, KEPT)
+    topic = new_topic(4)
     produce(topic, [{**record, "value": b"x" * 1000} for record in numbered(4000, 4)], **{"batch.size": 20_000})
     proxy = counting_proxy(topic)
     spark.sql(
@@ -165,7 +163,7 @@ def test_rows_without_what_a_filter_asks_for_do_not_leave_the_task(
     new_topic: NewTopic, produce: Produce, spark: SparkSession, bootstrap_servers: str
 ) -> None:
     """Seen in the reader's rows, as the plan counts them: the filter above it would hide who left them out."""
-    topic = new_topic(1, KEPT)
+    topic = new_topic(1)
     records: list[dict[str, Any]] = [{"key": b"k", "value": b"v"} for _ in range(97)]
     records += [{"key": None, "value": b"v", "headers": [("a", b"1")]}, {"key": b"k", "value": None}]
     records += [{"key": b"k", "value": b"v", "headers": [("b", None), ("a", b"2")]}]
@@ -197,7 +195,7 @@ def test_rows_without_what_a_filter_asks_for_do_not_leave_the_task(
 def test_the_planned_ranges_follow_the_filters(new_topic: NewTopic, produce: Produce, bootstrap_servers: str) -> None:
     from pyspark.sql.datasource import EqualTo, GreaterThan, LessThanOrEqual
 
-    topic = new_topic(2, KEPT)
+    topic = new_topic(2)
     produce(topic, numbered(100, 2))
     options = ReadOptions.parse({"kafka.bootstrap.servers": bootstrap_servers, "subscribe": topic})
     reader = PushdownBatchReader(options)
@@ -209,7 +207,7 @@ def test_the_planned_ranges_follow_the_filters(new_topic: NewTopic, produce: Pro
 def test_without_pushdown_the_source_works_where_filters_are_switched_off(
     new_topic: NewTopic, produce: Produce, read_topic: ReadTopic, spark: SparkSession
 ) -> None:
-    topic = new_topic(config=KEPT)
+    topic = new_topic()
     produce(topic, numbered(10, 1))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
@@ -233,7 +231,7 @@ def test_without_pushdown_the_source_works_where_filters_are_switched_off(
 def test_a_bad_option_is_one_clear_line(
     options: dict[str, Any], message: str, new_topic: NewTopic, read_topic: ReadTopic, produce: Produce
 ) -> None:
-    topic = new_topic(2, KEPT)
+    topic = new_topic(2)
     produce(topic, [{"value": b"v", "partition": i % 2, "timestamp": 1000 * (i // 2 + 1)} for i in range(6)])
     given = {name: str(value).replace("TOPIC", topic) for name, value in options.items()}
     assert message in failing(lambda: read_topic(**{"topic": topic, **given}).count())
@@ -255,7 +253,7 @@ def test_no_broker_is_one_clear_line(read_topic: ReadTopic) -> None:
 def test_a_corrupt_batch_fails_the_query_with_its_place(
     new_topic: NewTopic, produce: Produce, read_topic: ReadTopic, counting_proxy: Callable[[str], CountingProxy]
 ) -> None:
-    topic = new_topic(config=KEPT)
+    topic = new_topic()
     produce(topic, [{"value": b"the-record-to-be-damaged"}])
     proxy = counting_proxy(topic)
     proxy.damage = (b"the-record-to-be-damaged", b"the-record-to-be-d?maged")
