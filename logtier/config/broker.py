@@ -404,7 +404,7 @@ class BrokerConfig(TransactionConfig):
     # Readers of old data
     cold_read_max_bytes_per_second_per_core: int = config(
         ConfigType.LONG,
-        100_000_000,
+        200_000_000,
         "Bytes a second of records that are not in the page cache, sent to all consumers together while producers "
         "write, for each core of the machine; at other times, and over TLS, there is no limit.",
         at_least(1),

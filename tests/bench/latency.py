@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -24,11 +23,12 @@ WARM_UP_S = 3
 COLD_LOAD = Load(messages=10_000_000)
 COLD_TOPIC = "cold"
 OTHER_BROKER = "beside a cold reader of the other broker"
-COLD_STATES: dict[str, Load | None] = {
+# How fast the reader reads, bytes a second; 0: as fast as it goes; None: there is none.
+COLD_STATES: dict[str, float | None] = {
     "quiet": None,
-    "beside a cold reader of 25 MB/s": dataclasses.replace(COLD_LOAD, read_per_s=125_000),
-    "beside a cold reader at full speed": COLD_LOAD,
-    OTHER_BROKER: COLD_LOAD,
+    "beside a cold reader of 25 MB/s": 25e6,
+    "beside a cold reader at full speed": 0,
+    OTHER_BROKER: 0,
 }
 STATE_LETTERS = re.compile(r"[^a-z0-9]+")
 
@@ -62,13 +62,13 @@ def measure_beside_cold_reads(folder: Path, seconds: float, rounds: int) -> tupl
             drivers.client("produce", broker.bootstrap, COLD_TOPIC, COLD_LOAD)
         os.sync()
         for round_number in range(rounds):
-            for state, load in COLD_STATES.items():
+            for state, bytes_per_s in COLD_STATES.items():
                 for broker in brokers.in_turn(pair, round_number):
                     (other,) = (one for one in pair if one is not broker)
                     read_from = other if state == OTHER_BROKER else broker
                     with contextlib.ExitStack() as stack:
-                        if load is not None:
-                            stack.enter_context(cold_reader(read_from, load))
+                        if bytes_per_s is not None:
+                            stack.enter_context(cold_reader(read_from, bytes_per_s))
                         before, start = bytes_read(read_from.child.pid), time.monotonic()
                         row = one_run(broker, f"{STATE_LETTERS.sub('-', state)}-{round_number}", "1", seconds)
                         rate = (bytes_read(read_from.child.pid) - before) / (time.monotonic() - start)
@@ -81,21 +81,24 @@ def measure_beside_cold_reads(folder: Path, seconds: float, rounds: int) -> tupl
 
 
 @contextlib.contextmanager
-def cold_reader(broker: Broker, load: Load) -> Iterator[None]:
-    """Another consumer reads the older topic again and again, each time from the disk."""
-    stop = threading.Event()
-    command = drivers.client_command("consume", broker.bootstrap, COLD_TOPIC, load)
+def cold_reader(broker: Broker, bytes_per_s: float) -> Iterator[None]:
+    """Another consumer reads the older topic again and again, each time from the disk.
+
+    RuntimeError if it fails: what was measured then was not beside a reader.
+    """
+    stop, failed = threading.Event(), threading.Event()
+    command = [*drivers.PYTHON, "tests.bench.cold_reader", broker.bootstrap, COLD_TOPIC, str(bytes_per_s)]
 
     def loop() -> None:
         while not stop.is_set():
             evict(broker.folder)
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as reader:
-                # On few cores a reader at full speed delays the client that takes the time, whatever the broker does.
-                os.sched_setscheduler(reader.pid, os.SCHED_IDLE, os.sched_param(0))
                 while reader.poll() is None and not stop.wait(0.05):
                     pass
                 if reader.poll() is None:
                     reader.terminate()
+                elif reader.returncode:
+                    failed.set()
 
     thread = threading.Thread(target=loop)
     thread.start()
@@ -104,6 +107,8 @@ def cold_reader(broker: Broker, load: Load) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+    if failed.is_set():
+        raise RuntimeError(f"the reader of older messages failed: {command}")
 
 
 def evict(folder: Path) -> None:

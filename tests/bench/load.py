@@ -17,7 +17,6 @@ class Load:
         batch_bytes: `batch.size` of the producer.
         codec: none, gzip, snappy, lz4 or zstd.
         acks: 1 or all.
-        read_per_s: Messages a second at which librdkafka consumes; 0: as fast as it goes.
     """
 
     messages: int = 3_000_000
@@ -26,7 +25,6 @@ class Load:
     batch_bytes: int = 65_536
     codec: str = "none"
     acks: str = "1"
-    read_per_s: int = 0
 
     def __str__(self) -> str:
         return (

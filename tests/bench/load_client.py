@@ -100,31 +100,24 @@ def stored_messages(bootstrap: str, topic: str) -> int:
 
 def consume(bootstrap: str, topic: str, load: Load) -> dict[str, float]:
     """Reads so many messages from the start; seconds from the assignment to the last."""
-    # A reader at a given rate must not fetch far ahead of it.
-    paced = {"queued.max.messages.kbytes": 1024} if load.read_per_s else {}
-    at_once = max(1, load.read_per_s // 100) if load.read_per_s else 10_000
-    consumer, partitions = assignable_consumer(bootstrap, topic, paced)
+    consumer, partitions = assignable_consumer(bootstrap, topic)
     start = time.perf_counter()
     consumer.assign(partitions)
     count = 0
     while count < load.messages:
-        some = consumer.consume(min(at_once, load.messages - count), WAIT_S)
+        some = consumer.consume(min(10_000, load.messages - count), WAIT_S)
         if not some:
             raise SystemExit(f"no message for {WAIT_S} s after {count}")
         for message in some:
             if message.error():
                 raise SystemExit(str(message.error()))
         count += len(some)
-        if load.read_per_s:
-            time.sleep(max(0.0, start + count / load.read_per_s - time.perf_counter()))
     seconds = time.perf_counter() - start
     consumer.close()
     return {"seconds": seconds}
 
 
-def assignable_consumer(
-    bootstrap: str, topic: str, options: dict[str, int] | None = None
-) -> tuple[Consumer, list[TopicPartition]]:
+def assignable_consumer(bootstrap: str, topic: str) -> tuple[Consumer, list[TopicPartition]]:
     """A connected consumer and the partitions to assign."""
     # With its default, librdkafka stops fetching for a second whenever its local queue is full: a fast broker would be
     # measured waiting for the client.
@@ -134,7 +127,6 @@ def assignable_consumer(
             "group.id": f"{topic}-load",
             "enable.auto.commit": False,
             "fetch.queue.backoff.ms": 2,
-            **(options or {}),
         }
     )
     found = consumer.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
