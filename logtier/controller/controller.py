@@ -94,11 +94,14 @@ class Controller:
     async def start(self) -> None:
         """Become controller on a started store, and publish the image of what it holds.
 
-        The cluster gets its id at its first start. StoreUnavailableError when another broker is controller.
+        The cluster gets its id at its first start. Its only broker was away: it leads every partition anew, and that
+        epoch is the controller's, which grows by every start. A consumer whose position a power loss has cut off the
+        log learns by it that other records stand there now (KIP-320). StoreUnavailableError when another broker is
+        controller.
         """
         await self._create_parents()
         await self._elect()
-        self._cache.publish(await self._load_image())
+        self._cache.publish((await self._load_image()).with_leaders_elected(self._epoch - 1))
 
     async def stop(self) -> None:
         """Finish the command under way and give the office up; the store stays open."""

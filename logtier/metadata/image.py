@@ -123,6 +123,20 @@ class MetadataImage:
         """
         return _ImageBuilder(self).apply(changes)
 
+    def with_leaders_elected(self, leader_epoch: int) -> "MetadataImage":
+        """The image after each partition's leader has been elected again."""
+        topics = {
+            name: replace(
+                topic,
+                partitions=tuple(
+                    replace(partition, leader_epoch=leader_epoch, partition_epoch=leader_epoch)
+                    for partition in topic.partitions
+                ),
+            )
+            for name, topic in self.topics.items()
+        }
+        return replace(self, topics=topics)
+
 
 class _ImageBuilder:
     """Copies of an image's mappings, made once for any number of changes."""

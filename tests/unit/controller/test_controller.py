@@ -43,6 +43,7 @@ def run(directory: Path, *steps: Step, seed: int = 1, clean: bool = True) -> Non
 
 def test_topics_and_configs_survive_a_restart(tmp_path: Path) -> None:
     kept: dict[str, object] = {}
+    epochs: list[int] = []
 
     async def create(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
         await controller.create_topics([NewTopic("t", 3, configs={"retention.ms": "5"}), NewTopic("gone")])
@@ -51,18 +52,23 @@ def test_topics_and_configs_survive_a_restart(tmp_path: Path) -> None:
         change = ConfigChange(2, "t", [ConfigOperation("segment.bytes", 0, "100")])
         await controller.alter_configs([change])
         kept["topic"] = cache.image.topics["t"]
+        epochs.append(cache.image.topics["t"].partitions[0].leader_epoch)
         kept["cluster"] = cache.image.cluster_id
 
     async def check(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
         assert list(cache.image.topics) == ["t"]
         topic = cache.image.topics["t"]
-        assert topic == kept["topic"]
+        epochs.append(topic.partitions[0].leader_epoch)
+        assert {partition.leader_epoch for partition in topic.partitions} == set(epochs[-1:])
+        assert cache.image.with_leaders_elected(0).topics["t"] == kept["topic"]
         assert len(topic.partitions) == 5
         assert topic.configs == {"retention.ms": "5", "segment.bytes": "100"}
         assert cache.image.cluster_id == kept["cluster"]
         assert cache.image.controller_id == 1
 
     run(tmp_path, create, check, check, clean=False)
+    # Each start is an election (KIP-320).
+    assert epochs == [0, 1, 2]
 
 
 def test_a_command_returns_when_subscribers_know(tmp_path: Path) -> None:
