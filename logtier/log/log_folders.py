@@ -9,6 +9,7 @@ from logtier.protocol.topic_partition import TopicPartition
 
 FILE_NAME_BYTES_MAX: Final = 255
 _DELETED_SUFFIX: Final = "-delete"
+_STRAY_SUFFIX: Final = "-stray"
 _FUTURE_SUFFIX: Final = "-future"
 _LOG: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})")
 _FUTURE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\.[0-9a-f]{32}-future")
@@ -48,7 +49,20 @@ def parse_folder(name: str) -> LogFolder | None:
 
 def deleted_folder_name(topic_partition: TopicPartition, prng: random.Random) -> str:
     """Name the folder of a deleted log; the topic's name is cut where the whole would be too long."""
-    suffix = f".{_unique(prng)}{_DELETED_SUFFIX}"
+    return _aside(topic_partition, prng, _DELETED_SUFFIX)
+
+
+def stray_folder_name(topic_partition: TopicPartition, prng: random.Random) -> str:
+    """Name the folder of a log that belongs to no topic: nobody opens it and nobody removes it (KIP-858).
+
+    >>> parse_folder(stray_folder_name(TopicPartition("flights", 3), random.Random(1))) is None
+    True
+    """
+    return _aside(topic_partition, prng, _STRAY_SUFFIX)
+
+
+def _aside(topic_partition: TopicPartition, prng: random.Random, kind: str) -> str:
+    suffix = f".{_unique(prng)}{kind}"
     return f"{str(topic_partition)[: FILE_NAME_BYTES_MAX - len(suffix)]}{suffix}"
 
 

@@ -18,7 +18,7 @@ from logtier.log.folder_work import FolderWork, NewLog, Place, make_log
 from logtier.log.known_directories import read_known_directories, write_known_directories
 from logtier.log.log import Log
 from logtier.log.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
-from logtier.log.log_folders import deleted_folder_name, future_folder_name, parse_folder
+from logtier.log.log_folders import deleted_folder_name, future_folder_name, parse_folder, stray_folder_name
 from logtier.log.partition_metadata import NO_TOPIC_ID, read_partition_metadata, write_partition_metadata
 from logtier.log.recovery import open_log
 from logtier.log.replica_folders import Copy, FutureFolder, choose_copy, remove_marker, sort_futures
@@ -275,13 +275,28 @@ class LogManager:
         """
         renames = []
         for topic_partition in topic_partitions:
-            log = self.logs.pop(topic_partition, None)
+            log = self.logs.get(topic_partition)
             if log is not None:
-                directory = self._directory_of.pop(topic_partition)
-                directory.log_count -= 1
-                log.abandon()
-                renames.append((directory, log.directory, self._path_of_deleted(log)))
+                renames.append((self._forget(log), log.directory, self._path_of_deleted(log)))
         self._folder_work.rename(renames)
+
+    def set_aside(self, topic_partition: TopicPartition) -> str:
+        """Take a log away and keep its files, under a name that no broker opens; return the folder's path then.
+
+        The log is gone on return; its folder is renamed beside the event loop.
+        """
+        log = self.logs[topic_partition]
+        directory = self._forget(log)
+        path = f"{directory.path}/{stray_folder_name(topic_partition, self.prng)}"
+        self._folder_work.rename([(directory, log.directory, path)])
+        return path
+
+    def _forget(self, log: Log) -> LogDirectory:
+        del self.logs[log.topic_partition]
+        directory = self._directory_of.pop(log.topic_partition)
+        directory.log_count -= 1
+        log.abandon()
+        return directory
 
     def directory_of(self, topic_partition: TopicPartition) -> LogDirectory:
         """The folder that holds a log; KeyError if there is none."""

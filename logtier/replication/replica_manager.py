@@ -74,7 +74,11 @@ class ReplicaManager:
         self.log_dirs = LogDirs(log_manager, self, clock)
 
     def start(self, image: MetadataImage) -> None:
-        """Take over the logs on disk that the image knows; the others are left-overs of deleted topics."""
+        """Take over the logs on disk that the image knows.
+
+        The others are set aside, with their files: what a deletion left half done, or, where the metadata were restored
+        from an older copy, topics that were made since (as Kafka does with stray logs).
+        """
         known = {topic.name: topic for topic in image.topics.values()}
         for topic_partition, log in list(self._log_manager.logs.items()):
             topic = known.get(topic_partition.topic)
@@ -84,8 +88,11 @@ class ReplicaManager:
                 or topic_partition.partition >= len(topic.partitions)
                 or self._broker_id not in topic.partitions[topic_partition.partition].replicas
             ):
-                logger.warning("log %s belongs to no topic of the metadata: it is removed", topic_partition)
-                self._log_manager.delete(topic_partition)
+                logger.warning(
+                    "log %s belongs to no topic of the metadata: it is kept as %s; remove it if nobody misses it",
+                    topic_partition,
+                    self._log_manager.set_aside(topic_partition),
+                )
         if not all(directory.is_online for directory in self._log_manager.directories):
             # Whatever is not found may be in a folder that is offline: an empty log would take its place.
             self._offline = {key for key in _replicas_of(self._broker_id, image) if key not in self._log_manager.logs}

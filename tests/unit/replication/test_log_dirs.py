@@ -339,3 +339,25 @@ def test_a_move_that_fails_takes_the_folder_offline_that_failed(start: Start, fo
         assert online == ([True, False] if fault == "source" else [False, True])
 
     asyncio.run(scenario())
+
+
+def test_a_log_that_the_metadata_do_not_know_is_set_aside_and_kept(
+    start: Start, folders: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Metadata that were restored from an older copy know no topic that was made since: its records must not go."""
+    node = start(only=folders[:1])
+    node.create(partitions=2)
+    older = node.image
+    node.create("orders", SECOND, 1)
+    assert node.append(0, "orders") == 0
+    node.image = older
+    again = start(node, only=folders[:1])
+    known = {TopicPartition("flights", 0), TopicPartition("flights", 1)}
+    assert set(again.logs.logs) == known
+    assert [record.message for record in caplog.records if "belongs to no topic" in record.message]
+    again.logs.maintain(SystemClock().now_ms() + 10**12)
+    again.logs.close()
+    third = start(again, only=folders[:1])
+    assert set(third.logs.logs) == known
+    [kept] = Path(folders[0]).glob("orders-0.*-stray")
+    assert (kept / "00000000000000000000.log").read_bytes()
