@@ -83,6 +83,7 @@ class Durability:
         "_log",
         "_next",
         "_post",
+        "_refused_offset",
         "_running",
         "_synced_base",
         "_syncing_directories",
@@ -112,6 +113,8 @@ class Durability:
         self.flushed_offset = flushed_offset
         #: Everything below was asked to be brought there.
         self.requested_offset = flushed_offset
+        # Below this somebody asked in vain: a sync could not begin. Asked again, it is not to be taken for done.
+        self._refused_offset = flushed_offset
         # The indexes of every segment that ends at or before this are on the device: a segment's first offset.
         self._synced_base = flushed_offset
         self._running: Completion | None = None
@@ -177,7 +180,8 @@ class Durability:
 
     def round_of(self, offset: int) -> FlushRound | None:
         """The sync that a repeated append waits for, if the first one still waits for it."""
-        return self.request() if self.flushed_offset <= offset < self.requested_offset else None
+        promised_offset = max(self.requested_offset, self._refused_offset)
+        return self.request() if self.flushed_offset <= offset < promised_offset else None
 
     def request_if_due(self, now_ms: int, flush_ms: int) -> None:
         """Begin to flush if `flush_ms` have passed since there was last nothing to flush."""
@@ -217,6 +221,7 @@ class Durability:
         active_base_offset = self._log.segments[-1].base_offset
         self.flushed_offset = min(self.flushed_offset, offset)
         self.requested_offset = min(self.requested_offset, offset)
+        self._refused_offset = min(self._refused_offset, offset)
         self._target = min(self._target, offset)
         self._current_end = min(self._current_end, offset)
         self._synced_base = min(self._synced_base, active_base_offset)
@@ -307,6 +312,7 @@ class Durability:
             self._running = None
             self._directories += self._syncing_directories
             self._syncing_directories = []
+            self._refused_offset = max(self._refused_offset, self.requested_offset)
             self.requested_offset = self.flushed_offset
             logger.error("log folder %s: a sync could not begin: %s", self._health.path, error.strerror)
             refusal = KafkaError(ErrorCode.kafka_storage_error, f"log folder {self._health.path}: {error.strerror}")

@@ -398,9 +398,14 @@ class Log(LogReader):
         return new
 
     def maybe_roll(self, now_ms: int) -> bool:
-        """Roll the active segment if it is older than segment.ms though nothing is appended; tell whether it rolled."""
+        """Roll the active segment if it is older than segment.ms though nothing is appended; tell whether it rolled.
+
+        Both by its first record's time and by the clock since it was begun.
+        """
         segment = self._active
-        if segment.size and self._is_time_to_roll(segment, segment.first_timestamp_ms, now_ms, now_ms):
+        # A segment of old records is no old segment: a replay would else begin one at every look.
+        is_old = now_ms - segment.created_ms > self._roll_ms - self._roll_jitter_ms
+        if segment.size and is_old and self._is_time_to_roll(segment, segment.first_timestamp_ms, now_ms, now_ms):
             self.roll(now_ms)
             return True
         return False

@@ -14,6 +14,7 @@ import pytest
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.records.batch import CONTROL, TIMESTAMP_TYPE_LOG_APPEND, check_batch, decode_records
 from logtier.runtime.disk import Buffer, RealFile
+from tests.unit.log.conftest import NOW_MS
 
 if TYPE_CHECKING:
     from tests.unit.log.conftest import LogFolder, MakeBatch
@@ -228,9 +229,23 @@ def test_a_segment_is_rolled_when_its_first_batch_is_too_old(folder: LogFolder, 
     for timestamp_ms in (1_000, 1_100, 1_101, 1_150):
         folder.append(make_batch(1, timestamp_ms=timestamp_ms))
     assert [int(name[:20]) for name in folder.names(".log")] == [0, 2]
-    assert not folder.log.maybe_roll(1_201)
-    assert folder.log.maybe_roll(1_202)
-    assert not folder.log.maybe_roll(9_999)  # empty now
+
+
+def test_a_segment_that_nothing_is_appended_to_is_rolled_all_the_same(folder: LogFolder, make_batch: MakeBatch) -> None:
+    folder.configure(segment_ms=100)
+    folder.append(make_batch(1, timestamp_ms=NOW_MS + 5))
+    assert not folder.log.maybe_roll(NOW_MS + 105)
+    assert folder.log.maybe_roll(NOW_MS + 106)
+    assert not folder.log.maybe_roll(NOW_MS + 999)  # empty now
+
+
+def test_a_replay_of_old_records_begins_no_segment_at_every_look(folder: LogFolder, make_batch: MakeBatch) -> None:
+    folder.configure(segment_ms=100)
+    folder.append(make_batch(1, timestamp_ms=1_000))
+    assert not folder.log.maybe_roll(NOW_MS + 100)
+    folder.append(make_batch(1, timestamp_ms=1_050))
+    assert folder.log.segment_count == 1
+    assert folder.log.maybe_roll(NOW_MS + 101)
 
 
 def test_a_segment_is_rolled_when_its_index_is_full(folder: LogFolder, make_batch: MakeBatch) -> None:

@@ -298,3 +298,19 @@ def test_a_sync_that_could_not_begin_fails_no_folder_and_is_tried_again(world: W
     world.disk.end()
     assert world.answers == [ErrorCode.kafka_storage_error, None]
     assert world.log.durability.flushed_offset == 2
+
+
+def test_a_repeated_append_waits_for_the_sync_that_could_not_begin(world: World, make_batch: MakeBatch) -> None:
+    """The producer was told of the error and sends again: what is in the log already is not on the device yet."""
+    world.produce(make_batch(1))
+    world.disk.end(OSError(24, "Too many open files"))
+    durability = world.log.durability
+    answers: list[KafkaError | None] = []
+    again = durability.round_of(0)
+    assert again is not None
+    again.add_done_callback(answers.append)
+    assert not answers
+    world.disk.end()
+    assert answers == [None]
+    assert durability.flushed_offset == 1
+    assert durability.round_of(0) is None
