@@ -28,6 +28,7 @@ from logtier.group.consumer_member import (
 from logtier.group.consumer_records import EpochValue, RecordKind, RegexValue, TargetEpochValue, TargetValue
 from logtier.group.consumer_state import ConsumerGroupState, ConsumerState, metadata_hash
 from logtier.group.consumer_step import ConsumerGroupLimits, Deadline, Heartbeat, HeartbeatResult, Step
+from logtier.group.events import UNKNOWN_MEMBER_ID
 from logtier.group.explanation import Explanation
 from logtier.group.migration import successor
 from logtier.group.reconciliation import reconcile
@@ -179,9 +180,9 @@ class ConsumerGroup:
     def check_offset_commit(
         self,
         member_id: str,
-        group_instance_id: str | None,  # noqa: ARG002 (of a classic group's members)
+        group_instance_id: str | None,
         generation_id: int,
-        now_ms: int,  # noqa: ARG002
+        now_ms: int,  # noqa: ARG002 (of a classic group's members)
         *,
         api_version: int = _COMMIT_WITH_EPOCH_FROM,
         is_transactional: bool = False,
@@ -194,6 +195,8 @@ class ConsumerGroup:
         """
         if generation_id < 0 and not self.state.members:
             return  # a consumer without group management, or an administrator
+        if is_transactional and generation_id < 0 and member_id == UNKNOWN_MEMBER_ID and group_instance_id is None:
+            return  # a producer that was told nothing of the group (before KIP-447); the transaction fences it
         member = self._existing(member_id)
         if not is_transactional and member.classic is None and api_version < _COMMIT_WITH_EPOCH_FROM:
             raise KafkaError(

@@ -255,6 +255,31 @@ def test_a_group_has_its_own_configs(make_world: MakeWorld) -> None:
     in_world(scenario, make_world)
 
 
+def test_a_producer_that_was_told_nothing_of_the_group_commits_in_its_transaction(make_world: MakeWorld) -> None:
+    """Before KIP-447 producers named the group alone; a transaction's fencing is enough (KAFKA-18060)."""
+
+    async def commit(world: Any, **member: Any) -> None:
+        named = {"member_id": "", "group_instance_id": None, "generation_id": -1, **member}
+        await world.groups.transactional.commit(
+            "g",
+            producer_id=77,
+            producer_epoch=0,
+            commits={T0: CommittedOffset(7, commit_timestamp_ms=world.clock.ms)},
+            verification=None,
+            **named,
+        )
+
+    async def scenario(world: Any) -> None:
+        await join(world, "a")
+        await commit(world)
+        await commit(world, member_id="a", generation_id=1)
+        assert await error_of(commit(world, member_id="stranger")) is ErrorCode.unknown_member_id
+        assert await error_of(commit(world, group_instance_id="i")) is ErrorCode.unknown_member_id
+        assert await error_of(commit(world, generation_id=1)) is ErrorCode.unknown_member_id
+
+    in_world(scenario, make_world)
+
+
 def test_commits_and_fetches_are_of_the_members_epoch(make_world: MakeWorld) -> None:
     async def commit(world: Any, member_id: str, epoch: int, api_version: int = 9) -> None:
         await world.groups.commit_offsets(
