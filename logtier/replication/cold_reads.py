@@ -4,6 +4,7 @@ What it reads is in the page cache afterwards, and the indexes it loads the log 
 follows on the event loop, finds everything in memory.
 """
 
+import asyncio
 import contextlib
 import struct
 from collections.abc import Callable, Sequence
@@ -49,12 +50,18 @@ async def look_up(log: Log, find: Callable[[LogReader, bool], Result], read_ahea
         return find(log, False)
     view = LogView(log, log.log_start_offset)
     try:
-        return await read_ahead.run(partial(find, view, True))
+        found = await read_ahead.run(partial(find, view, True))
+    except asyncio.CancelledError:
+        # Nobody waits any more, but the thread goes on: what it is building is not whole yet, and goes with the view.
+        raise
     except FileNotFoundError:
         # Retention or compaction took a segment away meanwhile.
-        return find(log, True)
-    finally:
+        found = find(log, True)
+    except BaseException:
         view.hand_back()
+        raise
+    view.hand_back()
+    return found
 
 
 def _read_all(reads: Sequence[ColdRead], views: Sequence[LogView]) -> None:

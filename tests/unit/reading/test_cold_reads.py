@@ -285,6 +285,32 @@ def test_a_segment_that_goes_while_it_is_read_is_no_failure(node: Node, ahead: R
     asyncio.run(scenario())
 
 
+def test_a_look_up_whose_client_goes_away_hands_nothing_back(
+    node: Node, ahead: ReadAhead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread goes on: an index that it is still building would be taken for a whole one."""
+    handed_back: list[LogView] = []
+    monkeypatch.setattr(LogView, "hand_back", handed_back.append)
+    begun, go = threading.Event(), threading.Event()
+
+    def find(_: Any, may_wait: bool) -> None:
+        if not may_wait:
+            raise BlockingIOError
+        begun.set()
+        assert go.wait(30)
+
+    async def scenario() -> None:
+        looking = asyncio.create_task(look_up(node.reopen(ahead), find, ahead))
+        assert await asyncio.to_thread(begun.wait, 30)
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        assert looking.cancelled()
+        go.set()
+
+    asyncio.run(scenario())
+    assert handed_back == []
+
+
 def test_a_disk_that_fails_under_a_look_up_takes_the_folder_offline(tmp_path: Path, ahead: ReadAhead) -> None:
     node = Node(tmp_path)
     node.reopen(ahead)
