@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 #: Logs are looked after at least this often, for deletions whose delay is over.
 MAINTENANCE_INTERVAL_MS_MAX = 30_000
+#: And no more often than this, whatever the configs say: it is the event loop that does it.
+MAINTENANCE_INTERVAL_MS_MIN = 10
 #: Folder of the embedded metadata store in the first of `log.dirs`; it does not read as a partition's.
 METADATA_DIRECTORY = "__cluster_metadata"
 
@@ -277,7 +279,7 @@ class Broker:
 
     async def _maintain(self, log_manager: LogManager, replica_manager: ReplicaManager) -> None:
         """Look after the logs between requests; a failure is logged and the next round comes all the same."""
-        interval_s = min(self._config.log_retention_check_interval_ms, MAINTENANCE_INTERVAL_MS_MAX) / 1000
+        interval_s = _maintenance_interval_ms(self._config) / 1000
         while True:
             await asyncio.sleep(interval_s)
             try:
@@ -287,6 +289,17 @@ class Broker:
                 logger.error("log maintenance failed: %s", error)
             except Exception:
                 logger.exception("log maintenance failed")
+
+
+def _maintenance_interval_ms(config: BrokerConfig) -> int:
+    """How often logs are looked after: as often as anything that is done then is to be done.
+
+    >>> properties = {"log.dirs": "d", "log.flush.scheduler.interval.ms": 250}
+    >>> _maintenance_interval_ms(BrokerConfig.from_properties(properties))
+    250
+    """
+    wanted_ms = min(config.log_retention_check_interval_ms, config.log_flush_scheduler_interval_ms)
+    return min(max(wanted_ms, MAINTENANCE_INTERVAL_MS_MIN), MAINTENANCE_INTERVAL_MS_MAX)
 
 
 def _limit_moves(log_dirs: LogDirs, metadata: MetadataCache) -> None:

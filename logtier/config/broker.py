@@ -406,8 +406,9 @@ class BrokerConfig(TransactionConfig):
         ConfigType.LONG,
         200_000_000,
         "Bytes a second of records that are not in the page cache, sent to all consumers together while producers "
-        "write, for each core of the machine; at other times, and over TLS, there is no limit.",
-        at_least(1),
+        "write, for each core of the machine; at other times, over TLS, and to more than 16 connections at once there "
+        "is no limit.",
+        at_least(1 << 20),
         dynamic=True,
     )
 
