@@ -25,6 +25,11 @@ class RequestMemory:
         """What is admitted and not yet released."""
         return self._used_bytes
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether requests wait for others to be received."""
+        return bool(self._waiting)
+
     def admit(self, size: int, when_admitted: Callable[[], None]) -> bool:
         """Admit a request now, or call back when its turn has come; those who wait are served in their order."""
         if not self._waiting and self._fits(size):

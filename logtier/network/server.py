@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 #: A connection that was silent for so long gives its large buffer back.
 REST_MS = 10_000
+#: How long a request may be on its way while others wait for its memory: Kafka's `request.timeout.ms`, after which its
+#: client has given it up.
+SLOW_REQUEST_MS = 30_000
 
 #: How long a client whose authentication failed has to read why.
 REFUSED_CLOSE_S = 0.1
@@ -161,6 +164,15 @@ class Server:
                 connection.close()
             elif connection.is_idle_since(now_ms - REST_MS):
                 connection.shrink()
+            if self._memory.is_waited_for and connection.withholds_request_since(now_ms - SLOW_REQUEST_MS):
+                self.warn(
+                    connection.peer_host,
+                    "closed the connection of %s: others wait for the memory of its request, of which it sent only a "
+                    "part in %d s",
+                    connection.peer_host,
+                    SLOW_REQUEST_MS // 1000,
+                )
+                connection.close()
         self._schedule_idle_check()
 
 
@@ -203,6 +215,7 @@ class ClientConnection:
         self._memory = memory
         #: What this connection holds of the shared budget: its unfinished request.
         self._admitted_bytes = 0
+        self._admitted_ms = 0
         self._is_queued = False
         self._stream: Stream | None = None
         self._answering: asyncio.Future[Response] | None = None
@@ -300,6 +313,10 @@ class ClientConnection:
         """Whether nothing was received since then, though it could be, and nothing is being answered."""
         return self._last_received_ms < deadline_ms and self._answering is None and self._unmuting is None
 
+    def withholds_request_since(self, deadline_ms: int) -> bool:
+        """Whether a request, admitted to the shared budget before then, has still not come as a whole, unhindered."""
+        return self._admitted_bytes > 0 and self._admitted_ms < deadline_ms and self._unmuting is None
+
     def shrink(self) -> None:
         """Give back the buffer of a connection that rests."""
         self._framer.shrink()
@@ -356,12 +373,14 @@ class ClientConnection:
         self._is_queued = not self._memory.admit(wanted, self._admitted)
         if not self._is_queued:
             self._admitted_bytes = wanted
+            self._admitted_ms = self._last_received_ms
         return not self._is_queued
 
     def _admitted(self) -> None:
         """The budget has room for the request at last: receive the rest of it."""
         self._is_queued = False
         self._admitted_bytes = self._framer.unfinished_bytes
+        self._admitted_ms = self._clock.monotonic_ms()
         if self._stream is not None and self._unmuting is None:
             self._stream.resume_reading()
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from logtier.network.server import ClientConnection, Response, Server, ServerLimits
+from logtier.network.server import SLOW_REQUEST_MS, ClientConnection, Response, Server, ServerLimits
 from logtier.protocol.errors import ProtocolViolationError
-from logtier.runtime.clock import SystemClock
+from logtier.runtime.clock import Clock, SystemClock
 from logtier.runtime.event_loop import run
 from logtier.runtime.network import FileSlice, SocketNetwork
 
@@ -23,15 +23,27 @@ def framed(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
+class ManualClock(SystemClock):
+    """Its monotonic time is what the test says."""
+
+    ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+
 def request(number: int, size: int = 20) -> bytes:
     return framed(struct.pack(">q", number) + bytes(size))
 
 
 class Running:
     def __init__(
-        self, dispatch: Callable[[memoryview, ClientConnection], object], limits: ServerLimits = LIMITS
+        self,
+        dispatch: Callable[[memoryview, ClientConnection], object],
+        limits: ServerLimits = LIMITS,
+        clock: Clock | None = None,
     ) -> None:
-        self.server = Server(SocketNetwork(), SystemClock(), dispatch, limits)  # type: ignore[arg-type]
+        self.server = Server(SocketNetwork(), clock or SystemClock(), dispatch, limits)  # type: ignore[arg-type]
 
     async def __aenter__(self) -> "Running":
         self.host, self.port = self.server.bind("127.0.0.1", 0)
@@ -48,6 +60,12 @@ class Running:
 
 def echo(frame: memoryview, _: ClientConnection) -> Response:
     return [framed(bytes(frame))]
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_true():  # noqa: ASYNC110 (the server tells nobody what it has received)
+            await asyncio.sleep(0.002)
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
@@ -248,6 +266,37 @@ def test_large_requests_beyond_the_memory_for_requests_wait_for_each_other_and_a
                 await close(writer)
             await close(small_writer)
             assert running.server._memory.used_bytes == 0
+
+    run(main())
+
+
+def test_who_sends_a_part_of_a_large_request_and_no_more_does_not_keep_others_waiting_for_ever() -> None:
+    limits = ServerLimits(
+        request_bytes_max=1 << 20,
+        connections_max=100,
+        connections_per_host_max=100,
+        idle_ms_max=600_000,
+        queued_bytes_max=1 << 20,
+    )
+    large = request(7, 900_000)
+    clock = ManualClock()
+
+    async def main() -> None:
+        async with Running(echo, limits, clock) as running:
+            slow, slow_writer = await running.connect()
+            slow_writer.write(large[:30_000])
+            await until(lambda: running.server._memory.used_bytes > 0)
+            clock.ms = SLOW_REQUEST_MS + 1
+            running.server._check_idle()
+            assert running.server._memory.used_bytes == len(large), "nobody waits: it has time"
+            reader, writer = await running.connect()
+            writer.write(large)
+            await until(lambda: running.server._memory.is_waited_for)
+            running.server._check_idle()
+            assert await slow.read() == b""
+            assert await reader.readexactly(len(large)) == large
+            await close(writer)
+            await close(slow_writer)
 
     run(main())
 
