@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 import threading
@@ -45,6 +46,9 @@ FLUSH_MS: Final = 10_000
 _POLL_S: Final = 0.1
 _BATCH: Final = 500
 _REPORT_S: Final = 10.0
+
+_SAME_TIME_S: Final = 1.0
+"""A flush that waited in vain so short a time ago counts for `close`, too."""
 
 _PAUSE_FLUSH_S: Final = 1.0
 """How long a fork waits for what the client has under way; the rest is queued again."""
@@ -134,6 +138,8 @@ class TopicHandler(logging.Handler):
         self._closing = False
         #: When a closing thread stops waiting, by the monotonic clock.
         self._give_up_s = 0.0
+        #: When a flush last waited in vain.
+        self._late_s = -math.inf
         self._in_flight = 0
         self._pausing = False
         #: What the client gave back when it was ended for a fork.
@@ -142,7 +148,7 @@ class TopicHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record, or drop it if the queue is full."""
-        if len(self._queue) >= self._queue_records_max or self._closing:
+        if len(self._queue) + self._in_flight >= self._queue_records_max or self._closing:
             self.dropped += 1
             return
         try:
@@ -173,11 +179,18 @@ class TopicHandler(logging.Handler):
         with self._idle:
             while (self._queue or self._in_flight) and (left := deadline - time.monotonic()) > 0:
                 self._idle.wait(min(left, _POLL_S))
+            if self._queue or self._in_flight:
+                self._late_s = time.monotonic()
 
     def close(self) -> None:
-        """Flush, then end the thread; later records are dropped."""
-        self.flush()
-        self._give_up_s = time.monotonic() + self._flush_s
+        """Flush, then end the thread; later records are dropped.
+
+        `logging.shutdown` flushes and closes: what a flush has just waited for in vain is not waited for again.
+        """
+        if time.monotonic() - self._late_s > _SAME_TIME_S:
+            self.flush()
+        is_late = time.monotonic() - self._late_s <= _SAME_TIME_S
+        self._give_up_s = time.monotonic() + (0 if is_late else self._flush_s)
         self._closing = True
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -187,7 +200,10 @@ class TopicHandler(logging.Handler):
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="headwater-log-handler", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the process may have no more threads: the next record tries again
+            self._thread = None
 
     def _run(self) -> None:
         """The thread: take from the queue, produce, learn of deliveries."""
