@@ -88,6 +88,13 @@ def broker_config_entry(definition: ConfigDef, metadata: MetadataCache) -> Confi
     return _entry(definition, value, source, read_only=not definition.dynamic, synonyms=synonyms)
 
 
+def cluster_default_entry(definition: ConfigDef, metadata: MetadataCache) -> ConfigEntry:
+    """One dynamic config of all brokers, as it was set for them: what one broker has instead is not told here."""
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    synonyms = [synonym for synonym in _broker_synonyms(definition, metadata) if synonym.source is source]
+    return _entry(definition, synonyms[0].value, source, read_only=not definition.dynamic, synonyms=synonyms)
+
+
 def _entry(
     definition: ConfigDef, value: str | None, source: ConfigSource, *, read_only: bool, synonyms: list[Synonym]
 ) -> ConfigEntry:

@@ -8,7 +8,13 @@ from logtier.controller.commands import ConfigResourceType
 from logtier.controller.config_state import unsupported_resource
 from logtier.handlers.broker_loggers import describe_loggers
 from logtier.handlers.config_authorization import config_denial
-from logtier.handlers.config_entries import ConfigEntry, broker_config_entry, group_config_entry, topic_config_entry
+from logtier.handlers.config_entries import (
+    ConfigEntry,
+    broker_config_entry,
+    cluster_default_entry,
+    group_config_entry,
+    topic_config_entry,
+)
 from logtier.handlers.context import RequestContext
 from logtier.metadata import paths
 from logtier.metadata.image import MetadataCache
@@ -70,18 +76,21 @@ def _entries(resource: Any, metadata: MetadataCache) -> list[ConfigEntry]:
         def describe(definition: ConfigDef) -> ConfigEntry:
             return topic_config_entry(definition, topic, metadata)
 
+    elif resource.resource_type == ConfigResourceType.BROKER and name == "":
+        # All brokers: only what was set for all of them.
+        defaults = metadata.image.broker_configs.get(paths.CLUSTER_DEFAULT, {})
+        definitions = {config: BROKER_CONFIGS[config] for config in defaults if config in BROKER_CONFIGS}
+
+        def describe(definition: ConfigDef) -> ConfigEntry:
+            return cluster_default_entry(definition, metadata)
+
     elif resource.resource_type == ConfigResourceType.BROKER:
         node_id = metadata.static_config.node_id
-        if name == str(node_id):
-            definitions = {**BROKER_CONFIGS, **metadata.config.listener_definitions}
-        elif name == "":
-            # All brokers: only what was set for all of them.
-            defaults = metadata.image.broker_configs.get(paths.CLUSTER_DEFAULT, {})
-            definitions = {config: BROKER_CONFIGS[config] for config in defaults if config in BROKER_CONFIGS}
-        else:
+        if name != str(node_id):
             raise KafkaError(
                 ErrorCode.invalid_request, f"This is broker {node_id}; broker {name[:64]!r} must be asked itself."
             )
+        definitions = {**BROKER_CONFIGS, **metadata.config.listener_definitions}
 
         def describe(definition: ConfigDef) -> ConfigEntry:
             return broker_config_entry(definition, metadata)

@@ -171,6 +171,24 @@ def test_administration(kafka_tool: KafkaTool, bootstrap_servers: str, new_topic
     assert expected.format(topic=topic) in output, output
 
 
+def test_a_config_of_all_brokers_is_shown_and_deleted_beside_a_brokers_own(
+    kafka_tool: KafkaTool, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    broker = start_broker(tmp_path / "data", properties={"node.id": "1"})
+
+    def configs(*arguments: str) -> str:
+        server = ["--bootstrap-server", broker.address, "--entity-type", "brokers"]
+        return kafka_tool("kafka.admin.ConfigCommand", *server, *arguments)
+
+    configs("--entity-default", "--alter", "--add-config", "log.retention.ms=7")
+    configs("--entity-name", "1", "--alter", "--add-config", "log.retention.ms=8")
+    shown = configs("--entity-default", "--describe")
+    assert "log.retention.ms=7 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:log.retention.ms=7}" in shown
+    configs("--entity-default", "--alter", "--delete-config", "log.retention.ms")
+    assert "log.retention.ms" not in configs("--entity-default", "--describe")
+    assert "log.retention.ms=8" in configs("--entity-name", "1", "--describe")
+
+
 def test_dump_log_segments_reads_what_we_write(
     kafka_tool: KafkaTool, start_broker: StartBroker, tmp_path: Path
 ) -> None:

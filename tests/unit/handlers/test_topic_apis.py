@@ -512,11 +512,13 @@ def test_a_dynamic_broker_config_is_described_with_its_source(tmp_path: Path) ->
             {"resource_type": 4, "resource_name": "", "configuration_keys": None},
         ]
         described = await client.send(describe_configs, 4, resources=resources, include_synonyms=True)
-        broker, topic = (result.configs[0] for result in described.results[:2])
+        broker, topic, default = (configs for result in described.results for configs in result.configs)
         assert (broker.value, broker.config_source) == ("8", 2)
         assert [(synonym.value, synonym.source) for synonym in broker.synonyms] == [("8", 2), ("7", 3)]
         assert (topic.value, topic.config_source) == ("8", 2)
-        assert [config.name for config in described.results[2].configs] == ["log.retention.ms"]
+        # What the broker has instead is no matter of all brokers.
+        assert (default.name, default.value, default.config_source) == ("log.retention.ms", "7", 3)
+        assert [(synonym.value, synonym.source) for synonym in default.synonyms] == [("7", 3)]
 
     run(tmp_path, scenario)
 
