@@ -467,6 +467,24 @@ class BrokerConfig(TransactionConfig):
         values = {definition.attribute: self.value(name) for name, definition in BROKER_CONFIGS.items()}
         return _build(values, self.explicit, self.listener_overrides, properties)
 
+    def with_fitting(self, properties: Mapping[str, object]) -> tuple["BrokerConfig", dict[str, str]]:
+        """These configs with those of `properties` that fit, and by name why the others do not."""
+        try:
+            return self.with_properties(properties), {}
+        except ConfigError:
+            pass
+        config, reasons = self, dict.fromkeys(properties, "")
+        while True:
+            left, reasons = reasons, {}
+            for name in sorted(left):
+                try:
+                    config = config.with_properties({name: properties[name]})
+                except ConfigError as error:
+                    reasons[name] = str(error)
+            # One may fit only after another: a lower maximum after its lower minimum.
+            if len(reasons) == len(left):
+                return config, reasons
+
     def value(self, name: str) -> Any:
         """The value of a config by Kafka's name."""
         if name.startswith(LISTENER_PREFIX):

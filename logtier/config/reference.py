@@ -26,6 +26,7 @@ def _broker_page() -> str:
         f"Made of the table in the code by `{_COMMAND}`. Names, types and meanings are Apache Kafka 4.1's. Where a",
         "default is another one, the test that compares them with Kafka's own says why. A *dynamic* config can be",
         "altered while the broker runs (IncrementalAlterConfigs) and is kept; others take effect at the next start.",
+        "One that no longer fits what the broker is started with is logged as an error and passed over, not deleted.",
         "",
         *_table(BROKER_CONFIGS),
         "",

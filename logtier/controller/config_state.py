@@ -131,9 +131,18 @@ def _alter_broker(image: MetadataImage, static_config: BrokerConfig, change: Con
     operations = _write(path, current, altered)
     # The whole of what would hold for this broker must stand, not the changed part alone.
     after = image.apply([(path, paths.encode_config(altered))])
-    static_config.with_properties(dynamic_broker_configs(after, static_config.node_id))
-    static_config.with_properties(altered)
+    node_id = static_config.node_id
+    _check_fits(static_config, dynamic_broker_configs(image, node_id), dynamic_broker_configs(after, node_id))
+    _check_fits(static_config, current, altered)
     return operations
+
+
+def _check_fits(static_config: BrokerConfig, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """ConfigError where a change does not fit; what did not before it, and stays, is no reason to refuse it."""
+    unfit = static_config.with_fitting(before)[1]
+    static_config.with_properties(
+        {name: value for name, value in after.items() if name not in unfit or value != before[name]}
+    )
 
 
 def _alter_group(image: MetadataImage, static_config: BrokerConfig, change: ConfigChange) -> list[Operation]:
@@ -141,7 +150,7 @@ def _alter_group(image: MetadataImage, static_config: BrokerConfig, change: Conf
     if not name:
         raise KafkaError(ErrorCode.invalid_request, "Default group resources are not allowed.")
     current = image.group_configs.get(name, {})
-    broker = static_config.with_properties(dynamic_broker_configs(image, static_config.node_id))
+    broker, _ = static_config.with_fitting(dynamic_broker_configs(image, static_config.node_id))
     defaults = ConsumerGroupConfig.resolve({}, broker)
     altered = _altered(change, current, GROUP_CONFIGS, "group config", defaults)
     check_group_overrides(altered, broker)

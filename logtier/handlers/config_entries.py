@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from logtier.config import BROKER_CONFIGS, ConfigDef, ConsumerGroupConfig, broker_default, render
+from logtier.config import BROKER_CONFIGS, ConfigDef, ConfigError, ConsumerGroupConfig, broker_default, render
 from logtier.metadata import paths
 from logtier.metadata.image import MetadataCache, TopicImage
 
@@ -30,7 +30,10 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One config of one resource. The first of `synonyms` is where `value` comes from."""
+    """One config of one resource. The first of `synonyms` is where `value` comes from.
+
+    Only a dynamic config of the broker that does not fit its static ones is there without giving the value.
+    """
 
     definition: ConfigDef
     value: str | None
@@ -125,10 +128,18 @@ def _broker_synonyms(definition: ConfigDef, metadata: MetadataCache) -> list[Syn
     ):
         configs = metadata.image.broker_configs.get(resource, {})
         if name in configs:
-            synonyms.append(Synonym(name, render(definition.parse(configs[name])), source))
+            synonyms.append(Synonym(name, _stored(definition, configs[name]), source))
     if name in metadata.static_config.explicit:
         value = render(metadata.static_config.value(name))
         synonyms.append(Synonym(name, value, ConfigSource.STATIC_BROKER_CONFIG))
     if definition.default is not None:
         synonyms.append(Synonym(name, render(definition.default), ConfigSource.DEFAULT_CONFIG))
     return synonyms
+
+
+def _stored(definition: ConfigDef, text: str) -> str | None:
+    try:
+        return render(definition.parse(text))
+    except ConfigError:
+        # A release before this one took it; it is told so that it can be found and deleted.
+        return text

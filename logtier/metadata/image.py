@@ -319,6 +319,7 @@ class MetadataCache:
     def __init__(self, config: BrokerConfig) -> None:
         self._static_config = config
         self._config = config
+        self._unfit: Mapping[str, str] = {}
         self._image = MetadataImage()
         self._subscribers: list[Callable[[MetadataDelta], None]] = []
         self._preparers: list[Callable[[MetadataDelta], Awaitable[None]]] = []
@@ -331,7 +332,7 @@ class MetadataCache:
 
     @property
     def config(self) -> BrokerConfig:
-        """This broker's configs with its dynamic ones applied."""
+        """This broker's configs with its dynamic ones applied, but for those that do not fit the static ones."""
         return self._config
 
     @property
@@ -383,7 +384,7 @@ class MetadataCache:
         delta = metadata_delta(self._image, image)
         dynamic = dynamic_broker_configs(image, self._static_config.node_id)
         if dynamic != dynamic_broker_configs(self._image, self._static_config.node_id):
-            self._config = self._static_config.with_properties(dynamic)
+            self._apply_dynamic(dynamic)
         self._image = image
         self._derived.clear()
         first_error: Exception | None = None
@@ -395,6 +396,14 @@ class MetadataCache:
                 first_error = first_error or error
         if first_error is not None:
             raise first_error
+
+    def _apply_dynamic(self, dynamic: Mapping[str, str]) -> None:
+        self._config, unfit = self._static_config.with_fitting(dynamic)
+        # It fitted when it was stored: the static configs are others since.
+        for name, reason in unfit.items():
+            if self._unfit.get(name) != reason:
+                log.error("the dynamic config %s is not applied, the broker goes on without it: %s", name, reason)
+        self._unfit = unfit
 
 
 def dynamic_broker_configs(image: MetadataImage, node_id: int) -> dict[str, str]:

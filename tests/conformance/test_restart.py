@@ -77,6 +77,25 @@ def test_records_topics_and_configs_survive(start_broker: StartBroker, tmp_path:
     again.stop()
 
 
+def test_a_broker_starts_without_a_dynamic_config_that_its_properties_no_longer_allow(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    broker = start_broker(tmp_path / "data", properties={"node.id": "1"})
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    entry = ConfigEntry("message.max.bytes", "90000000", incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+    admin.incremental_alter_configs([change])[change].result()
+    broker.stop()
+
+    again = start_broker(tmp_path / "data", properties={"node.id": "1", "socket.request.max.bytes": "50000000"})
+    assert again.log().count("message.max.bytes (90000000) is above socket.request.max.bytes (50000000)") == 1
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    admin = AdminClient({"bootstrap.servers": again.address})
+    configs = admin.describe_configs([resource])[resource].result()
+    assert configs["message.max.bytes"].value == "1048588"
+    again.stop()
+
+
 @ends
 def test_committed_offsets_survive(start_broker: StartBroker, tmp_path: Path, end: str) -> None:
     broker = start_broker(tmp_path / "data", properties=NO_WAIT_FOR_MEMBERS)

@@ -97,6 +97,22 @@ def test_replaced_properties_keep_the_others() -> None:
     assert config.with_properties({}) is config
 
 
+def test_what_does_not_fit_is_left_out_and_the_rest_applied_in_any_order() -> None:
+    config = BrokerConfig.from_properties({"group.min.session.timeout.ms": 10, "group.max.session.timeout.ms": 20})
+    fitting, reasons = config.with_fitting(
+        {
+            "group.max.session.timeout.ms": "8",  # fits the new minimum only
+            "group.min.session.timeout.ms": "7",
+            "group.z": "1",
+            "log.retention.ms": "soon",
+        }
+    )
+    assert (fitting.group_min_session_timeout_ms, fitting.group_max_session_timeout_ms) == (7, 8)
+    assert fitting.log_retention_ms is None
+    assert reasons.keys() == {"group.z", "log.retention.ms"}
+    assert "must be of type LONG, not 'soon'" in reasons["log.retention.ms"]
+
+
 def test_a_secret_is_never_shown() -> None:
     from logtier.config import ConfigDef
 

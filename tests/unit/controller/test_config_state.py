@@ -146,6 +146,22 @@ def test_a_broker_config_that_cannot_be_applied_is_refused(
     assert plan.operations == []
 
 
+def test_a_stored_config_that_does_not_fit_hinders_no_other_change() -> None:
+    unfit = {"message.max.bytes": "2000000000"}
+    image = image_of().apply(
+        [(paths.broker_config_path(name), paths.encode_config(unfit)) for name in ("<default>", "1")]
+    )
+    for resource in ((BROKER, ""), (BROKER, "1")):
+        error, plan = alter(image, ("log.retention.ms", SET, "5"), resource=resource)
+        assert (error, written(plan)) == (None, unfit | {"log.retention.ms": "5"})
+        error, plan = alter(image, ("message.max.bytes", DELETE, None), resource=resource)
+        assert (error, [type(operation) for operation in plan.operations]) == (None, [Delete])
+        error, _ = alter(image, ("message.max.bytes", SET, "1999999999"), resource=resource)
+        assert error is ErrorCode.invalid_request
+    error, _ = alter(image, ("consumer.session.timeout.ms", SET, "50000"), resource=GROUP)
+    assert error is None
+
+
 GROUP = (ConfigResourceType.GROUP, "orders/eu")
 
 

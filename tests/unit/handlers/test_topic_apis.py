@@ -35,6 +35,7 @@ from logtier.handlers import (
 )
 from logtier.handlers.context import RequestContext, Services
 from logtier.log.log_manager import LogManager
+from logtier.metadata import paths
 from logtier.metadata.image import MetadataCache
 from logtier.metadata.local import LocalMetadataStore
 from logtier.protocol import messages
@@ -519,6 +520,21 @@ def test_a_dynamic_broker_config_is_described_with_its_source(tmp_path: Path) ->
         # What the broker has instead is no matter of all brokers.
         assert (default.name, default.value, default.config_source) == ("log.retention.ms", "7", 3)
         assert [(synonym.value, synonym.source) for synonym in default.synonyms] == [("7", 3)]
+
+    run(tmp_path, scenario)
+
+
+def test_a_dynamic_broker_config_that_is_not_applied_is_described_so_that_it_can_be_deleted(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        metadata = client.services.metadata
+        stored = {"message.max.bytes": "2000000000", "log.retention.ms": "soon"}
+        metadata.publish(metadata.image.apply([(paths.broker_config_path("1"), paths.encode_config(stored))]))
+        resources = [{"resource_type": 4, "resource_name": "1", "configuration_keys": tuple(stored)}]
+        described = await client.send(describe_configs, 4, resources=resources, include_synonyms=True)
+        assert {
+            config.name: (config.value, config.config_source, config.synonyms[0].value)
+            for config in described.results[0].configs
+        } == {"message.max.bytes": ("1048588", 2, "2000000000"), "log.retention.ms": (None, 2, "soon")}
 
     run(tmp_path, scenario)
 

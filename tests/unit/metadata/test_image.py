@@ -161,6 +161,20 @@ def test_dynamic_broker_configs_are_the_defaults_of_topics() -> None:
     assert cache.static_config.log_retention_ms == 7
 
 
+def test_a_dynamic_config_that_no_longer_fits_the_static_ones_is_passed_over_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cache = MetadataCache(BrokerConfig.from_properties({"node.id": 1, "socket.request.max.bytes": "50000000"}))
+    path = paths.broker_config_path("1")
+    for retention_ms in ("8", "9"):
+        stored = {"message.max.bytes": "90000000", "log.retention.ms": retention_ms}
+        cache.publish(cache.image.apply([(path, paths.encode_config(stored))]))
+        assert (cache.config.message_max_bytes, cache.config.log_retention_ms) == (1_048_588, int(retention_ms))
+    [record] = caplog.records
+    assert record.levelname == "ERROR"
+    assert "message.max.bytes (90000000) is above socket.request.max.bytes (50000000)" in record.getMessage()
+
+
 def test_derived_bytes_are_dropped_with_their_image() -> None:
     cache = MetadataCache(BrokerConfig.from_properties())
     made = []
