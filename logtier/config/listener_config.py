@@ -40,7 +40,6 @@ _BY_LISTENER: Final = {
     for name, definition in _ALL.items()
     if name.startswith(("ssl.", "sasl.")) or name in (*_LIMITS, "connections.max.reauth.ms")
 }
-_NOT_BY_LISTENER: Final = ("sasl.mechanism.inter.broker.protocol",)
 
 _BY_MECHANISM: Final = tuple(
     name for name in _BY_LISTENER if name.startswith("sasl.") or name == "connections.max.reauth.ms"
@@ -74,7 +73,7 @@ def listener_config_def(name: str) -> ConfigDef:
     if dot and mechanism.upper() in SASL_MECHANISMS and behind in _BY_MECHANISM:
         base = behind
     definition = _BY_LISTENER.get(base)
-    if not listener or definition is None or base in _NOT_BY_LISTENER:
+    if not listener or definition is None:
         raise unknown_name(
             f"config of a listener {(LISTENER_PREFIX + listener + '.')[:100]!r}...", base or name, _BY_LISTENER
         )

@@ -154,9 +154,6 @@ class SecurityConfig:
             lambda value: set(value) <= set(SASL_MECHANISMS), f"there are {', '.join(SASL_MECHANISMS)}"
         ),
     )
-    sasl_mechanism_inter_broker_protocol: str = config(
-        ConfigType.STRING, "GSSAPI", "The mechanism that brokers authenticate with among themselves."
-    )
     sasl_jaas_config: str | None = config(
         ConfigType.PASSWORD,
         None,

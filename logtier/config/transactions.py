@@ -39,12 +39,6 @@ class TransactionConfig(GroupProtocolConfig):
     transaction_remove_expired_transaction_cleanup_interval_ms: int = config(
         ConfigType.INT, 3_600_000, "How often it is looked for transactional ids that have expired.", at_least(1)
     )
-    transaction_state_log_load_buffer_size: int = config(
-        ConfigType.INT,
-        5_242_880,
-        "Kafka's buffer for reading __transaction_state at start; here it is read batch by batch.",
-        at_least(1),
-    )
     transaction_state_log_min_isr: int = config(
         ConfigType.INT,
         1,  # Kafka's default is 2, which a cluster of one cannot give

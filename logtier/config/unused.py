@@ -17,6 +17,7 @@ _TOKENS = "there are no delegation tokens"
 _METRICS = "metrics are Prometheus' (prometheus.port)"
 _PURGATORY = "requests that wait are forgotten at once when they are answered"
 _APPENDS = "records of groups and transactions are appended at once"
+_LOADS = "records of groups and transactions are read batch by batch"
 
 UNUSED: Final[Mapping[str, str]] = {
     name: reason
@@ -40,7 +41,7 @@ UNUSED: Final[Mapping[str, str]] = {
             replica.lag.time.max.ms replica.selector.class replica.socket.receive.buffer.bytes
             replica.socket.timeout.ms replication.quota.window.num replication.quota.window.size.seconds
             request.timeout.ms socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
-            unclean.leader.election.enable""",
+            sasl.mechanism.inter.broker.protocol unclean.leader.election.enable""",
         _REMOTE: """log.local.retention.bytes log.local.retention.ms remote.fetch.max.wait.ms
             remote.list.offsets.request.timeout.ms remote.log.index.file.cache.total.size.bytes
             remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
@@ -93,7 +94,8 @@ UNUSED: Final[Mapping[str, str]] = {
             metrics.recording.level metrics.sample.window.ms telemetry.max.bytes""",
         _PURGATORY: """delete.records.purgatory.purge.interval.requests fetch.purgatory.purge.interval.requests
             producer.purgatory.purge.interval.requests""",
-        _APPENDS: """group.coordinator.append.linger.ms offsets.load.buffer.size""",
+        _APPENDS: """group.coordinator.append.linger.ms""",
+        _LOADS: """offsets.load.buffer.size transaction.state.log.load.buffer.size""",
         "both protocols are always there: clients choose": "group.coordinator.rebalance.protocols",
         "its present name is log.dirs": "log.dir",
         "its present name is node.id": "broker.id",

@@ -42,6 +42,8 @@ def test_every_default_passes_its_own_validator_and_survives_its_text(name: str)
     [
         ({"log.segments.bytes": 1}, "'log.segments.bytes' is not known; did you mean 'log.segment.bytes'?"),
         ({"broker.id": 1}, "'broker.id' has no use here: its present name is node.id"),
+        ({"sasl.mechanism.inter.broker.protocol": "PLAIN"}, "has no use here: there is one broker"),
+        ({"transaction.state.log.load.buffer.size": 1}, "has no use here: records of groups and transactions are read"),
         ({"qqqq": 1}, "broker property 'qqqq' is not known"),
         ({"num.partitions": "six"}, "num.partitions: must be of type INT, not 'six'"),
         ({"num.partitions": "0"}, "num.partitions: must be 1 or more, not '0'"),
