@@ -66,7 +66,10 @@ class BrokerConfig(TransactionConfig):
 
     # Connections and requests
     connections_max_idle_ms: int = config(
-        ConfigType.LONG, 600_000, "A connection without a request for so long is closed.", at_least(1)
+        ConfigType.LONG,
+        600_000,
+        "A connection without a request for so long is closed; a negative number is no limit.",
+        Validator("1 or more, or negative", lambda value: value != 0),
     )
     max_connections: int = config(
         ConfigType.INT,
@@ -75,7 +78,10 @@ class BrokerConfig(TransactionConfig):
         at_least(1),
     )
     max_connections_per_ip: int = config(
-        ConfigType.INT, 10_000, "Most connections at a time from one address.", at_least(1)
+        ConfigType.INT,
+        10_000,
+        "Most connections at a time from one address; 0 where only those of max.connections.per.ip.overrides may.",
+        at_least(0),
     )
     queued_max_request_bytes: int = config(
         ConfigType.LONG,
@@ -296,8 +302,7 @@ class BrokerConfig(TransactionConfig):
     log_retention_bytes: int = config(
         ConfigType.LONG,
         -1,
-        "Size of a partition above which its oldest segments are deleted; -1 is no limit.",
-        at_least(-1),
+        "Size of a partition above which its oldest segments are deleted; a negative number is no limit.",
         dynamic=True,
     )
     log_retention_check_interval_ms: int = config(
@@ -318,7 +323,7 @@ class BrokerConfig(TransactionConfig):
     log_retention_ms: int | None = config(
         ConfigType.LONG,
         None,
-        "Age above which a partition's oldest segments are deleted; -1 is no limit.",
+        "Age above which a partition's oldest segments are deleted; -1 is no limit, and 0 is refused, in hours, too.",
         at_least(-1),
         dynamic=True,
     )
@@ -556,11 +561,26 @@ def _check_together(broker: BrokerConfig) -> None:
             f"group.max.session.timeout.ms ({broker.group_max_session_timeout_ms})"
         )
     check_group_protocol(broker)
+    _check_retention(broker)
+    if broker.max_connections_per_ip == 0 and not broker.max_connections_per_ip_overrides:
+        raise ConfigError(
+            "max.connections.per.ip is 0 and max.connections.per.ip.overrides names no address: nobody could connect"
+        )
     if broker.message_max_bytes > broker.socket_request_max_bytes:
         raise ConfigError(
             f"message.max.bytes ({broker.message_max_bytes}) is above socket.request.max.bytes "
             f"({broker.socket_request_max_bytes}): such a batch could never arrive"
         )
+
+
+def _check_retention(broker: BrokerConfig) -> None:
+    # Only the strongest that is set counts, as in Kafka.
+    for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
+        value = broker.value(name)
+        if value is not None:
+            if value == 0:
+                raise ConfigError(f"{name}: must be -1 (no limit), or 1 or more, not '0'")
+            return
 
 
 assert {field.name for field in dataclasses.fields(BrokerConfig)} == {

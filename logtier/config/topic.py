@@ -214,8 +214,7 @@ class TopicConfig:
     retention_bytes: int = config(
         ConfigType.LONG,
         -1,
-        "Size of a partition above which its oldest segments are deleted; -1 is no limit.",
-        at_least(-1),
+        "Size of a partition above which its oldest segments are deleted; a negative number is no limit.",
         broker_configs=("log.retention.bytes",),
     )
     retention_ms: int = config(

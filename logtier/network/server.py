@@ -45,7 +45,7 @@ class ServerLimits:
         request_bytes_max: Largest request frame (`socket.request.max.bytes`).
         connections_max: Connections at one time (`max.connections`).
         connections_per_host_max: Connections of one host at one time (`max.connections.per.ip`).
-        idle_ms_max: A connection silent for longer is closed (`connections.max.idle.ms`).
+        idle_ms_max: A connection silent for longer is closed (`connections.max.idle.ms`), negative for no limit.
         queued_bytes_max: Requests that are being received, in all (`queued.max.request.bytes`), -1 for no limit.
         buffer_bytes: The kernel's send and receive buffers (`socket.send.buffer.bytes`, ...), -1 for its own choice.
         backlog: Connections that wait to be accepted (`socket.listen.backlog.size`).
@@ -151,16 +151,17 @@ class Server:
             logger.warning(message, *values)
 
     def _schedule_idle_check(self) -> None:
-        interval_s = min(REST_MS, max(1000, self._limits.idle_ms_max // 4)) / 1000
+        idle_ms_max = self._limits.idle_ms_max
+        interval_s = (REST_MS if idle_ms_max < 0 else min(REST_MS, max(1000, idle_ms_max // 4))) / 1000
         self._idle_check = asyncio.get_running_loop().call_later(interval_s, self._check_idle)
 
     def _check_idle(self) -> None:
         """Close connections that are silent for too long; take large buffers from those that rest."""
-        now_ms = self._clock.monotonic_ms()
+        now_ms, idle_ms_max = self._clock.monotonic_ms(), self._limits.idle_ms_max
         for address, count in self._failures.due(now_ms):
             logger.warning("%d more failures of connections from %s were not logged", count, address)
         for connection in list(self._connections):
-            if connection.is_idle_since(now_ms - self._limits.idle_ms_max):
+            if idle_ms_max >= 0 and connection.is_idle_since(now_ms - idle_ms_max):
                 connection.close()
             elif connection.is_idle_since(now_ms - REST_MS):
                 connection.shrink()

@@ -72,6 +72,11 @@ def test_every_default_passes_its_own_validator_and_survives_its_text(name: str)
         ({"advertised.listeners": "PLAINTEXT://h:0"}, "needs the port"),
         ({"group.min.session.timeout.ms": 2_000_000}, "is above group.max.session.timeout.ms"),
         ({"message.max.bytes": 200_000_000}, "is above socket.request.max.bytes"),
+        ({"log.retention.hours": 0}, "log.retention.hours: must be -1 (no limit), or 1 or more"),
+        ({"log.retention.minutes": 0, "log.retention.hours": 5}, "log.retention.minutes: must be -1"),
+        ({"log.retention.ms": 0, "log.retention.hours": 5}, "log.retention.ms: must be -1"),
+        ({"connections.max.idle.ms": 0}, "must be 1 or more, or negative"),
+        ({"max.connections.per.ip": 0}, "names no address: nobody could connect"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_property(properties: dict[str, object], message: str) -> None:
@@ -80,6 +85,20 @@ def test_a_mistake_is_one_line_that_names_the_property(properties: dict[str, obj
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"log.retention.bytes": "-2"},
+        {"log.retention.minutes": "0", "log.retention.ms": "5"},  # the stronger one counts
+        {"connections.max.idle.ms": "-1"},
+        {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "10.0.0.1:5"},
+    ],
+)
+def test_what_kafka_takes_is_taken(properties: dict[str, str]) -> None:
+    config = BrokerConfig.from_properties(properties)
+    assert {name: render(config.value(name)) for name in properties} == properties
 
 
 def test_endpoints_are_parsed() -> None:

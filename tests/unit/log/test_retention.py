@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logtier.config import TopicConfig
+from logtier.config import BrokerConfig, TopicConfig
 from logtier.log.retention import SegmentAge, segments_to_delete
 from logtier.protocol.errors import ErrorCode, KafkaError
 
@@ -42,6 +42,11 @@ def test_size_deletes_what_is_wholly_in_excess() -> None:
     assert count(TopicConfig(retention_ms=-1, retention_bytes=301)) == 0
     assert count(TopicConfig(retention_ms=-1, retention_bytes=300)) == 1
     assert count(TopicConfig(retention_ms=-1, retention_bytes=150)) == 2
+
+
+def test_any_negative_size_is_no_limit() -> None:
+    config = TopicConfig.resolve({"retention.ms": "-1", "retention.bytes": "-2"}, BrokerConfig.from_properties())
+    assert count(config) == 0
 
 
 def test_nothing_above_the_high_watermark_is_deleted() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import socket
 import struct
@@ -34,6 +35,16 @@ class ManualClock(SystemClock):
 
 def request(number: int, size: int = 20) -> bytes:
     return framed(struct.pack(">q", number) + bytes(size))
+
+
+class ManualClock:
+    ms = 0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
 
 
 class Running:
@@ -327,3 +338,29 @@ def test_a_fault_of_ours_ends_its_connection_and_no_other(caplog: pytest.LogCapt
         "closed the connection of 127.0.0.1: now",
         "closed the connection of 127.0.0.1: later",
     ]
+
+
+@pytest.mark.parametrize(("idle_ms_max", "is_closed"), [(60_000, True), (-1, False)])
+def test_a_silent_connection_is_closed_unless_there_is_no_limit(idle_ms_max: int, is_closed: bool) -> None:
+    clock = ManualClock()
+
+    async def main() -> None:
+        server = Server(SocketNetwork(), clock, echo, dataclasses.replace(LIMITS, idle_ms_max=idle_ms_max))
+        host, port = server.bind("127.0.0.1", 0)
+        server.serve()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(request(1))
+        assert await reader.readexactly(len(request(1))) == request(1)
+        clock.ms += 10**9
+        server._check_idle()
+        writer.write(request(2))
+        try:
+            answer = await reader.read(len(request(2)))
+        except ConnectionResetError:
+            answer = b""
+        assert answer == (b"" if is_closed else request(2))
+        await close(writer)
+        server.stop()
+        await asyncio.sleep(0)
+
+    run(main())
