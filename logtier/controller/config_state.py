@@ -117,6 +117,8 @@ def _alter_broker(image: MetadataImage, static_config: BrokerConfig, change: Con
         raise KafkaError(
             ErrorCode.invalid_request, f"{name[:64]!r} is not the id of a registered broker; empty means all brokers."
         )
+    current = image.broker_configs.get(name, {})
+    altered = _altered(change, current, BROKER_CONFIGS, "broker config", static_config)
     for operation in change.operations:
         definition = BROKER_CONFIGS.get(operation.name)
         if definition is not None and not definition.dynamic:
@@ -125,8 +127,6 @@ def _alter_broker(image: MetadataImage, static_config: BrokerConfig, change: Con
                 f"Broker config {operation.name} is read at the start only: set it in the broker's properties and "
                 "restart it.",
             )
-    current = image.broker_configs.get(name, {})
-    altered = _altered(change, current, BROKER_CONFIGS, "broker config", static_config)
     path = paths.broker_config_path(name)
     operations = _write(path, current, altered)
     # The whole of what would hold for this broker must stand, not the changed part alone.
@@ -185,7 +185,9 @@ def _alter(altered: dict[str, str], operation: ConfigOperation, definition: Conf
         return
     if definition.type is not ConfigType.LIST:
         verb = ConfigOperationType(operation.type).name
-        raise ConfigError(f"{name}: {verb} is for lists, and this is of type {definition.type.name}; use SET")
+        message = f"{name}: {verb} is for lists, and this is of type {definition.type.name}; use SET"
+        # As Kafka: of this mistake a broker's config is refused with the code that a topic's is.
+        raise KafkaError(ErrorCode.invalid_config, message)
     entries = _entries(altered.get(name, inherited))
     given = _entries(operation.value)
     if operation.type == ConfigOperationType.APPEND:

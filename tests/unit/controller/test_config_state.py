@@ -136,6 +136,10 @@ def test_dynamic_configs_of_brokers_are_kept_for_one_or_all() -> None:
         (("log.cleanup.policy", SET, "shrink"), ErrorCode.invalid_request),
         (("message.max.bytes", SET, "2000000000"), ErrorCode.invalid_request),
         (("background.threads", SET, "5"), ErrorCode.invalid_request),
+        (("log.cleanup.policy", APPEND, "shrink"), ErrorCode.invalid_request),
+        (("log.retention.ms", APPEND, "5"), ErrorCode.invalid_config),
+        (("log.retention.ms", SUBTRACT, "5"), ErrorCode.invalid_config),
+        (("num.partitions", APPEND, "5"), ErrorCode.invalid_config),
     ],
 )
 def test_a_broker_config_that_cannot_be_applied_is_refused(
