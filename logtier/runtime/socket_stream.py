@@ -36,8 +36,9 @@ class SocketStream(ABC):
 
     def _begin(self) -> None:
         """To be called at the end of the constructor: the handler may use the stream at once."""
-        self._handler.connection_made(self)
+        # In this order, so that a handler that pauses or closes the connection is the last to say.
         self.resume_reading()
+        self._handler.connection_made(self)
 
     @property
     def is_writing(self) -> bool:

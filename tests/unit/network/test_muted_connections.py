@@ -4,13 +4,16 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from logtier.network.connection_limits import ConnectionLimits, ConnectionRules
 from logtier.network.request_memory import RequestMemory
 from logtier.network.server import ClientConnection, Response, Server, ServerLimits
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.event_loop import run
-from logtier.runtime.network import SocketNetwork
+from logtier.runtime.network import SocketNetwork, Stream
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
 SOON_S = 20
@@ -119,5 +122,81 @@ def test_connections_that_come_too_fast_are_closed_and_others_are_served() -> No
             third_writer.write(request(b"c"))
             assert await receive(third_reader) == b"c"
             await close(first_writer, second_writer, third_writer)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "sent", [b"GET / HTTP/1.1\r\n\r\n", struct.pack(">i", LIMITS.request_bytes_max) + bytes(1 << 16), request(b"whole")]
+)
+def test_a_connection_that_came_too_fast_is_left_unread_until_it_is_closed(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    received: list[int] = []
+    faults: list[dict[str, Any]] = []
+    monkeypatch.setattr(ClientConnection, "buffer_updated", lambda _, size: received.append(size))
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+        async with Running(lambda *_: None) as running:
+            running.limits.host_wait_ms = lambda host, now_ms: 20
+            reader, writer = await running.connect()
+            writer.write(sent)
+            writer.write_eof()
+            with contextlib.suppress(ConnectionResetError):  # bytes of ours were unread
+                assert await asyncio.wait_for(reader.read(), SOON_S) == b""
+            await close(writer)
+
+    run(main())
+    assert received == []
+    assert faults == []
+    assert caplog.records == []
+
+
+class Pausing:
+    """A handler that begins with a pause, and notes what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.made, self.lost = asyncio.Event(), asyncio.Event()
+
+    def connection_made(self, stream: Stream) -> None:
+        self.stream = stream
+        self.heard.append("made")
+        stream.pause_reading()
+        self.made.set()
+
+    def get_buffer(self) -> memoryview:
+        return memoryview(bytearray(100))
+
+    def buffer_updated(self, size: int) -> None:
+        self.heard.append(f"{size} bytes")
+
+    def secured(self, certificate: bytes | None) -> None: ...
+
+    def writing_done(self) -> None: ...
+
+    def connection_lost(self, error: OSError | None) -> None:
+        self.heard.append("lost")
+        self.lost.set()
+
+
+def test_a_connection_that_its_handler_pauses_at_once_is_read_only_when_it_goes_on() -> None:
+    async def main() -> None:
+        handler = Pausing()
+        listener = SocketNetwork().listen("127.0.0.1", 0, lambda: handler, backlog=5)
+        listener.accept()
+        _, writer = await asyncio.open_connection(listener.host, listener.port)
+        writer.write(b"four")
+        writer.write_eof()
+        await asyncio.wait_for(handler.made.wait(), SOON_S)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert handler.heard == ["made"]
+        handler.stream.resume_reading()
+        await asyncio.wait_for(handler.lost.wait(), SOON_S)
+        assert handler.heard == ["made", "4 bytes", "lost"]
+        listener.close()
+        await close(writer)
 
     run(main())
