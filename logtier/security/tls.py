@@ -76,7 +76,7 @@ def make_context(config: ListenerConfig) -> ssl.SSLContext:
 
 def _set_versions_and_ciphers(context: ssl.SSLContext, config: ListenerConfig) -> None:
     enabled = [version for version in TLS_PROTOCOLS if version in config.value("ssl.enabled.protocols")]
-    if config.value("ssl.protocol") == "TLSv1.2":
+    if config.value("ssl.protocol") == "TLSv1.2" and "TLSv1.3" in enabled:
         enabled.remove("TLSv1.3")
     suites = config.value("ssl.cipher.suites")
     if suites:

@@ -337,6 +337,8 @@ def test_an_encrypted_key_needs_its_password_and_nobody_is_asked_for_it(
     ("properties", "offered", "works"),
     [
         ({"ssl_protocol": "TLSv1.2"}, ssl.TLSVersion.TLSv1_3, False),
+        ({"ssl_protocol": "TLSv1.2", "ssl_enabled_protocols": "TLSv1.2"}, ssl.TLSVersion.TLSv1_2, True),
+        ({"ssl_protocol": "TLSv1.2", "ssl_enabled_protocols": "TLSv1.2"}, ssl.TLSVersion.TLSv1_3, False),
         ({"ssl_enabled_protocols": "TLSv1.3"}, ssl.TLSVersion.TLSv1_2, False),
         ({"ssl_cipher_suites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"}, ssl.TLSVersion.TLSv1_2, True),
         ({"ssl_cipher_suites": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"}, ssl.TLSVersion.TLSv1_3, False),
