@@ -165,6 +165,7 @@ def parse_jwks(data: bytes) -> dict[str | None, list[dict[str, Any]]]:
 def fetch_jwks(url: str) -> bytes:
     """Read a JWKS; blocks. JwksError, also for more than `JWKS_BYTES_MAX` or `FETCH_TIMEOUT_S`."""
     import urllib.request  # takes a while to import, and few brokers need it
+    from http.client import HTTPException
     from urllib.error import URLError
 
     opener = urllib.request.OpenerDirector()
@@ -191,6 +192,9 @@ def fetch_jwks(url: str) -> bytes:
         raise JwksError(str(error.reason)) from None
     except (OSError, ValueError) as error:
         raise JwksError(str(error)) from None
+    except HTTPException as error:
+        # Its text is what the other side said, of any length and in any characters.
+        raise JwksError(f"the answer is not HTTP that can be read ({type(error).__name__})") from None
     return bytes(data)
 
 

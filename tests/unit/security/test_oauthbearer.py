@@ -1,9 +1,12 @@
 """Tokens: signed by a key of the JWKS, not expired, for us; and where the keys come from."""
 
 import asyncio
+import contextlib
 import json
+import socketserver
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +256,69 @@ def test_a_jwks_is_read_from_a_file_and_not_beyond_its_limit(tmp_path: Path) -> 
         fetch_jwks(path.as_uri())
     with pytest.raises(JwksError):
         fetch_jwks((tmp_path / "nothing").as_uri())
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """An http URL behind which every request is answered like this; and the requests."""
+    requests: list[bytes] = []
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            requests.append(self.rfile.readline())
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(answer)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as listening:
+        serving = threading.Thread(target=listening.serve_forever, args=(0.01,))
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{listening.server_address[1]}/keys", requests
+        finally:
+            listening.shutdown()
+            serving.join()
+
+
+def fetching(url: str) -> TokenValidator:
+    return TokenValidator(JwksKeys(url, Clock(), RefreshPolicy()), TokenRules())
+
+
+def test_a_token_is_believed_by_a_jwks_of_an_http_url() -> None:
+    document = json.dumps(JWKS).encode()
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(document) + document) as (url, requests):
+        validator = fetching(url)
+        assert evaluate(OAuthBearerServer(validator), first(token())).user == "alice"
+        assert evaluate(OAuthBearerServer(validator), first(token(RSA_KEY, "RS256", "rsa"))).user == "alice"
+    assert requests == [b"GET /keys HTTP/1.1\r\n"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "BadStatusLine"),
+        (b"HTTP/1.1 200 " + b"x" * 100_000 + b"\r\n\r\n", "LineTooLong"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\ncut off", "IncompleteRead"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "Not Found"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + b'{"keys": [', "no JWKS"),
+        (b"", "closed connection"),
+    ],
+)
+def test_a_url_that_answers_something_else_refuses_tokens_and_is_not_asked_for_each(
+    answer: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with answering(answer) as (url, requests):
+        validator = fetching(url)
+        for _ in range(3):
+            oauth = OAuthBearerServer(validator)
+            assert evaluate(oauth, first(token())).token == b'{"status":"invalid_token"}'
+            with pytest.raises(AuthenticationError, match="invalid_token"):
+                evaluate(oauth, b"\x01")
+    assert len(requests) == 1
+    [line] = [record.getMessage() for record in caplog.records if record.name == jwks.__name__]
+    assert reason in line
+
+
+def test_a_url_that_is_none_is_told() -> None:
+    with pytest.raises(JwksError, match="InvalidURL"):
+        fetch_jwks("http://127.0.0.1:port/keys")
