@@ -1,8 +1,10 @@
 """What a handler gets beside its request."""
 
+import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from logtier.config import BrokerConfig
 from logtier.controller.controller import Controller
@@ -19,12 +21,14 @@ from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import Clock
 from logtier.runtime.metrics import ApiMetrics, BrokerMetrics
 from logtier.runtime.read_ahead import ReadAhead
-from logtier.security.audit_log import log_denial, log_more_denials
+from logtier.security.audit_log import log_denial, log_more_denials, shown
 from logtier.security.authorizer import Authorizer
 from logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity
 from logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
 from logtier.security.sasl_session import SaslSession
 from logtier.transaction.coordinator import TransactionCoordinator
+
+logger = logging.getLogger(__name__)
 
 #: Denials of one request that are logged one by one: a request can name thousands of topics.
 DENIALS_LOGGED_MAX = 20
@@ -57,6 +61,13 @@ class Services:
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
 
 
+class Connection(Reader, Protocol):
+    """The connection that a request came by."""
+
+    def logs_refusal(self) -> bool:
+        """Count a refusal; whether it gets a line of its own in the log."""
+
+
 class RequestContext:
     """One request's surroundings: who asks, from where, in which version.
 
@@ -72,7 +83,7 @@ class RequestContext:
         answer_errors: Error codes of an answer that the handler encodes itself; None for none.
     """
 
-    reader: Reader | None = None
+    reader: Connection | None = None
     request_bytes: int = 0
     mute: Callable[[int], None] | None = None
     throttle_ms: int = 0
@@ -129,6 +140,17 @@ class RequestContext:
         if self.answer_errors is None:
             self.answer_errors = []
         self.answer_errors.append(code)
+
+    def log_refusal(self, what: str, error: KafkaError) -> None:
+        """Tell what the client is refused; of many refusals of one address only the first ones."""
+        if self.reader is None or self.reader.logs_refusal():
+            logger.warning(
+                "refused %s of client %s at %s: %s",
+                what,
+                shown(str(self.client_id)),
+                self.client_host,
+                shown(str(error), 1000),
+            )
 
     def is_authorized(
         self,

@@ -17,6 +17,7 @@ from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from logtier.runtime.metrics import error_codes
 from logtier.runtime.network import Part
+from logtier.security.audit_log import shown
 from logtier.security.sasl_session import SaslSession
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class Dispatcher:
         route = self._routes.get(api_key)
         if route is None:
             raise ProtocolViolationError(
-                f"{messages.api_name(api_key)} (client {client_id}) is not supported by this broker"
+                f"{messages.api_name(api_key)} (client {shown(str(client_id))}) is not supported by this broker"
             )
         handler, first, last, is_asynchronous = route
         if not first <= api_version <= last:
@@ -149,13 +150,14 @@ class Dispatcher:
         if header.api_key == api_versions.API_KEY:
             return _frame(header.api_key, 0, header.correlation_id, api_versions.unsupported_version())
         raise ProtocolViolationError(
-            f"{name} version {header.api_version} of client {header.client_id} is not supported: {first} to {last} are"
+            f"{name} version {header.api_version} of client {shown(str(header.client_id))} is not supported: "
+            f"{first} to {last} are"
         )
 
     def _refused(self, context: RequestContext, error: KafkaError) -> Response:
         """A refusal of the whole request."""
         name = messages.api_name(context.api_key)
-        logger.warning("refused %s of client %s at %s: %s", name, context.client_id, context.client_host, error)
+        context.log_refusal(name, error)
         tree = messages.refusal(context.api_key, context.api_version, error.code, error.message)
         if tree is None:
             raise ProtocolViolationError(f"{name} has no place for an error: {error}") from error

@@ -7,7 +7,6 @@ Batches of transactions wait for the coordinator's word where their partition do
 (KIP-890, see `transaction_verification`); all others are appended at once.
 """
 
-import logging
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -22,9 +21,8 @@ from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import ATTRIBUTES, TRANSACTIONAL, Buffer
 from logtier.replication.flush_wait import wait_flushed
 from logtier.runtime.metrics import TopicTraffic
+from logtier.security.audit_log import shown
 from logtier.security.operations import AclOperation, ResourceType
-
-logger = logging.getLogger(__name__)
 
 API_KEY = 0
 VERSIONS = (3, 13)
@@ -202,6 +200,4 @@ def _note_refusal(topic: str, index: int, error: KafkaError, context: RequestCon
     traffic = context.services.metrics.topics.get(topic)
     if traffic is not None:
         traffic.failed_produces += 1
-    logger.warning(
-        "refused a produce to %s-%d of client %s at %s: %s", topic, index, context.client_id, context.client_host, error
-    )
+    context.log_refusal(f"a produce to {shown(topic)}-{index}", error)

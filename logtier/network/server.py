@@ -88,6 +88,8 @@ class Server:
         self._listener: Listener | None = None
         self._idle_check: asyncio.TimerHandle | None = None
         self._failures = FailureLines() if security.sasl is None else security.sasl.failures
+        #: Apart, so that requests that are refused hide no failed login.
+        self._refusals = FailureLines()
         #: Told when the disk did not give a part of a response.
         self.on_unreadable: Callable[[UnreadableError], None] = lambda _: None
 
@@ -150,6 +152,10 @@ class Server:
         if self._failures.admit(host, self._clock.monotonic_ms()):
             logger.warning(message, *values)
 
+    def logs_refusal(self, host: str) -> bool:
+        """Count a request of this host that is refused; whether that gets a line of its own."""
+        return self._refusals.admit(host, self._clock.monotonic_ms())
+
     def _schedule_idle_check(self) -> None:
         idle_ms_max = self._limits.idle_ms_max
         interval_s = (REST_MS if idle_ms_max < 0 else min(REST_MS, max(1000, idle_ms_max // 4))) / 1000
@@ -160,6 +166,8 @@ class Server:
         now_ms, idle_ms_max = self._clock.monotonic_ms(), self._limits.idle_ms_max
         for address, count in self._failures.due(now_ms):
             logger.warning("%d more failures of connections from %s were not logged", count, address)
+        for address, count in self._refusals.due(now_ms):
+            logger.warning("%d more refusals of requests from %s were not logged", count, address)
         for connection in list(self._connections):
             if idle_ms_max >= 0 and connection.is_idle_since(now_ms - idle_ms_max):
                 connection.close()
@@ -297,6 +305,10 @@ class ClientConnection:
     def sends_cold(self) -> bool:
         """Whether cold records would be sent, at present, without the event loop waiting for the device."""
         return self._stream is not None and self._stream.sends_cold()
+
+    def logs_refusal(self) -> bool:
+        """Count a refusal; whether it gets a line of its own in the log."""
+        return self._server.logs_refusal(self.peer_host)
 
     def mute(self, wait_ms: int) -> None:
         """Serve no request after the one that is being answered until the time is over (KIP-219)."""

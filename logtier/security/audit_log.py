@@ -13,11 +13,11 @@ def log_denial(
     """Say who was denied what. Names come from clients: they are cut, and what is not printable is escaped."""
     logger.info(
         "Principal = %s is Denied operation = %s from host = %s on resource = %s:LITERAL:%s for request = %s",
-        _shown(principal),
+        shown(principal),
         operation.name.upper(),
         host,
         resource_type.name.capitalize(),
-        _shown(name),
+        shown(name),
         request,
     )
 
@@ -26,11 +26,17 @@ def log_more_denials(principal: str, host: str, request: str) -> None:
     """Say that a request was denied more than is told one by one."""
     logger.info(
         "Principal = %s is Denied more from host = %s for request = %s; the rest of this request is not listed",
-        _shown(principal),
+        shown(principal),
         host,
         request,
     )
 
 
-def _shown(text: str) -> str:
-    return text[:249] if text.isprintable() else repr(text[:249])
+def shown(text: str, characters_max: int = 249) -> str:
+    r"""What a client said, as it may stand in a line of a log: cut, and escaped where it is not printable.
+
+    >>> shown("orders"), shown("orders\nall is well"), shown("x" * 1000) == "x" * 249
+    ('orders', "'orders\\nall is well'", True)
+    """
+    kept = text[:characters_max]
+    return kept if kept.isprintable() else repr(kept)

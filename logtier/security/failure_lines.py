@@ -1,4 +1,4 @@
-"""How many lines about failed logins, and other connections that came to nothing, a log gets; pure.
+"""How many lines about failed logins, other connections that came to nothing, and refused requests a log gets; pure.
 
 Each of them is worth a line while they are few. Somebody who tries passwords, or a client with a wrong one that never
 gives up, would fill the disk with them.

@@ -438,3 +438,36 @@ def test_producers_of_topics_that_cannot_be_described(world: World) -> None:
     assert codes == [ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception]
     world.services.authorizer = Denying((AclOperation.read, ResourceType.topic))
     assert [each.error_code for each in described(world, TOPIC)] == [ErrorCode.topic_authorization_failed]
+
+
+class Telling:
+    """A connection that lets a few refusals be logged."""
+
+    cold_fetches = 0
+
+    def __init__(self, lines: int) -> None:
+        self.lines = lines
+        self.refusals = 0
+
+    def sends_cold(self) -> bool:
+        return False
+
+    def logs_refusal(self) -> bool:
+        self.refusals += 1
+        return self.refusals <= self.lines
+
+
+def test_of_many_refused_partitions_only_some_are_logged_and_what_a_client_says_is_cut(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = Telling(lines=2)
+    context = RequestContext(world.services, produce.API_KEY, V1, 1, "c\n" * 10_000, "127.0.0.1", "User:a")
+    context.reader = connection
+    data = [PartitionProduceData(index, None) for index in range(50)]
+    topics = [TopicProduceData("missing\n" * 1_000, None, data)]
+    produce.handle(ProduceRequest(None, -1, 1_000, topics), context)
+    assert connection.refusals == 50
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert all(line.startswith("refused a produce to 'missing\\n") for line in lines)
+    assert all(line.isprintable() and len(line) < 2_000 for line in lines)

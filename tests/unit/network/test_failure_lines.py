@@ -12,12 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.handlers import sasl_authenticate, sasl_handshake
+from logtier.handlers import api_versions, sasl_authenticate, sasl_handshake
 from logtier.handlers.context import RequestContext
+from logtier.handlers.dispatcher import Dispatcher
 from logtier.network.server import Server, ServerLimits
-from logtier.protocol.errors import ProtocolViolationError
+from logtier.protocol.errors import ErrorCode, ProtocolViolationError
+from logtier.quota.client_quotas import ClientQuotas
+from logtier.runtime.metrics import BrokerMetrics
 from logtier.runtime.network import SocketNetwork
 from logtier.security.failure_lines import ADDRESSES_MAX, LINES_MAX, OTHERS, WINDOW_MS, FailureLines
+from logtier.security.listener import ListenerSecurity
 from logtier.security.sasl import PlainServer
 from logtier.security.sasl_session import SaslListener, SaslSession
 
@@ -129,3 +133,66 @@ def test_what_was_not_logged_is_counted_in_the_log(caplog: pytest.LogCaptureFixt
     lines = [record.getMessage() for record in caplog.records]
     assert lines[:-1] == ["closed the connection of 127.0.0.1: this is no Kafka request"] * LINES_MAX
     assert lines[-1] == "3 more failures of connections from 127.0.0.1 were not logged"
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def request(api_key: int, version: int, client_id: str, body: bytes) -> bytes:
+    payload = struct.pack(">hhi", api_key, version, 7) + text(client_id) + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+async def exchanged(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: bytes) -> bytes:
+    writer.write(sent)
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+def test_refusals_before_authentication_are_not_logged_without_limit_nor_with_all_that_a_client_says(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    clock = ManualClock()
+    listener = SaslListener({"PLAIN": lambda: PlainServer({"alice": "right"})}, {})
+    handlers = {module.API_KEY: module for module in (api_versions, sasl_handshake)}
+    services: Any = SimpleNamespace(clock=clock, quotas=ClientQuotas(), metrics=BrokerMetrics())
+    client_id = "nobody\n" + "x" * 30_000
+
+    async def main() -> None:
+        security = ListenerSecurity("SASL_PLAINTEXT", "SASL_PLAINTEXT", sasl=listener)
+        server = Server(SocketNetwork(), clock, Dispatcher(services, handlers).dispatch, LIMITS, security)
+        host, port = server.bind("127.0.0.1", 0)
+        server.serve()
+        for _ in range(LINES_MAX + 3):
+            reader, writer = await asyncio.open_connection(host, port)
+            handshake = await exchanged(reader, writer, request(sasl_handshake.API_KEY, 1, client_id, text("PLAIN")))
+            assert handshake[4:6] == struct.pack(">h", ErrorCode.none)
+            refused = await exchanged(reader, writer, request(api_versions.API_KEY, 0, client_id, b""))
+            assert refused[4:6] == struct.pack(">h", ErrorCode.illegal_sasl_state)
+            writer.close()
+            await writer.wait_closed()
+        assert listener.failures.due(WINDOW_MS) == [], "failed logins are counted apart"
+        clock.ms = WINDOW_MS
+        server._check_idle()
+        server.stop()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == LINES_MAX + 1
+    assert all(line.startswith("refused api_versions of client 'nobody\\nxxx") for line in lines[:-1])
+    assert all(line.isprintable() and len(line) < 600 for line in lines)
+    assert lines[-1] == "3 more refusals of requests from 127.0.0.1 were not logged"
+
+
+@pytest.mark.parametrize("version", [0, 9_999])
+def test_a_client_id_is_cut_where_a_request_is_not_supported(version: int) -> None:
+    handlers = {} if version == 0 else {sasl_handshake.API_KEY: sasl_handshake}
+    services: Any = SimpleNamespace()
+    frame = memoryview(request(sasl_handshake.API_KEY, version, "\n" * 30_000, b"")[4:])
+    with pytest.raises(ProtocolViolationError) as raised:
+        Dispatcher(services, handlers).dispatch(frame, cast("Any", SimpleNamespace(sasl=None)))
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 1000
