@@ -68,7 +68,7 @@ class BrokerConfig(TransactionConfig):
     connections_max_idle_ms: int = config(
         ConfigType.LONG,
         600_000,
-        "A connection without a request for so long is closed; a negative number is no limit.",
+        "A connection that neither sends nor takes anything for so long is closed; a negative number is no limit.",
         Validator("1 or more, or negative", lambda value: value != 0),
     )
     max_connections: int = config(

@@ -169,6 +169,7 @@ class Server:
         for address, count in self._refusals.due(now_ms):
             logger.warning("%d more refusals of requests from %s were not logged", count, address)
         for connection in list(self._connections):
+            connection.note_progress(now_ms)
             if idle_ms_max >= 0 and connection.is_idle_since(now_ms - idle_ms_max):
                 connection.close()
             elif connection.is_idle_since(now_ms - REST_MS):
@@ -231,7 +232,10 @@ class ClientConnection:
         self._serving = False
         #: Ends the time for which the client's requests are left unread.
         self._unmuting: asyncio.TimerHandle | None = None
-        self._last_received_ms = clock.monotonic_ms()
+        #: When the client was last heard of, or seen to take what is sent to it.
+        self._last_active_ms = clock.monotonic_ms()
+        #: What of the response had not left at the last look.
+        self._unsent_bytes = 0
 
     def connection_made(self, stream: Stream) -> None:
         """The client is connected; it may be one too many."""
@@ -266,7 +270,7 @@ class ClientConnection:
     def buffer_updated(self, size: int) -> None:
         """Bytes came: answer what is whole, unless a request is being answered."""
         self._framer.received(size)
-        self._last_received_ms = self._clock.monotonic_ms()
+        self._last_active_ms = self._clock.monotonic_ms()
         self._serve()
 
     def writing_done(self) -> None:
@@ -319,12 +323,19 @@ class ClientConnection:
     def _unmute(self) -> None:
         self._unmuting = None
         # The client was not silent: it was not listened to.
-        self._last_received_ms = self._clock.monotonic_ms()
+        self._last_active_ms = self._clock.monotonic_ms()
         self._serve()
 
+    def note_progress(self, now_ms: int) -> None:
+        """Look whether the client took something of its response since the last look: then it is not idle."""
+        unsent_bytes = 0 if self._stream is None else self._stream.unsent_bytes
+        if unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes = unsent_bytes
+            self._last_active_ms = now_ms
+
     def is_idle_since(self, deadline_ms: int) -> bool:
-        """Whether nothing was received since then, though it could be, and nothing is being answered."""
-        return self._last_received_ms < deadline_ms and self._answering is None and self._unmuting is None
+        """Whether the client did nothing since then, though it could, and nothing is being answered."""
+        return self._last_active_ms < deadline_ms and self._answering is None and self._unmuting is None
 
     def withholds_request_since(self, deadline_ms: int) -> bool:
         """Whether a request, admitted to the shared budget before then, has still not come as a whole, unhindered."""
@@ -386,7 +397,7 @@ class ClientConnection:
         self._is_queued = not self._memory.admit(wanted, self._admitted)
         if not self._is_queued:
             self._admitted_bytes = wanted
-            self._admitted_ms = self._last_received_ms
+            self._admitted_ms = self._last_active_ms
         return not self._is_queued
 
     def _admitted(self) -> None:

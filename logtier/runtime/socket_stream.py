@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
-from logtier.runtime.streams import Part, StreamHandler
+from logtier.runtime.streams import FileSlice, Part, StreamHandler
 
 #: A non-blocking socket that neither gives nor takes anything at present.
 WOULD_BLOCK = (BlockingIOError, InterruptedError)
@@ -44,6 +44,11 @@ class SocketStream(ABC):
     def is_writing(self) -> bool:
         """Whether parts given to `write` are not all sent yet."""
         return self._writer_armed
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much of what was given to `write` is not sent yet, with what it is wrapped in."""
+        return sum(part.size if isinstance(part, FileSlice) else len(part) for part in self._pending)
 
     def sends_cold(self) -> bool:
         """Whether a cold file slice would be sent, at present, without the event loop waiting for the device."""

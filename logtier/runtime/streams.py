@@ -75,6 +75,10 @@ class Stream(Protocol):
     def is_writing(self) -> bool:
         """Whether parts given to `write` are not all sent yet."""
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How much of what was given to `write` is not sent yet, with what it is wrapped in."""
+
     def sends_cold(self) -> bool:
         """Whether a cold file slice would be sent, at present, without the event loop waiting for the device."""
 

@@ -58,6 +58,11 @@ class TlsStream(SocketStream):
         self._decrypting = False
         self._begin()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How much of what was given to `write` is not sent yet, with what it is wrapped in."""
+        return super().unsent_bytes + len(self._encrypted) + self._outgoing.pending
+
     def resume_reading(self) -> None:
         """Take bytes again, first those that are here already."""
         if not self._reading and not self._closed:
