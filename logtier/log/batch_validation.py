@@ -19,6 +19,7 @@ from logtier.records.batch import (
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
+    MAGIC,
     MAGIC_V2,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_LOG_APPEND,
@@ -28,20 +29,22 @@ from logtier.records.batch import (
 Fields: TypeAlias = tuple[Any, ...]
 
 
-def split_batches(view: memoryview) -> Iterator[tuple[memoryview, Fields]]:
-    """Yield every batch of a produce request with its header's fields; raise KafkaError(corrupt_message) for a rest."""
-    position = 0
-    while position < len(view):
-        left = len(view) - position
-        if left < HEADER_BYTES:
-            raise KafkaError(ErrorCode.corrupt_message, f"{left} bytes are no record batch")
-        fields = HEADER.unpack_from(view, position)
-        size = fields[1] + LOG_OVERHEAD
-        if not HEADER_BYTES <= size <= left:
-            _check_magic(fields[3])
-            raise KafkaError(ErrorCode.corrupt_message, f"a batch claims {size} bytes, {left} are there")
-        yield view[position : position + size], fields
-        position += size
+def not_one_batch(view: memoryview) -> KafkaError:
+    """Why what a produce request has for a partition, which is not exactly one whole batch, is refused.
+
+    Several batches are refused as Kafka does: of them some could be appended and others not.
+    """
+    size = len(view)
+    if size == 0:
+        return _invalid("there is no batch to append")
+    if size > MAGIC and view[MAGIC] != MAGIC_V2:
+        return _bad_magic(view[MAGIC])
+    if size < HEADER_BYTES:
+        return KafkaError(ErrorCode.corrupt_message, f"{size} bytes are no record batch")
+    claimed = HEADER.unpack_from(view)[1] + LOG_OVERHEAD
+    if not HEADER_BYTES <= claimed <= size:
+        return KafkaError(ErrorCode.corrupt_message, f"a batch claims {claimed} bytes, {size} are there")
+    return _invalid(f"a partition of a produce request has exactly one record batch; {size - claimed} bytes follow it")
 
 
 def split_replicated(view: memoryview) -> Iterator[tuple[memoryview, RecordBatchHeader]]:
@@ -80,7 +83,7 @@ def check_produced_batch(
         fields
     )
     if magic != MAGIC_V2:
-        _check_magic(magic)
+        raise _bad_magic(magic)
     if crc32c(view[ATTRIBUTES:]) != crc:
         raise _bad_checksum()
     if len(view) > config.max_message_bytes:
@@ -144,14 +147,10 @@ def stamp_append_time(view: memoryview, fields: Fields, first_offset: int, leade
     return head
 
 
-def _check_magic(magic: int) -> None:
+def _bad_magic(magic: int) -> KafkaError:
     if magic in (0, 1):
-        raise KafkaError(
-            ErrorCode.unsupported_for_message_format,
-            f"message format v{magic} is not supported; use a client that writes v2 (Kafka 0.11 and later)",
-        )
-    if magic != MAGIC_V2:
-        raise KafkaError(ErrorCode.corrupt_message, f"unknown message format {magic}")
+        return _invalid(f"message format v{magic} is not taken; use a client that writes v2 (Kafka 0.11 and later)")
+    return KafkaError(ErrorCode.corrupt_message, f"unknown message format {magic}")
 
 
 def _bad_checksum() -> KafkaError:

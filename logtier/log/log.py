@@ -13,7 +13,7 @@ from logtier.log.append_info import AppendInfo
 from logtier.log.batch_validation import (
     Fields,
     check_produced_batch,
-    split_batches,
+    not_one_batch,
     split_replicated,
     stamp_append_time,
 )
@@ -159,15 +159,15 @@ class Log(LogReader):
         verification: Verification | None = None,
         is_coordinator: bool = False,
     ) -> AppendInfo:
-        """Append the batches of a produce request and give them their offsets.
+        """Append the one batch that a produce request has for a partition, and give it its offsets.
 
-        They get them in `records` itself, where that may be written to; no reference to it is kept.
+        It gets them in `records` itself, where that may be written to; no reference to it is kept.
 
         A batch of a transaction that is not open here needs the `verification` that was begun for it. A coordinator's
         own batches have no sequence numbers.
 
         Raises KafkaError: corrupt_message, invalid_record, message_too_large, record_list_too_large, invalid_timestamp,
-        unsupported_for_message_format, out_of_order_sequence_number, invalid_producer_epoch, invalid_txn_state,
+        out_of_order_sequence_number, invalid_producer_epoch, invalid_txn_state,
         kafka_storage_error. Nothing is appended then. A duplicate of one of the producer's last five batches returns
         that batch's offsets.
         """
@@ -175,29 +175,14 @@ class Log(LogReader):
             records = recompressed(records, self._config)
         view = memoryview(records)
         size = len(view)
-        if size >= HEADER_BYTES:
-            fields = HEADER.unpack_from(view)
-            if fields[1] + LOG_OVERHEAD == size:
-                is_checked = records.__class__ is CheckedRecords
-                check_produced_batch(view, fields, self._config, now_ms, is_coordinator, is_checked)
-                return self._append_checked(view, fields, leader_epoch, now_ms, verification)
-        batches = list(split_batches(view))
-        if not batches:
-            raise KafkaError(ErrorCode.invalid_record, "there is no batch to append")
-        for batch, fields in batches:
-            is_checked = records.__class__ is CheckedRecords
-            check_produced_batch(batch, fields, self._config, now_ms, are_records_checked=is_checked)
-            if fields[9] >= 0:
-                raise KafkaError(
-                    ErrorCode.invalid_record, "an idempotent producer sends one batch for a partition in a request"
-                )
-        infos = [self._append_checked(batch, fields, leader_epoch, now_ms, None) for batch, fields in batches]
-        return infos[0]._replace(
-            last_offset=infos[-1].last_offset,
-            record_count=sum(info.record_count for info in infos),
-            size_bytes=len(view),
-            flush=infos[-1].flush,
-        )
+        if size < HEADER_BYTES:
+            raise not_one_batch(view)
+        fields = HEADER.unpack_from(view)
+        if fields[1] + LOG_OVERHEAD != size:
+            raise not_one_batch(view)
+        is_checked = records.__class__ is CheckedRecords
+        check_produced_batch(view, fields, self._config, now_ms, is_coordinator, is_checked)
+        return self._append_checked(view, fields, leader_epoch, now_ms, verification)
 
     def _append_checked(
         self, view: memoryview, fields: Fields, leader_epoch: int, now_ms: int, verification: Verification | None

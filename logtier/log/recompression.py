@@ -13,7 +13,6 @@ from logtier.config import TopicConfig
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.records.batch import (
     ATTRIBUTES,
-    BATCH_LENGTH,
     COMPRESSION_MASK,
     CRC,
     DECOMPRESSED_BYTES_MAX,
@@ -47,7 +46,7 @@ _ZSTD_QUICK_LEVEL_MAX: Final = 6
 
 
 def is_quick(records: Buffer, config: TopicConfig) -> bool:
-    """Whether compressing batches anew holds nobody up, so that a thread of its own would cost more.
+    """Whether compressing a batch anew holds nobody up, so that a thread of its own would cost more.
 
     What is compressed in another codec is never quick: a kilobyte of it may stand for many megabytes.
     """
@@ -56,25 +55,16 @@ def is_quick(records: Buffer, config: TopicConfig) -> bool:
         return False
     if codec == LZ4 and config.compression_lz4_level != LZ4_DEFAULT_LEVEL:
         return False
-    return len(records) <= _QUICK_BYTES[codec] and codecs_of(records) <= {NONE, codec}
+    return len(records) <= _QUICK_BYTES[codec] and codec_of(records) in (NONE, codec)
 
 
-def codecs_of(records: Buffer) -> set[int]:
-    """The codecs of all batches, as far as they are whole; checksums are not looked at."""
-    view = memoryview(records)
-    found = set()
-    position = 0
-    while len(view) - position >= HEADER_BYTES:
-        found.add(view[position + ATTRIBUTES + 1] & COMPRESSION_MASK)
-        size = int.from_bytes(view[position + BATCH_LENGTH : position + LOG_OVERHEAD], "big", signed=True)
-        if size < HEADER_BYTES - LOG_OVERHEAD:
-            break
-        position += size + LOG_OVERHEAD
-    return found
+def codec_of(records: Buffer) -> int:
+    """The codec of a batch, as far as its header is whole; its checksum is not looked at."""
+    return records[ATTRIBUTES + 1] & COMPRESSION_MASK if len(records) >= HEADER_BYTES else NONE
 
 
 def recompressed(records: Buffer, config: TopicConfig) -> Buffer:
-    """Give every batch the codec of the topic; records that are no whole, sound batches come back as they are.
+    """Give a batch the codec of the topic; records that are not one whole, sound batch come back as they are.
 
     Whoever appends them finds out what is wrong. `config.compression_type` is not `producer`.
 
@@ -83,33 +73,17 @@ def recompressed(records: Buffer, config: TopicConfig) -> Buffer:
     """
     codec = _CODECS[config.compression_type]
     view = memoryview(records)
-    parts: list[Buffer] = []
-    is_changed = False
-    position = 0
-    while position < len(view):
-        size = len(view) - position
-        if size < HEADER_BYTES:
-            return records
-        size = int.from_bytes(view[position + 8 : position + 12], "big", signed=True) + LOG_OVERHEAD
-        if not HEADER_BYTES <= size <= len(view) - position:
-            return records
-        batch = view[position : position + size]
-        if _is_other(batch, codec, config):
-            parts.append(_recompressed_batch(batch, codec, config))
-            is_changed = True
-        else:
-            parts.append(batch)
-        position += size
-    if not is_changed:
-        return records
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return _recompressed_batch(view, codec, config) if _is_other(view, codec, config) else records
 
 
 def _is_other(batch: memoryview, codec: int, config: TopicConfig) -> bool:
-    """Whether a sound batch has another codec. One that is too large already is refused for what it is."""
+    """Whether it is a sound batch in another codec. One that is too large already is refused for what it is."""
+    if len(batch) < HEADER_BYTES:
+        return False
     fields = HEADER.unpack_from(batch)
     return (
-        fields[3] == MAGIC_V2
+        fields[1] + LOG_OVERHEAD == len(batch)
+        and fields[3] == MAGIC_V2
         and fields[5] & COMPRESSION_MASK != codec
         and len(batch) <= config.max_message_bytes
         and crc32c(batch[ATTRIBUTES:]) == fields[4]

@@ -5,7 +5,7 @@ Elsewhere the broker never looks into a batch; here the cleaner will, and must n
 
 from crc32c import crc32c
 
-from logtier.log.recompression import codecs_of
+from logtier.log.recompression import codec_of
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.records.batch import (
     ATTRIBUTES,
@@ -26,36 +26,30 @@ _RECORD_BYTES_MIN = 7
 
 
 class CheckedRecords(bytes):
-    """Batches whose records have been checked, so that the append need not do it again."""
+    """A batch whose records have been checked, so that the append need not do it again."""
 
     __slots__ = ()
 
 
 def is_quick(records: Buffer) -> bool:
-    """Whether checking these batches holds nobody up."""
-    return len(records) <= _QUICK_BYTES and codecs_of(records) <= {NONE}
+    """Whether checking this batch holds nobody up."""
+    return len(records) <= _QUICK_BYTES and codec_of(records) == NONE
 
 
-def check_keyed_batches(records: Buffer, batch_bytes_max: int) -> Buffer:
-    """Check all batches, in whatever thread. Those that will be refused for another reason come back as they are.
+def check_keyed_batch(records: Buffer, batch_bytes_max: int) -> Buffer:
+    """Check a batch, in whatever thread. What will be refused for another reason comes back as it is.
 
     Raises KafkaError as `check_keyed_records` does.
     """
-    view = memoryview(records)
-    position = 0
-    while position < len(view):
-        if len(view) - position < HEADER_BYTES:
-            return records
-        fields = HEADER.unpack_from(view, position)
-        batch = view[position : position + fields[1] + LOG_OVERHEAD]
-        is_whole = HEADER_BYTES <= len(batch) == fields[1] + LOG_OVERHEAD
-        if not is_whole or len(batch) > batch_bytes_max or fields[3] != MAGIC_V2:
-            return records
-        if crc32c(batch[ATTRIBUTES:]) != fields[4]:
-            return records
-        check_keyed_records(batch)
-        position += len(batch)
-    return CheckedRecords(view)
+    if not HEADER_BYTES <= len(records) <= batch_bytes_max:
+        return records
+    fields = HEADER.unpack_from(records)
+    if fields[1] + LOG_OVERHEAD != len(records) or fields[3] != MAGIC_V2:
+        return records
+    if crc32c(memoryview(records)[ATTRIBUTES:]) != fields[4]:
+        return records
+    check_keyed_records(records)
+    return CheckedRecords(records)
 
 
 def check_keyed_records(batch: Buffer) -> None:

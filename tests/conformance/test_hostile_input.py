@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 UNKNOWN_TOPIC_OR_PARTITION, CORRUPT_MESSAGE, UNSUPPORTED_VERSION = 3, 2, 35
-INVALID_TOPIC = 17
+INVALID_TOPIC, INVALID_RECORD = 17, 87
 REQUEST_MAX_BYTES = 104_857_600
 
 
@@ -137,6 +137,27 @@ def test_a_second_batch_cut_short_is_never_stored(connect: Connect, new_topic: T
     other = connect()
     other.send_request(PRODUCE, 3, produce_v3(topic, batch()))
     assert produced(other.receive(), topic) == (0, taken)
+
+
+def test_two_batches_for_a_partition_are_refused_and_neither_is_stored(
+    connect: Connect, new_topic: TopicFactory
+) -> None:
+    topic = new_topic()
+    connection = connect()
+    connection.send_request(PRODUCE, 3, produce_v3(topic, batch() + batch()))
+    assert produced(connection.receive(), topic)[0] == INVALID_RECORD
+    connection.send_request(PRODUCE, 3, produce_v3(topic, batch()))
+    assert produced(connection.receive(), topic) == (0, 0)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_old_message_format_is_an_invalid_record(connect: Connect, new_topic: TopicFactory, magic: int) -> None:
+    topic = new_topic()
+    connection = connect()
+    old = bytearray(batch())
+    old[16] = magic
+    connection.send_request(PRODUCE, 3, produce_v3(topic, bytes(old)))
+    assert produced(connection.receive(), topic)[0] == INVALID_RECORD
 
 
 @pytest.mark.parametrize(("name", "partition"), [("test-no-such-topic", 0), ("", 7)], ids=["topic", "partition"])

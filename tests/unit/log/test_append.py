@@ -57,20 +57,17 @@ def test_what_may_be_written_to_and_what_may_not_become_the_same_log(folder: Log
     assert replace(second, base_offset=0) == first
 
 
-def test_several_batches_of_one_request_are_appended_in_order(folder: LogFolder, make_batch: MakeBatch) -> None:
-    info = folder.append(make_batch(2, value=b"a") + make_batch(3, value=b"b"))
-    assert (info.first_offset, info.last_offset, info.record_count) == (0, 4, 5)
-    assert [value for _, value in folder.read_all()] == [b"a", b"a", b"b", b"b", b"b"]
-
-
-def test_of_several_batches_none_is_appended_if_one_is_bad(folder: LogFolder, make_batch: MakeBatch) -> None:
-    bad = bytearray(make_batch(1))
-    bad[-1] ^= 1
-    refused(folder, make_batch(2) + bad, ErrorCode.corrupt_message)
-    refused(folder, make_batch(2) + make_batch(1)[:-1], ErrorCode.corrupt_message)
-    refused(folder, make_batch(2) + b"x", ErrorCode.corrupt_message)
+def test_several_batches_for_one_partition_of_a_request_are_refused(folder: LogFolder, make_batch: MakeBatch) -> None:
+    assert "exactly one" in refused(folder, make_batch(2) + make_batch(3), ErrorCode.invalid_record)
     idempotent = make_batch(1, producer_id=1, producer_epoch=0, base_sequence=0)
-    refused(folder, make_batch(2) + idempotent, ErrorCode.invalid_record)
+    refused(folder, idempotent + idempotent, ErrorCode.invalid_record)
+
+
+@pytest.mark.parametrize("compression_type", ["producer", "zstd"])
+def test_whatever_follows_a_batch_keeps_it_out(folder: LogFolder, make_batch: MakeBatch, compression_type: str) -> None:
+    folder.configure(compression_type=compression_type)
+    for rest in (b"x", make_batch(1)[:-1], make_batch(1)):
+        refused(folder, make_batch(2) + rest, ErrorCode.invalid_record)
 
 
 @pytest.mark.parametrize("size", [1, 11, 60])
@@ -93,7 +90,14 @@ def test_a_hostile_batch_length_is_refused(folder: LogFolder, make_batch: MakeBa
 def test_old_message_formats_are_refused_with_the_remedy(folder: LogFolder, make_batch: MakeBatch, magic: int) -> None:
     batch = bytearray(make_batch(1))
     batch[16] = magic
-    assert "client" in refused(folder, bytes(batch), ErrorCode.unsupported_for_message_format)
+    assert "client" in refused(folder, bytes(batch), ErrorCode.invalid_record)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_old_message_shorter_than_a_batch_header_is_told_from_damage(folder: LogFolder, magic: int) -> None:
+    message = struct.pack(">qiIb", 0, 26, 0, magic) + bytes(21)
+    assert len(message) < 61
+    assert "client" in refused(folder, message, ErrorCode.invalid_record)
 
 
 def test_an_unknown_magic_is_corruption(folder: LogFolder, make_batch: MakeBatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from logtier.handlers.compression_ahead import Refusals, compress_ahead
 from logtier.handlers.context import RequestContext
-from logtier.log.record_frames import CheckedRecords, check_keyed_batches
+from logtier.log.record_frames import CheckedRecords, check_keyed_batch
 from logtier.protocol.errors import ErrorCode
 from logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
 from logtier.protocol.topic_partition import TopicPartition
@@ -125,9 +125,9 @@ def test_small_plain_records_of_a_compacted_topic_are_left_to_the_append(world: 
     assert "table" not in world.replicas.compacted_topics
 
 
-@pytest.mark.parametrize("damage", ["checksum", "cut", "too large"])
+@pytest.mark.parametrize("damage", ["checksum", "cut", "too large", "two"])
 def test_what_is_refused_anyway_is_left_to_the_append(damage: str) -> None:
     whole = build_batch([Record(None, b"x", NOW_MS)])
-    records = {"checksum": whole[:-1] + b"?", "cut": whole[:-1], "too large": whole}[damage]
+    records = {"checksum": whole[:-1] + b"?", "cut": whole[:-1], "too large": whole, "two": whole * 2}[damage]
     limit = len(whole) - 1 if damage == "too large" else 1 << 20
-    assert check_keyed_batches(records, limit) is records
+    assert check_keyed_batch(records, limit) is records
