@@ -36,6 +36,9 @@ from logtier.security.operations import AclOperation, ResourceType
 API_KEY = 1
 VERSIONS = (4, 18)
 
+#: Older ones are from before zstd (KIP-110).
+FIRST_VERSION_WITH_ZSTD = 10
+
 #: An isolation level (KIP-98): what is below the last stable offset, and what of it to skip.
 READ_COMMITTED = 1
 #: No replica asks, but a consumer.
@@ -54,7 +57,7 @@ def handle(request: Any, context: RequestContext) -> list[Part] | asyncio.Future
             context.services.fetch_sessions.remove(session_id)
         if epoch == INITIAL_EPOCH:
             return _begin_session(request, context)
-        wanted = _authorized([each for _, each in _wanted(request, context)], request, context)
+        wanted = _permitted([each for _, each in _wanted(request, context)], request, context)
         return _fetch(wanted, lambda fetched: _encode(wanted, fetched, context), request, context)
     session = context.services.fetch_sessions.find(session_id, epoch, by_topic_id=_is_by_id(context))
     if isinstance(session, ErrorCode):
@@ -66,7 +69,7 @@ def _begin_session(request: Any, context: RequestContext) -> list[Part] | asynci
     """A full fetch, all of it answered; the session it begins holds each partition once."""
     image = context.services.metadata.image
     asked = dict(_wanted(request, context))
-    wanted = _authorized(list(asked.values()), request, context)
+    wanted = _permitted(list(asked.values()), request, context)
 
     def respond(fetched: Fetched) -> list[Part]:
         # Only now: a client that went away while it waited takes no slot.
@@ -109,7 +112,7 @@ def _go_on(
         session.is_read_committed = is_read_committed
     services.fetch_sessions.touch(session, services.clock.now_ms())
     epoch = session.advance()
-    wanted = _authorized(session.wanted(), request, context)
+    wanted = _permitted(session.wanted(), request, context)
 
     def respond(fetched: Fetched) -> list[Part]:
         if session.epoch != epoch:
@@ -239,8 +242,13 @@ def _resolved(wanted: FetchPartition, image: MetadataImage, is_read_committed: b
     )
 
 
-def _authorized(wanted: list[FetchPartition], request: Any, context: RequestContext) -> list[FetchPartition]:
-    """Put a refusal in the place of what the client may not read: consumers by topic, replicas all or nothing."""
+def _permitted(wanted: list[FetchPartition], request: Any, context: RequestContext) -> list[FetchPartition]:
+    """Put a refusal in the place of what the client may not read: consumers by topic, replicas all or nothing.
+
+    Clients from before zstd may not read topics that have it as their own codec.
+    """
+    if context.api_version < FIRST_VERSION_WITH_ZSTD:
+        wanted = [_without_zstd(each, context) for each in wanted]
     if context.services.authorizer is None:
         return wanted
     is_replica = _replica_id(request) != CONSUMER
@@ -257,6 +265,13 @@ def _authorized(wanted: list[FetchPartition], request: Any, context: RequestCont
         may_read = allowed.get(name, True)
         checked.append(each if may_read else each._replace(error_code=ErrorCode.topic_authorization_failed))
     return checked
+
+
+def _without_zstd(wanted: FetchPartition, context: RequestContext) -> FetchPartition:
+    partition = context.services.replica_manager.usable_partition(wanted.topic_partition)
+    if partition is None or partition.log.config.compression_type != "zstd":
+        return wanted
+    return wanted._replace(error_code=ErrorCode.unsupported_compression_type)
 
 
 def _when_warm(

@@ -14,11 +14,13 @@ from logtier.handlers.compression_ahead import Refusals, compress_ahead
 from logtier.handlers.context import RequestContext
 from logtier.handlers.transaction_verification import Verdict, Verdicts, verify
 from logtier.log.durability import FlushRound
+from logtier.log.recompression import codec_of
 from logtier.metadata.topic_names import INTERNAL_TOPICS
 from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from logtier.protocol.produce_response import ProducedPartition, encode_produce_response
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import ATTRIBUTES, TRANSACTIONAL, Buffer
+from logtier.records.compression import ZSTD
 from logtier.replication.flush_wait import wait_flushed
 from logtier.runtime.metrics import TopicTraffic
 from logtier.security.audit_log import shown
@@ -27,6 +29,9 @@ from logtier.security.operations import AclOperation, ResourceType
 API_KEY = 0
 VERSIONS = (3, 13)
 ADVERTISED_VERSIONS = (0, 13)
+
+#: Older ones are from before zstd (KIP-110).
+FIRST_VERSION_WITH_ZSTD: Final = 7
 
 ACKS = (-1, 0, 1)
 # Told, never raised: an error that is raised again and again keeps every traceback.
@@ -53,16 +58,18 @@ _new: Final = tuple.__new__
 
 def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[list[bytes] | None] | None:
     """Append each partition's batches; with acks=0 an error closes the connection: there is no response to tell it."""
+    # Before anything is compressed anew: after that nobody sees what it was.
+    refused = _NO_VERDICTS if context.api_version >= FIRST_VERSION_WITH_ZSTD else _zstd_refusals(request)
     compressing = compress_ahead(request, context)
     if compressing is None:
-        return _handle(request, context, _NO_VERDICTS)
-    return _handle_when_compressed(request, context, compressing)
+        return _handle(request, context, refused)
+    return _handle_when_compressed(request, context, compressing, refused)
 
 
 async def _handle_when_compressed(
-    request: Any, context: RequestContext, compressing: Awaitable[Refusals]
+    request: Any, context: RequestContext, compressing: Awaitable[Refusals], refused: Mapping[TopicPartition, Verdict]
 ) -> list[bytes] | None:
-    response = _handle(request, context, await compressing)
+    response = _handle(request, context, {**await compressing, **refused})
     return await response if isinstance(response, Awaitable) else response
 
 
@@ -183,6 +190,18 @@ def _topic(topic_data: Any, context: RequestContext) -> tuple[str, KafkaError | 
     ):
         return name, DENIED
     return name, INTERNAL_TOPIC if name in INTERNAL_TOPICS else None
+
+
+def _zstd_refusals(request: Any) -> dict[TopicPartition, Verdict]:
+    """The partitions whose batch is compressed with zstd; topics are named, since their ids came much later."""
+    return {
+        TopicPartition(topic_data.name, data.index): KafkaError(
+            ErrorCode.unsupported_compression_type, f"zstd needs Produce version {FIRST_VERSION_WITH_ZSTD} or later"
+        )
+        for topic_data in request.topic_data
+        for data in topic_data.partition_data
+        if data.records and codec_of(data.records) == ZSTD
+    }
 
 
 def _batches(request: Any, context: RequestContext) -> Iterator[tuple[TopicPartition, Buffer]]:

@@ -28,6 +28,8 @@ MEMORY_BYTES_MAX: Final = 1400 << 20
 MIB: Final = 1 << 20
 ANSWER_S: Final = 60
 PRODUCE, LIST_OFFSETS = 0, 2
+#: The first that takes zstd, and written like version 3.
+PRODUCE_VERSION: Final = 7
 NONE, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD = 0, 2, 10, 32, 87
 REFUSALS: Final = {CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD}
 TIME_MS: Final = 1_700_000_000_000
@@ -172,7 +174,7 @@ async def send_batches(wire: type[Wire], address: str, topic: str, batches: Sequ
     codes = []
     try:
         for i, batch in enumerate(batches):
-            connection.send(request(PRODUCE, 3, i, produce(topic, batch)))
+            connection.send(request(PRODUCE, PRODUCE_VERSION, i, produce(topic, batch)))
             frame = await connection.receive(ANSWER_S)
             assert frame, f"batch {i} was not answered: {frame!r}"
             assert struct.unpack_from(">i", frame) == (i,)
