@@ -27,7 +27,7 @@ from logtier.handlers.authorized_operations import (
 )
 from logtier.handlers.context import RequestContext
 from logtier.handlers.mutation_quota import NEVER_STRICT, Mutations
-from logtier.metadata.image import MetadataImage, PartitionImage, TopicImage
+from logtier.metadata.image import NO_BROKER, MetadataImage, PartitionImage, TopicImage
 from logtier.metadata.topic_names import INTERNAL_TOPICS, topic_name_problem
 from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode, KafkaError
@@ -234,11 +234,15 @@ def _topic(topic: TopicImage, operations: bool, context: RequestContext) -> dict
 
 
 def partition_answer(index: int, partition: PartitionImage, offline_replicas: tuple[int, ...]) -> dict[str, Any]:
-    """One partition: who leads it, who has it, and who of those is in sync or gone."""
+    """One partition: who leads it, who has it, and who of those is in sync or gone.
+
+    Whose log is in a folder that is offline does not lead: producers choose other partitions, and tools list it.
+    """
+    leader = NO_BROKER if partition.leader in offline_replicas else partition.leader
     return {
-        "error_code": ErrorCode.none if partition.leader >= 0 else ErrorCode.leader_not_available,
+        "error_code": ErrorCode.none if leader != NO_BROKER else ErrorCode.leader_not_available,
         "partition_index": index,
-        "leader_id": partition.leader,
+        "leader_id": leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,

@@ -10,14 +10,17 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from logtier.config import BrokerConfig, TopicConfig
+from logtier.handlers import describe_topic_partitions, metadata
 from logtier.log.log_directory import LogDirError
 from logtier.log.log_manager import LogManager
 from logtier.metadata import paths
-from logtier.metadata.image import MetadataImage, metadata_delta
+from logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, build_batch
@@ -25,6 +28,7 @@ from logtier.replication.delayed_fetch import FetchPartition
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.disk import Disk, RealDisk
+from tests.unit.reading.conftest import World
 from tests.unit.replication.test_disk_errors import FaultyDisk
 
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -141,6 +145,39 @@ def test_a_failed_folder_goes_offline_and_the_rest_serves_on(
         assert (node.fetch(partition) is STORAGE_ERROR) == expected
         assert node.replicas.is_offline(TopicPartition("flights", partition)) == expected
     assert node.fatal == []
+
+
+@pytest.mark.parametrize(
+    ("handler", "version", "asked"),
+    [
+        (
+            metadata,
+            12,
+            {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False},
+        ),
+        (describe_topic_partitions, 0, {"topics": (), "response_partition_limit": 100, "cursor": None}),
+    ],
+)
+def test_a_partition_has_no_leader_while_its_folder_is_offline(
+    start: Start, tmp_path: Path, handler: ModuleType, version: int, asked: dict[str, Any]
+) -> None:
+    node = start()
+    node.create(partitions=6)
+    world = World(tmp_path / "elsewhere")
+    world.services.replica_manager = node.replicas
+    world.services.metadata = MetadataCache(world.config)
+    world.services.metadata.publish(node.image)
+
+    def described() -> list[tuple[int, ErrorCode, tuple[int, ...]]]:
+        [topic] = world.ask(handler, version, **asked).topics
+        return [(each.leader_id, each.error_code, each.offline_replicas) for each in topic.partitions]
+
+    led = (1, ErrorCode.none, ())
+    assert described() == [led] * 6
+    away = node.in_folder(node.logs.directories[1].path)
+    node.logs.directories[1].health.fail("unplugged")
+    lost = (-1, ErrorCode.leader_not_available, (1,))
+    assert described() == [lost if index in away else led for index in range(6)]
 
 
 def test_new_partitions_are_made_in_the_folders_that_are_left(start: Start, folders: list[str]) -> None:
