@@ -10,9 +10,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from crc32c import crc32c
 
 from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import CONTROL, TIMESTAMP_TYPE_LOG_APPEND, check_batch, decode_records
+from logtier.records.batch import (
+    ATTRIBUTES,
+    CONTROL,
+    CRC,
+    LAST_OFFSET_DELTA,
+    RECORD_COUNT,
+    TIMESTAMP_TYPE_LOG_APPEND,
+    check_batch,
+    decode_records,
+)
 from logtier.runtime.disk import Buffer, RealFile
 from tests.unit.log.conftest import NOW_MS
 
@@ -116,6 +126,17 @@ def test_only_the_broker_stamps_with_append_time(folder: LogFolder, make_batch: 
 
 def test_a_batch_that_claims_an_offset_is_refused(folder: LogFolder, make_batch: MakeBatch) -> None:
     refused(folder, make_batch(1, base_offset=5), ErrorCode.invalid_record)
+
+
+@pytest.mark.parametrize(("last_delta", "count"), [(1, 1), (0, 2), (1, 3), (-1, 0), (-2, -1), (2**31 - 1, -(2**31))])
+def test_a_count_that_disagrees_with_the_last_offset_is_refused(
+    folder: LogFolder, make_batch: MakeBatch, last_delta: int, count: int
+) -> None:
+    batch = bytearray(make_batch(2))
+    struct.pack_into(">i", batch, LAST_OFFSET_DELTA, last_delta)
+    struct.pack_into(">i", batch, RECORD_COUNT, count)
+    batch[CRC:ATTRIBUTES] = crc32c(bytes(batch[ATTRIBUTES:])).to_bytes(4, "big")
+    assert "last offset delta" in refused(folder, bytes(batch), ErrorCode.invalid_record)
 
 
 def test_a_producer_id_without_sequence_is_refused(folder: LogFolder, make_batch: MakeBatch) -> None:
