@@ -24,15 +24,6 @@ def framed(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
-class ManualClock(SystemClock):
-    """Its monotonic time is what the test says."""
-
-    ms = 0
-
-    def monotonic_ms(self) -> int:
-        return self.ms
-
-
 def request(number: int, size: int = 20) -> bytes:
     return framed(struct.pack(">q", number) + bytes(size))
 
