@@ -1,13 +1,13 @@
 """ElectLeaders: have preferred, or any, replicas elected (KIP-183, KIP-460).
 
-With one replica a partition has its only possible leader, unless that one is offline.
+With one replica a partition has its only possible leader, unless the folder of its log is offline.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from logtier.handlers.context import RequestContext
-from logtier.metadata.image import MetadataImage, PartitionImage
+from logtier.metadata.image import NO_BROKER, TopicImage
 from logtier.protocol.errors import ErrorCode
 from logtier.security.operations import AclOperation, ResourceType
 
@@ -16,7 +16,6 @@ VERSIONS = (0, 2)
 
 _PREFERRED = 0
 _UNCLEAN = 1
-_NO_LEADER = -1
 
 #: The first version that says which election; before it was the preferred one.
 _TYPED_FROM = 1
@@ -36,7 +35,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     if request.topic_partitions is not None:
         asked = [(each.topic, tuple(each.partitions)) for each in request.topic_partitions]
     elif refusal is None:
-        asked = [(name, tuple(_without_leader(image, name))) for name in image.topics]
+        asked = [(name, tuple(_without_leader(image.topics[name], context))) for name in image.topics]
     else:
         asked = []
     return {
@@ -45,7 +44,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             {
                 "topic": name,
                 "partition_result": [
-                    _result(index, refusal or _elect(image, name, index, election_type)) for index in indexes
+                    _result(index, refusal or _elect(name, index, election_type, context)) for index in indexes
                 ],
             }
             for name, indexes in asked
@@ -53,20 +52,22 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     }
 
 
-def _without_leader(image: MetadataImage, name: str) -> Iterator[int]:
-    for index, partition in enumerate(image.topics[name].partitions):
-        if partition.leader == _NO_LEADER:
-            yield index
+def _without_leader(topic: TopicImage, context: RequestContext) -> Iterator[int]:
+    return (index for index in range(len(topic.partitions)) if not _has_leader(topic, index, context))
 
 
-def _elect(image: MetadataImage, name: str, index: int, election_type: int) -> _Outcome:
-    topic = image.topic(name)
+def _has_leader(topic: TopicImage, index: int, context: RequestContext) -> bool:
+    leader = topic.partitions[index].leader
+    return leader != NO_BROKER and leader not in context.services.replica_manager.offline_replicas(topic.name, index)
+
+
+def _elect(name: str, index: int, election_type: int, context: RequestContext) -> _Outcome:
+    topic = context.services.metadata.image.topic(name)
     if topic is None:
         return ErrorCode.unknown_topic_or_partition, f"No such topic as {name}"
     if not 0 <= index < len(topic.partitions):
         return ErrorCode.unknown_topic_or_partition, f"No such partition as {name}-{index}"
-    partition: PartitionImage = topic.partitions[index]
-    if partition.leader != _NO_LEADER:
+    if _has_leader(topic, index, context):
         return ErrorCode.election_not_needed, "Leader election not needed for topic partition."
     if election_type == _PREFERRED:
         return ErrorCode.preferred_leader_not_available, "The preferred leader was not available."

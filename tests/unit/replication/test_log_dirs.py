@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from logtier.config import BrokerConfig, TopicConfig
-from logtier.handlers import describe_topic_partitions, metadata
+from logtier.handlers import describe_topic_partitions, elect_leaders, metadata
 from logtier.log.log_directory import LogDirError
 from logtier.log.log_manager import LogManager
 from logtier.metadata import paths
@@ -147,6 +147,15 @@ def test_a_failed_folder_goes_offline_and_the_rest_serves_on(
     assert node.fatal == []
 
 
+def world_of(node: Node, tmp_path: Path) -> World:
+    """A client of the node."""
+    world = World(tmp_path / "elsewhere")
+    world.services.replica_manager = node.replicas
+    world.services.metadata = MetadataCache(world.config)
+    world.services.metadata.publish(node.image)
+    return world
+
+
 @pytest.mark.parametrize(
     ("handler", "version", "asked"),
     [
@@ -163,10 +172,7 @@ def test_a_partition_has_no_leader_while_its_folder_is_offline(
 ) -> None:
     node = start()
     node.create(partitions=6)
-    world = World(tmp_path / "elsewhere")
-    world.services.replica_manager = node.replicas
-    world.services.metadata = MetadataCache(world.config)
-    world.services.metadata.publish(node.image)
+    world = world_of(node, tmp_path)
 
     def described() -> list[tuple[int, ErrorCode, tuple[int, ...]]]:
         [topic] = world.ask(handler, version, **asked).topics
@@ -178,6 +184,30 @@ def test_a_partition_has_no_leader_while_its_folder_is_offline(
     node.logs.directories[1].health.fail("unplugged")
     lost = (-1, ErrorCode.leader_not_available, (1,))
     assert described() == [lost if index in away else led for index in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("election_type", "code"),
+    [(0, ErrorCode.preferred_leader_not_available), (1, ErrorCode.eligible_leaders_not_available)],
+)
+def test_an_election_finds_nobody_while_the_folder_is_offline(
+    start: Start, tmp_path: Path, election_type: int, code: ErrorCode
+) -> None:
+    node = start()
+    node.create(partitions=6)
+    world = world_of(node, tmp_path)
+    away = node.in_folder(node.logs.directories[1].path)
+    node.logs.directories[1].health.fail("unplugged")
+
+    def elected(partitions: Sequence[int] | None) -> dict[int, ErrorCode]:
+        asked = None if partitions is None else [{"topic": "flights", "partitions": tuple(partitions)}]
+        response = world.ask(elect_leaders, 2, election_type=election_type, topic_partitions=asked, timeout=1_000)
+        [topic] = response.replica_election_results
+        return {each.partition_id: each.error_code for each in topic.partition_result}
+
+    assert elected(None) == dict.fromkeys(away, code)
+    not_needed = ErrorCode.election_not_needed
+    assert elected(range(6)) == {index: code if index in away else not_needed for index in range(6)}
 
 
 def test_new_partitions_are_made_in_the_folders_that_are_left(start: Start, folders: list[str]) -> None:
