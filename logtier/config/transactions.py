@@ -35,6 +35,7 @@ class TransactionConfig(GroupProtocolConfig):
         ConfigType.BOOLEAN,
         True,
         "Whether the coordinator is asked if a transaction includes a partition, before its first records there.",
+        dynamic=True,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = config(
         ConfigType.INT, 3_600_000, "How often it is looked for transactional ids that have expired.", at_least(1)

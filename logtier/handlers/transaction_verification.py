@@ -100,7 +100,7 @@ def verify(
         raise KafkaError(
             ErrorCode.invalid_producer_id_mapping, "Transactional records contained more than one producer ID"
         )
-    if not adds and not context.services.config.transaction_partition_verification_enable:
+    if not adds and not context.services.metadata.config.transaction_partition_verification_enable:
         verdicts.update((question.topic_partition, question.verification) for question in questions)
         return verdicts
     return _ask(transactional_id, questions, verdicts, context) if questions else verdicts

@@ -92,7 +92,7 @@ async def _verify(request: Any, partition: TopicPartition, context: RequestConte
     """Ask the transaction coordinator; a transaction that is still being ended is worth a few questions more."""
     services = context.services
     adds = context.api_version >= _ADDS_FROM
-    if not adds and not services.config.transaction_partition_verification_enable:
+    if not adds and not services.metadata.config.transaction_partition_verification_enable:
         return
     waited_ms = 0
     while True:

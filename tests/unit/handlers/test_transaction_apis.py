@@ -107,10 +107,11 @@ class World:
             name: TopicImage(name, uuid.uuid4(), (first_partition_state((1,)),) * 2)
             for name in ("t", "u", "__consumer_offsets")
         }
+        config = BrokerConfig.from_properties({})
         self.services: Any = some(
-            config=BrokerConfig.from_properties({}),
+            config=config,
             clock=some(now_ms=lambda: 1500, monotonic_ms=lambda: 0),
-            metadata=some(image=MetadataImage(topics=topics)),
+            metadata=some(image=MetadataImage(topics=topics), config=config),
             transactions=self.coordinator,
             authorizer=Denying(*denied) if denied else None,
             replica_manager=some(begin_verification=lambda *_, **__: self.verification),
@@ -337,6 +338,15 @@ def test_offsets_join_the_transaction_before_they_are_committed(version: int, ad
     assert (group_id, named["producer_id"], named["verification"]) == ("g", 7, world.verification)
     [(partition, committed)] = named["commits"].items()
     assert (partition, committed.offset, committed.leader_epoch) == (TopicPartition("t", 0), 5, 2)
+
+
+@pytest.mark.parametrize(("version", "is_asked"), [(4, False), (5, True)])
+def test_verification_is_switched_off_for_offsets_too_while_the_broker_runs(version: int, is_asked: bool) -> None:
+    world = World()
+    off = {"transaction.partition.verification.enable": "false"}
+    world.services.metadata.config = world.services.config.with_properties(off)
+    assert commit_code(world.call(txn_offset_commit, version, commit())) is ErrorCode.none
+    assert bool(world.coordinator.asked) is is_asked
 
 
 def test_offsets_of_a_transaction_that_is_open_there_need_no_question() -> None:

@@ -99,6 +99,8 @@ class World:
         )
         image = MetadataImage().apply([(paths.topic_path(TOPIC), paths.encode_topic(TOPIC_ID, [(1,)] * 2))])
         self.replicas.apply(metadata_delta(MetadataImage(), image))
+        self.metadata = MetadataCache(config)
+        self.metadata.publish(image)
         self.coordinator = Coordinator()
         nobody: Any = None
         self.markers: list[tuple[TopicPartition, int, int, bool]] = []
@@ -106,7 +108,7 @@ class World:
             config,
             SystemClock(),
             random.Random(1),
-            cast("MetadataCache", SimpleNamespace(image=image)),
+            self.metadata,
             nobody,
             self.replicas,
             cast(
@@ -280,8 +282,10 @@ def test_a_transaction_that_is_still_being_ended_is_asked_about_again(tmp_path: 
     assert len(world.coordinator.asked) == 4
 
 
-def test_verification_can_be_switched_off_where_clients_add_partitions_themselves(tmp_path: Path) -> None:
-    world = World(tmp_path, **{"transaction.partition.verification.enable": False})
+def test_verification_can_be_switched_off_at_any_time_where_clients_add_partitions_themselves(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    path, off = paths.broker_config_path("<default>"), {"transaction.partition.verification.enable": "false"}
+    world.metadata.publish(world.metadata.image.apply([(path, paths.encode_config(off))]))
     assert world.produce(0) == OK
     assert world.coordinator.asked == []
     world.end(commit=True)
