@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
+FileId = tuple[int, int]
+"""Device and inode: of all files that are there (or open) one has it, whatever it is called."""
 READ_BYTES: Final = 256 << 10
 FINGERPRINT_BYTES: Final = 256
 """How much of the beginning tells two files apart."""
@@ -31,6 +33,11 @@ class FilePosition:
     offset: int
     fingerprint: int
     fingerprint_bytes: int
+
+    @property
+    def file_id(self) -> FileId:
+        """The file it belongs to."""
+        return self.device, self.inode
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,21 @@ class FollowedFile:
         return file
 
     @property
+    def file_id(self) -> FileId:
+        """Which file it is, whatever it is called."""
+        return self.device, self.inode
+
+    @property
+    def modified_ns(self) -> int:
+        """When it was last written to."""
+        return os.fstat(self._stream.fileno()).st_mtime_ns
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether no name is left that leads to it."""
+        return os.fstat(self._stream.fileno()).st_nlink == 0
+
+    @property
     def size(self) -> int:
         """Its size now, in bytes."""
         return os.fstat(self._stream.fileno()).st_size
@@ -79,18 +101,10 @@ class FollowedFile:
     def is_the_one(self, known: FilePosition) -> bool:
         """Whether a position belongs to this file, and still lies within it."""
         return (
-            (self.device, self.inode) == (known.device, known.inode)
+            self.file_id == known.file_id
             and self.size >= known.offset
             and self._fingerprint(known.fingerprint_bytes) == known.fingerprint
         )
-
-    def is_at(self, path: str) -> bool:
-        """Whether this file is (still) the one of a path."""
-        try:
-            status = os.stat(path)
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == (self.device, self.inode)
 
     def position_at(self, offset: int) -> FilePosition:
         """What to keep, so that reading goes on at `offset`."""

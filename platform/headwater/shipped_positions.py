@@ -7,14 +7,30 @@ import dataclasses
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from headwater.followed_file import FilePosition
+from headwater.followed_file import FileId, FilePosition
 
-VERSION: Final = 1
+VERSION: Final = 2
+PATHS_VERSION: Final = 1
+"""Its positions were kept by path: a path could have one only."""
 FILE_BYTES_MAX: Final = 64 << 20
 _FIELDS: Final = {field.name for field in dataclasses.fields(FilePosition)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KnownFile:
+    """How far a file has been shipped.
+
+    Attributes:
+        path: The name that its lines go by.
+        done_ns: When it was last written to, if it lost its name, was sent to its end and let go.
+    """
+
+    path: str
+    position: FilePosition
+    done_ns: int | None = None
 
 
 class PositionsError(ValueError):
@@ -42,8 +58,8 @@ def locked(path: str) -> Iterator[None]:
         os.close(lock)
 
 
-def load_positions(path: str) -> dict[str, FilePosition]:
-    """Read the positions by path of the shipped file; none where there is no such file yet.
+def load_positions(path: str) -> dict[FileId, KnownFile]:
+    """Read what is known of each file; nothing where there is no file of positions yet.
 
     Raises:
         PositionsError: it cannot be read, or is not what `save_positions` writes.
@@ -53,9 +69,12 @@ def load_positions(path: str) -> dict[str, FilePosition]:
             raise PositionsError(f"{path} is larger than {FILE_BYTES_MAX} bytes: is it the file of positions?")
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
-        if document["version"] != VERSION:
-            raise PositionsError(f"{path} has version {document['version']!r}, this release reads {VERSION}")
-        return {name: _position(fields) for name, fields in document["files"].items()}
+        version = document["version"]
+        if version == PATHS_VERSION:
+            return _by_file(KnownFile(name, _position(fields)) for name, fields in document["files"].items())
+        if version != VERSION:
+            raise PositionsError(f"{path} has version {version!r}, this release reads {PATHS_VERSION} to {VERSION}")
+        return _by_file(_known_file(fields) for fields in document["files"])
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -68,15 +87,17 @@ def load_positions(path: str) -> dict[str, FilePosition]:
         ) from None
 
 
-def save_positions(path: str, positions: Mapping[str, FilePosition]) -> None:
-    """Write all positions.
+def save_positions(path: str, files: Iterable[KnownFile]) -> None:
+    """Write what is known of all files; it is read in the same order.
 
     Raises:
         OSError: they cannot be written; the old ones are still there.
     """
     document = {
         "version": VERSION,
-        "files": {name: dataclasses.asdict(position) for name, position in sorted(positions.items())},
+        "files": [
+            {"path": known.path, "done_ns": known.done_ns, **dataclasses.asdict(known.position)} for known in files
+        ],
     }
     beside = f"{path}.tmp"
     with open(beside, "w", encoding="utf-8") as file:
@@ -90,6 +111,24 @@ def save_positions(path: str, positions: Mapping[str, FilePosition]) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _by_file(files: Iterable[KnownFile]) -> dict[FileId, KnownFile]:
+    by_file: dict[FileId, KnownFile] = {}
+    for known in files:
+        other = by_file.get(known.position.file_id)
+        # Two paths may have led to one file: from the lesser position on nothing is left out.
+        if other is None or known.position.offset < other.position.offset:
+            by_file[known.position.file_id] = known
+    return by_file
+
+
+def _known_file(fields: Mapping[str, object]) -> KnownFile:
+    path, done_ns = fields["path"], fields["done_ns"]
+    if not isinstance(path, str) or not isinstance(done_ns, int | None):
+        raise ValueError("not a file")
+    position = _position({name: value for name, value in fields.items() if name not in {"path", "done_ns"}})
+    return KnownFile(path, position, done_ns)
 
 
 def _position(fields: Mapping[str, object]) -> FilePosition:

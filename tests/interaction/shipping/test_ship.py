@@ -112,9 +112,12 @@ def test_a_rotated_file_is_read_to_its_end_before_the_next_one(
     with path.open("a") as writer:
         path.rename(tmp_path / "app.log.1")
         append(path, "new file")
-        writer.write("written after the rename\nwithout an end")
-    values = reader.await_values(lambda values: len(values) >= 4)
-    assert values == [b"before", b"written after the rename", b"without an end", b"new file"]
+        writer.write("written after the rename\nhalf a")
+        writer.flush()
+        values = reader.await_values(lambda values: len(values) >= 3)
+        assert values == [b"before", b"written after the rename", b"new file"]
+        writer.write(" line\n")
+    reader.await_values(lambda values: values[3:] == [b"half a line"])
     stop(process)
 
 
