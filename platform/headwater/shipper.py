@@ -179,7 +179,7 @@ class Shipper:
                 followed.file.close()
 
     def _keep_up(self) -> None:
-        """Look at the files and note how far they were sent, whenever that is due."""
+        """What must not wait, however long the brokers are away: a file that nobody has open can be removed unread."""
         now_s = self._monotonic_s()
         if now_s >= self._scan_due_s:
             self._scan(now_s)
@@ -331,6 +331,7 @@ class Shipper:
                 self._producer.produce(self._topic, text, key, headers=headers, on_delivery=delivered)
             except BufferError:
                 self._producer.poll(IDLE_S)
+                self._keep_up()
             except KafkaException as error:
                 reason = error.args[0].str()
                 self._failure = f"a line of {followed.file.path} was refused by topic {self._topic!r}: {reason}"

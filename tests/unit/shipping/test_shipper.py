@@ -330,6 +330,26 @@ def rotate_twice_while_the_brokers_are_away(runs: Runs) -> Script:
 ALL_OF_THREE_FILES = [*(f"first {number}" for number in range(10)), "second", "third"]
 
 
+def test_a_file_that_is_rotated_and_removed_while_the_brokers_are_away_is_sent_when_they_come(runs: Runs) -> None:
+    def script() -> Script:
+        yield from rotate_twice_while_the_brokers_are_away(runs)
+        (runs.folder / "app.log.1").unlink()
+        (runs.folder / "app.log.2").unlink()
+        yield from pause(2 * GRACE_S)
+        runs.brokers.is_away = False
+        yield from pause()
+
+    runs.run(script(), "app.log")
+    assert runs.brokers.lines == [("app.log", text) for text in ALL_OF_THREE_FILES]
+
+
+def test_a_crash_after_two_rotations_while_the_brokers_were_away_loses_no_line(runs: Runs) -> None:
+    runs.crash(rotate_twice_while_the_brokers_are_away(runs), "app.log")
+    assert runs.brokers.lines == []
+    runs.run(pause(), "app.log")
+    assert runs.brokers.lines == [("app.log", text) for text in ALL_OF_THREE_FILES]
+
+
 def test_a_crash_loses_no_line_of_two_rotated_files_that_were_not_acknowledged(runs: Runs) -> None:
     path = runs.folder / "app.log"
     runs.brokers = Brokers(queue_max=1000)
