@@ -118,6 +118,7 @@ class Shipper:
         from_end: Begin a file that is not known at its end.
         line_bytes_max: Longer lines are sent in pieces of this size.
         is_to_end: Stop at the end of all files instead of following them.
+        files_max: How many files to have open at a time.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Shipper:
         from_end: bool = False,
         line_bytes_max: int = 1_000_000,
         is_to_end: bool = False,
+        files_max: int = FILES_MAX,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.shipped = 0
@@ -140,6 +142,7 @@ class Shipper:
         self._from_end = from_end
         self._line_bytes_max = line_bytes_max
         self._is_to_end = is_to_end
+        self._files_max = files_max
         self._monotonic_s = monotonic_s
         self._known = load_positions(positions_path)
         self._saved = dict(self._known)
@@ -204,11 +207,11 @@ class Shipper:
             self._look_for_missing(names, predecessors, now_s)
             self._look_due_s = now_s + LOOK_S
         for file_id, path in names.items():
-            if file_id not in self._files and len(self._files) < FILES_MAX:
+            if file_id not in self._files and len(self._files) < self._files_max:
                 self._open(path, file_id, predecessors.get(path))
-        if len(names) > FILES_MAX and not self._is_over_limit:
-            logger.warning("%d files match; %d are followed, the others are not", len(names), FILES_MAX)
-        self._is_over_limit = len(names) > FILES_MAX
+        if len(names) > self._files_max and not self._is_over_limit:
+            logger.warning("%d files match; %d are followed, the others are not", len(names), self._files_max)
+        self._is_over_limit = len(names) > self._files_max
         # Whatever appears from now on is new: all of it counts.
         self._from_end = False
 
@@ -249,7 +252,7 @@ class Shipper:
                 continue
             path = folder.paths.get(known.position.inode)
             if path is not None:
-                has_room = len(self._files) < FILES_MAX
+                has_room = len(self._files) < self._files_max
                 is_wanted = has_room and known.done_ns is None and self._patterns.match(known.path)
                 is_there = not is_wanted or self._follow_rotated(path, known, predecessors, now_s)
             else:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LINE_BYTES_MAX = 1_000_000
 LINGER_MS = 20
+OTHER_FILES = 100
+"""Descriptors beside those of the followed files: connections, positions, the interpreter's own."""
 
 
 @click.command()
@@ -63,7 +65,8 @@ def ship(
     from confluent_kafka import Producer
 
     from headwater.shipped_positions import PositionsError, locked
-    from headwater.shipper import Shipper, ShipperError
+    from headwater.shipper import FILES_MAX, Shipper, ShipperError
+    from logtier.runtime.open_files import raise_open_file_limit
 
     validate_topic_name(topic)
     brokers = servers(bootstrap_servers)
@@ -77,6 +80,7 @@ def ship(
             exit_code=EXIT_FAILED,
         ) from None
     logging.basicConfig(level=settings().log_level, format="headwater: %(message)s", stream=sys.stderr)
+    limit = raise_open_file_limit()
     producer = Producer(
         client_properties(brokers, settings().request_timeout_ms, client_security())
         | {
@@ -101,6 +105,8 @@ def ship(
                 from_end=from_end,
                 line_bytes_max=line_bytes_max,
                 is_to_end=to_end,
+                # Where the limit is infinite it is below zero.
+                files_max=FILES_MAX if limit < 0 else min(FILES_MAX, max(1, limit - OTHER_FILES)),
             )
 
             def end(_number: int, _frame: FrameType | None) -> None:

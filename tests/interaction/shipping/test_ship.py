@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +27,10 @@ Start = Callable[..., subprocess.Popen[str]]
 def ship(bootstrap_servers: str, tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
+    def start(*arguments: str, run_by: Sequence[str] = ()) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "headwater", "ship", "-b", bootstrap_servers]
         process = subprocess.Popen(
-            [*command, "--positions", str(tmp_path / "positions.json"), *arguments],
+            [*run_by, *command, "--positions", str(tmp_path / "positions.json"), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -142,6 +142,19 @@ def test_a_pattern_takes_files_that_appear_later_from_their_beginning(
     append(tmp_path / "a.log", "new of a")
     values = reader.await_values(lambda values: len(values) >= 2)
     assert sorted(values) == [b"first of b", b"new of a"]
+    stop(process)
+
+
+def test_more_files_are_followed_than_the_soft_limit_of_open_files(
+    ship: Start, topic: str, reader: Reader, tmp_path: Path
+) -> None:
+    count = 200
+    for number in range(count):
+        append(tmp_path / f"{number}.log", str(number))
+    limited = ["sh", "-c", 'ulimit -Sn 100 && exec "$@"', "sh"]
+    process = ship(f"{tmp_path}/*.log", "-t", topic, run_by=limited)
+    values = reader.await_values(lambda values: len(values) >= count)
+    assert sorted(map(int, values)) == list(range(count))
     stop(process)
 
 

@@ -377,6 +377,23 @@ def test_the_next_file_of_a_name_waits_for_all_turns_of_the_one_before(
     assert runs.brokers.texts == ["one", *(str(number) for number in range(10)), "new"]
 
 
+def test_no_more_files_are_opened_than_allowed_until_one_is_let_go(
+    runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "abc":
+        append(runs.folder / f"{name}.log", f"{name}\n")
+
+    def script() -> Script:
+        yield from pause()
+        assert runs.brokers.texts == ["a", "b"]
+        (runs.folder / "a.log").unlink()
+        yield from pause(GRACE_S + 5)
+
+    runs.run(script(), "*.log", files_max=2)
+    assert runs.brokers.texts == ["a", "b", "c"]
+    assert [record.getMessage() for record in caplog.records] == ["3 files match; 2 are followed, the others are not"]
+
+
 def test_what_is_known_of_a_file_goes_with_the_file(runs: Runs) -> None:
     path = runs.folder / "app.log"
 
