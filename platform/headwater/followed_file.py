@@ -58,6 +58,8 @@ class FollowedFile:
     def __init__(self, path: str, stream: BinaryIO, line_bytes_max: int) -> None:
         self.path = path
         self.position = 0
+        #: How often it began anew.
+        self.cuts = 0
         self._stream = stream
         self._line_bytes_max = line_bytes_max
         self._rest = b""
@@ -120,6 +122,7 @@ class FollowedFile:
         if self.size < self.position + len(self._rest):
             # It was cut (copytruncate): what it holds now is new.
             self.position, self._rest = 0, b""
+            self.cuts += 1
         # The last call may have been left before its lines were asked for.
         yield from self._whole_lines()
         while chunk := os.pread(self._stream.fileno(), READ_BYTES, self.position + len(self._rest)):

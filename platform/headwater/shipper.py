@@ -71,6 +71,7 @@ class _Followed:
         #: It has no name any more, has been quiet for long and was read to its end.
         self.is_done = False
         self._under_way: deque[_Sent] = deque()
+        self._cuts = 0
         self._quiet_since_s: float | None = None
         self._seen_bytes = 0
 
@@ -80,6 +81,11 @@ class _Followed:
 
     def sent(self, end: int) -> _Sent:
         """A line that ends there is under way."""
+        if self._cuts != self.file.cuts:
+            # Lines under way are of what was cut away: their ends say nothing about what the file holds now.
+            self._cuts = self.file.cuts
+            self.offset = 0
+            self._under_way.clear()
         sent = _Sent(end)
         self._under_way.append(sent)
         return sent

@@ -68,7 +68,9 @@ def test_a_file_that_was_cut_begins_anew(path: Path) -> None:
     file = follow(path)
     assert len(texts(file)) == 2
     path.write_bytes(b"new\n")
+    assert file.cuts == 0
     assert texts(file) == [b"new"]
+    assert file.cuts == 1
     file.close()
 
 

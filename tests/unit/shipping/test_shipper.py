@@ -313,6 +313,23 @@ def test_a_file_that_is_copied_and_cut_begins_anew(runs: Runs) -> None:
     assert runs.brokers.texts == ["a long line", "new", "3"]
 
 
+def test_a_crash_after_a_cut_while_the_brokers_are_away_loses_no_line_of_the_new_content(runs: Runs) -> None:
+    path = runs.folder / "app.log"
+
+    def script() -> Script:
+        append(path, "a long line\n")
+        yield from pause()
+        runs.brokers.is_away = True
+        path.write_text("new\n")
+        yield from pause()
+        append(path, "and longer than before\n")
+        yield from pause()
+
+    runs.crash(script(), "app.log")
+    runs.run(pause(), "app.log")
+    assert runs.brokers.texts == ["a long line", "new", "and longer than before"]
+
+
 def rotate_twice_while_the_brokers_are_away(runs: Runs) -> Script:
     path = runs.folder / "app.log"
     append(path, "".join(f"first {number}\n" for number in range(10)))
