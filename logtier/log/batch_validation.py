@@ -14,6 +14,7 @@ from logtier.log.record_frames import check_keyed_records
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.records.batch import (
     ATTRIBUTES,
+    COMPRESSION_MASK,
     CONTROL,
     CRC,
     HEADER,
@@ -25,6 +26,7 @@ from logtier.records.batch import (
     TIMESTAMP_TYPE_LOG_APPEND,
     RecordBatchHeader,
 )
+from logtier.records.compression import ZSTD
 
 Fields: TypeAlias = tuple[Any, ...]
 
@@ -40,10 +42,12 @@ def not_one_batch(view: memoryview) -> KafkaError:
     if size > MAGIC and view[MAGIC] != MAGIC_V2:
         return _bad_magic(view[MAGIC])
     if size < HEADER_BYTES:
-        return KafkaError(ErrorCode.corrupt_message, f"{size} bytes are no record batch")
+        return _invalid(f"{size} bytes are no whole record batch")
     claimed = HEADER.unpack_from(view)[1] + LOG_OVERHEAD
-    if not HEADER_BYTES <= claimed <= size:
-        return KafkaError(ErrorCode.corrupt_message, f"a batch claims {claimed} bytes, {size} are there")
+    if claimed < HEADER_BYTES:
+        return KafkaError(ErrorCode.corrupt_message, f"a batch claims {claimed} bytes, its header alone has more")
+    if claimed > size:
+        return _invalid(f"a batch claims {claimed} bytes, {size} are there")
     return _invalid(f"a partition of a produce request has exactly one record batch; {size - claimed} bytes follow it")
 
 
@@ -99,10 +103,13 @@ def check_produced_batch(
         if attributes & CONTROL:
             raise _invalid("clients may not write control records")
         raise KafkaError(ErrorCode.invalid_timestamp, "only the broker may stamp records with LogAppendTime")
+    if attributes & COMPRESSION_MASK > ZSTD:
+        raise _invalid(f"there is no codec {attributes & COMPRESSION_MASK}")
     if producer_id >= 0 and (epoch < 0 or sequence < 0) and not is_coordinator:
         raise _invalid(f"producer {producer_id} sent epoch {epoch} and sequence {sequence}")
     if (
         max_ms - now_ms > config.message_timestamp_after_max_ms
+        or base_ms - now_ms > config.message_timestamp_after_max_ms
         or (base_ms != NO_TIMESTAMP and now_ms - base_ms > config.message_timestamp_before_max_ms)
     ) and config.message_timestamp_type == "CreateTime":
         raise KafkaError(

@@ -6,17 +6,28 @@ import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from crc32c import crc32c
 
 from logtier.config import TopicConfig
 from logtier.log.log import AppendInfo, Log
 from logtier.log.recovery import open_log
 from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch, check_batch, decode_records, iterate_batches
+from logtier.records.batch import (
+    ATTRIBUTES,
+    CRC,
+    HEADER,
+    Record,
+    RecordBatchHeader,
+    build_batch,
+    check_batch,
+    decode_records,
+    iterate_batches,
+)
 from logtier.runtime.disk import Completion, File, RealDisk
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -47,6 +58,15 @@ class PromptDisk(RealDisk):
         else:
             done.set_result(None)
         return done
+
+
+def resealed(batch: bytes, **changes: int) -> bytes:
+    """The batch with other fields in its header and the checksum of these."""
+    header = replace(RecordBatchHeader.parse(batch), **changes)
+    changed = bytearray(batch)
+    HEADER.pack_into(changed, 0, *astuple(header))
+    changed[CRC:ATTRIBUTES] = crc32c(bytes(changed[ATTRIBUTES:])).to_bytes(4, "big")
+    return bytes(changed)
 
 
 class MakeBatch(Protocol):

@@ -24,7 +24,7 @@ from logtier.records.batch import (
     decode_records,
 )
 from logtier.runtime.disk import Buffer, RealFile
-from tests.unit.log.conftest import NOW_MS
+from tests.unit.log.conftest import NOW_MS, resealed
 
 if TYPE_CHECKING:
     from tests.unit.log.conftest import LogFolder, MakeBatch
@@ -82,7 +82,7 @@ def test_whatever_follows_a_batch_keeps_it_out(folder: LogFolder, make_batch: Ma
 
 @pytest.mark.parametrize("size", [1, 11, 60])
 def test_bytes_that_are_too_few_for_a_header_are_refused(folder: LogFolder, make_batch: MakeBatch, size: int) -> None:
-    refused(folder, make_batch(1)[:size], ErrorCode.corrupt_message)
+    refused(folder, make_batch(1)[:size], ErrorCode.invalid_record)
 
 
 def test_no_bytes_are_no_records(folder: LogFolder) -> None:
@@ -93,7 +93,20 @@ def test_no_bytes_are_no_records(folder: LogFolder) -> None:
 def test_a_hostile_batch_length_is_refused(folder: LogFolder, make_batch: MakeBatch, length: int) -> None:
     batch = bytearray(make_batch(1))
     struct.pack_into(">i", batch, 8, length)
-    refused(folder, bytes(batch), ErrorCode.corrupt_message)
+    # A batch that is cut off is none, for Kafka, and there must be one.
+    refused(folder, bytes(batch), ErrorCode.invalid_record if length > 48 else ErrorCode.corrupt_message)
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_a_codec_that_does_not_exist_is_refused(folder: LogFolder, make_batch: MakeBatch, codec: int) -> None:
+    """Every consumer of the partition would stop there."""
+    assert f"no codec {codec}" in refused(folder, resealed(make_batch(1), attributes=codec), ErrorCode.invalid_record)
+
+
+def test_a_first_record_too_far_in_the_future_is_refused(folder: LogFolder, make_batch: MakeBatch) -> None:
+    folder.configure(message_timestamp_after_max_ms=1_000)
+    late = resealed(make_batch(1, timestamp_ms=NOW_MS), base_timestamp_ms=NOW_MS + 1_001)
+    refused(folder, late, ErrorCode.invalid_timestamp)
 
 
 @pytest.mark.parametrize("magic", [0, 1])

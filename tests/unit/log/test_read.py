@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
-from crc32c import crc32c
 
 from logtier.log.log import LogSlice
 from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import ATTRIBUTES, CRC, HEADER, RecordBatchHeader, iterate_batches
+from logtier.records.batch import iterate_batches
+from tests.unit.log.conftest import resealed
 
 if TYPE_CHECKING:
     from tests.unit.log.conftest import LogFolder, MakeBatch
@@ -164,17 +163,9 @@ def test_records_that_cannot_be_decompressed_do_not_end_a_timestamp_look_up(
 def test_records_beyond_their_batch_header_do_not_end_a_timestamp_look_up(
     folder: LogFolder, make_batch: MakeBatch
 ) -> None:
+    folder.configure(message_timestamp_after_max_ms=2**63 - 1)
     folder.append(resealed(make_batch(3, timestamp_ms=200), base_timestamp_ms=2**63 - 1))
     assert folder.log.offset_for_timestamp(150) == (202, 0, 0)
-
-
-def resealed(batch: bytes, **changes: int) -> bytes:
-    """The batch with other fields in its header and the checksum of these."""
-    header = dataclasses.replace(RecordBatchHeader.parse(batch), **changes)
-    changed = bytearray(batch)
-    HEADER.pack_into(changed, 0, *dataclasses.astuple(header))
-    changed[CRC:ATTRIBUTES] = crc32c(bytes(changed[ATTRIBUTES:])).to_bytes(4, "big")
-    return bytes(changed)
 
 
 def test_an_empty_log_has_no_timestamps(folder: LogFolder) -> None:
