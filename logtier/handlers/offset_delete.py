@@ -17,6 +17,8 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         return {"error_code": ErrorCode.group_authorization_failed, "topics": []}
     image = context.services.metadata.image
     errors: dict[TopicPartition, ErrorCode] = {}
+    if not request.group_id:
+        return {"error_code": ErrorCode.invalid_group_id, "topics": []}
     known = []
     for requested in request.topics:
         topic = image.topic(requested.name)

@@ -32,6 +32,7 @@ ADVERTISED_VERSIONS = (0, 13)
 
 #: Older ones are from before zstd (KIP-110).
 FIRST_VERSION_WITH_ZSTD: Final = 7
+_TOPIC_ID_FROM: Final = 13
 
 ACKS = (-1, 0, 1)
 # Told, never raised: an error that is raised again and again keeps every traceback.
@@ -182,6 +183,8 @@ def _topic(topic_data: Any, context: RequestContext) -> tuple[str, KafkaError | 
     if not name:
         topic_id = topic_data.topic_id
         topic = context.services.metadata.image.topic_by_id(topic_id) if topic_id else None
+        if topic is None and context.api_version < _TOPIC_ID_FROM:
+            return "", KafkaError(ErrorCode.unknown_topic_or_partition, "a topic without a name")
         if topic is None:
             return "", KafkaError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
         name = topic.name

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 NOW_MS = int(time.time() * 1000)
 FAR_MS = 10**12
 BATCH = build_batch([Record(b"k", b"v", NOW_MS)] * 3)
-UNKNOWN, NONE, CORRUPT, TIMESTAMP, TRANSACTION, CODEC, INVALID = -1, 0, 2, 32, 53, 76, 87
+UNKNOWN, NONE, CORRUPT, UNKNOWN_TOPIC, TIMESTAMP, TRANSACTION, CODEC, INVALID = -1, 0, 2, 3, 32, 53, 76, 87
 
 
 def changed(*fields: tuple[int, str, int]) -> bytes:
@@ -89,8 +89,8 @@ class Target:
         self._connection = connection
         self._topic = topic
 
-    def answer(self, case: Case) -> int:
-        batches = {self._topic: [(0, case.records)]}
+    def answer(self, case: Case, topic: str | None = None) -> int:
+        batches = {self._topic if topic is None else topic: [(0, case.records)]}
         [answer] = self._connection.call(produce_request(case.version, batches, timeout_ms=10_000))
         return answer.error_code
 
@@ -115,3 +115,8 @@ def test_the_answer(target: Target, name: str) -> None:
     case = CASES[name]
     is_other_broker = "HEADWATER_TEST_BOOTSTRAP" in os.environ
     assert target.answer(case) == (case.kafka if is_other_broker or case.ours is None else case.ours)
+
+
+@pytest.mark.parametrize("version", [3, 9, 12])
+def test_a_topic_without_a_name_is_unknown(target: Target, version: int) -> None:
+    assert target.answer(Case(BATCH, NONE, version=version), topic="") == UNKNOWN_TOPIC

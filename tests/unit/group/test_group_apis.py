@@ -377,6 +377,8 @@ def test_groups_and_offsets_are_deleted(make_world: MakeWorld) -> None:
         assert [each["error_code"] for each in answer["results"]] == [ErrorCode.none, ErrorCode.group_id_not_found]
         answer = await call(world, "offset_delete", 0, request)
         assert answer["error_code"] is ErrorCode.group_id_not_found
+        answer = await call(world, "offset_delete", 0, some(group_id="", topics=()))
+        assert answer["error_code"] is ErrorCode.invalid_group_id
 
     in_world(make_world, scenario)
 
