@@ -38,7 +38,6 @@ API_KEY = 3
 VERSIONS = (0, 13)
 
 _NULL_IS_ALL_FROM = 1
-_ASKED_BY_ID_FROM = 12
 _NULL_NAMES_FROM = 12
 #: From here on an answer begins with how long the client has to wait.
 _THROTTLE_TIME_FROM = 3
@@ -93,7 +92,7 @@ def _question(request: Any, version: int) -> _Question:
     topics = request.topics
     wanted: tuple[str | UUID, ...] | None = None
     if topics or (topics is not None and version >= _NULL_IS_ALL_FROM):
-        wanted = tuple(dict.fromkeys(_name_or_id(topic, version) for topic in topics))
+        wanted = tuple(dict.fromkeys(_name_or_id(topic) for topic in topics))
     return _Question(
         version,
         wanted,
@@ -102,13 +101,9 @@ def _question(request: Any, version: int) -> _Question:
     )
 
 
-def _name_or_id(topic: Any, version: int) -> str | UUID:
+def _name_or_id(topic: Any) -> str | UUID:
     topic_id: UUID | None = getattr(topic, "topic_id", None)
     if topic_id:
-        if version < _ASKED_BY_ID_FROM:  # requests have had ids for longer than answers to them
-            raise KafkaError(
-                ErrorCode.invalid_request, f"topics are asked for by id from version {_ASKED_BY_ID_FROM} on"
-            )
         return topic_id
     name: str | None = topic.name
     if name is None:
