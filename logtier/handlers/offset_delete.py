@@ -15,10 +15,10 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Delete the offsets of existing partitions; the rest is refused one by one."""
     if not context.is_authorized(AclOperation.delete, ResourceType.group, request.group_id):
         return {"error_code": ErrorCode.group_authorization_failed, "topics": []}
-    image = context.services.metadata.image
-    errors: dict[TopicPartition, ErrorCode] = {}
     if not request.group_id:
         return {"error_code": ErrorCode.invalid_group_id, "topics": []}
+    image = context.services.metadata.image
+    errors: dict[TopicPartition, ErrorCode] = {}
     known = []
     for requested in request.topics:
         topic = image.topic(requested.name)

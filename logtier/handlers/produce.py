@@ -58,7 +58,7 @@ _new: Final = tuple.__new__
 
 
 def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[list[bytes] | None] | None:
-    """Append each partition's batches; with acks=0 an error closes the connection: there is no response to tell it."""
+    """Append each partition's batch; with acks=0 an error closes the connection: there is no response to tell it."""
     # Before anything is compressed anew: after that nobody sees what it was.
     refused = _NO_VERDICTS if context.api_version >= FIRST_VERSION_WITH_ZSTD else _zstd_refusals(request)
     compressing = compress_ahead(request, context)

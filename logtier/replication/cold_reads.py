@@ -49,19 +49,19 @@ async def look_up(log: Log, find: Callable[[LogReader, bool], Result], read_ahea
     with contextlib.suppress(BlockingIOError):
         return find(log, False)
     view = LogView(log, log.log_start_offset)
+    is_given_up = False
     try:
-        found = await read_ahead.run(partial(find, view, True))
+        return await read_ahead.run(partial(find, view, True))
     except asyncio.CancelledError:
         # Nobody waits any more, but the thread goes on: what it is building is not whole yet, and goes with the view.
+        is_given_up = True
         raise
     except FileNotFoundError:
         # Retention or compaction took a segment away meanwhile.
-        found = find(log, True)
-    except BaseException:
-        view.hand_back()
-        raise
-    view.hand_back()
-    return found
+        return find(log, True)
+    finally:
+        if not is_given_up:
+            view.hand_back()
 
 
 def _read_all(reads: Sequence[ColdRead], views: Sequence[LogView]) -> None:

@@ -24,19 +24,10 @@ from logtier.security.failure_lines import ADDRESSES_MAX, LINES_MAX, OTHERS, WIN
 from logtier.security.listener import ListenerSecurity
 from logtier.security.sasl import PlainServer
 from logtier.security.sasl_session import SaslListener, SaslSession
+from tests.unit.network.conftest import ManualClock
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
 ADDRESS = "192.0.2.1"
-
-
-class ManualClock:
-    ms = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 def test_an_address_gets_a_few_lines_in_each_window() -> None:

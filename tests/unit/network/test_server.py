@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from logtier.protocol.errors import ProtocolViolationError
 from logtier.runtime.clock import Clock, SystemClock
 from logtier.runtime.event_loop import run
 from logtier.runtime.network import FileSlice, SocketNetwork
+from tests.unit.network.conftest import ManualClock
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
 
@@ -26,16 +28,6 @@ def framed(payload: bytes) -> bytes:
 
 def request(number: int, size: int = 20) -> bytes:
     return framed(struct.pack(">q", number) + bytes(size))
-
-
-class ManualClock:
-    ms = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class Running:
@@ -240,13 +232,7 @@ def test_a_port_in_use_is_an_error_of_bind() -> None:
 
 
 def test_large_requests_beyond_the_memory_for_requests_wait_for_each_other_and_all_are_answered() -> None:
-    limits = ServerLimits(
-        request_bytes_max=1 << 20,
-        connections_max=100,
-        connections_per_host_max=100,
-        idle_ms_max=60_000,
-        queued_bytes_max=1 << 20,
-    )
+    limits = replace(LIMITS, queued_bytes_max=1 << 20)
     large = request(7, 900_000)
 
     async def main() -> None:
@@ -273,13 +259,7 @@ def test_large_requests_beyond_the_memory_for_requests_wait_for_each_other_and_a
 
 
 def test_who_sends_a_part_of_a_large_request_and_no_more_does_not_keep_others_waiting_for_ever() -> None:
-    limits = ServerLimits(
-        request_bytes_max=1 << 20,
-        connections_max=100,
-        connections_per_host_max=100,
-        idle_ms_max=600_000,
-        queued_bytes_max=1 << 20,
-    )
+    limits = replace(LIMITS, idle_ms_max=600_000, queued_bytes_max=1 << 20)
     large = request(7, 900_000)
     clock = ManualClock()
 

@@ -16,6 +16,7 @@ from logtier.network.listeners import Listeners
 from logtier.network.server import Server
 from logtier.runtime.event_loop import run
 from logtier.runtime.network import SocketNetwork
+from tests.unit.network.conftest import ManualClock
 
 if TYPE_CHECKING:
     from tests.conftest import Certificates
@@ -25,16 +26,6 @@ STEP_BYTES = 2 << 20  # more than both ends keep in buffers
 STEPS = 8
 REQUEST = struct.pack(">i", 20) + bytes(20)
 SOON_S = 60
-
-
-class ManualClock:
-    ms = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class Running:
