@@ -53,7 +53,7 @@ def deleted_folder_name(topic_partition: TopicPartition, prng: random.Random) ->
 
 
 def stray_folder_name(topic_partition: TopicPartition, prng: random.Random) -> str:
-    """Name the folder of a log that belongs to no topic: nobody opens it and nobody removes it (KIP-858).
+    """Name the folder of a log that belongs to no topic: nobody opens it and nobody removes it.
 
     >>> parse_folder(stray_folder_name(TopicPartition("flights", 3), random.Random(1))) is None
     True
