@@ -1,7 +1,8 @@
 """Metadata: brokers, and topics with their partitions and leaders; creates missing topics where both sides want that.
 
 - Topics by name: those named, all for null (version 1 on) or for an empty list (version 0).
-- Topics by id (version 10 on): UNKNOWN_TOPIC_ID where there is none; an id is never created.
+- Topics by id (version 12 on; INVALID_REQUEST for every topic before, as KIP-516 has the field from version 10 but no
+  answer to it): UNKNOWN_TOPIC_ID where there is none; an id is never created.
 - A missing topic is created when the request allows it (version 4 on says so, before it is implied) and
   `auto.create.topics.enable` is set; the answer then holds it.
 
@@ -38,7 +39,8 @@ API_KEY = 3
 VERSIONS = (0, 13)
 
 _NULL_IS_ALL_FROM = 1
-_NULL_NAMES_FROM = 12
+#: From here on topics are asked for by id, and answered without a name; requests have had the field since version 10.
+_IDS_FROM = 12
 #: From here on an answer begins with how long the client has to wait.
 _THROTTLE_TIME_FROM = 3
 _THROTTLE_TIME = struct.Struct(">i")
@@ -59,10 +61,14 @@ class _Question:
     cluster_operations: bool
 
 
-async def handle(request: Any, context: RequestContext) -> list[Part]:
+async def handle(request: Any, context: RequestContext) -> list[Part] | dict[str, Any]:
     """Answer from the image, after creating what is missing and wanted."""
     metadata = context.services.metadata
-    question = _question(request, context.api_version)
+    try:
+        question = _question(request, context.api_version)
+    except KafkaError as error:
+        context.log_refusal(messages.api_name(API_KEY), error)
+        return _refusal(request, error)
     refused: dict[str | UUID, KafkaError] = {}
     if question.topics is not None:
         refused = _denied(question.topics, context)
@@ -92,7 +98,7 @@ def _question(request: Any, version: int) -> _Question:
     topics = request.topics
     wanted: tuple[str | UUID, ...] | None = None
     if topics or (topics is not None and version >= _NULL_IS_ALL_FROM):
-        wanted = tuple(dict.fromkeys(_name_or_id(topic) for topic in topics))
+        wanted = tuple(dict.fromkeys(_name_or_id(topic, version) for topic in topics))
     return _Question(
         version,
         wanted,
@@ -101,14 +107,31 @@ def _question(request: Any, version: int) -> _Question:
     )
 
 
-def _name_or_id(topic: Any) -> str | UUID:
+def _name_or_id(topic: Any, version: int) -> str | UUID:
     topic_id: UUID | None = getattr(topic, "topic_id", None)
     if topic_id:
+        if version < _IDS_FROM:
+            raise KafkaError(ErrorCode.invalid_request, f"topics are asked for by id from version {_IDS_FROM} on")
         return topic_id
     name: str | None = topic.name
     if name is None:
         raise KafkaError(ErrorCode.invalid_request, "a topic is asked for without a name and without an id")
     return name
+
+
+def _refusal(request: Any, error: KafkaError) -> dict[str, Any]:
+    """A refusal of the whole request, told of each topic: before version 13 there is no other place for it."""
+    return {
+        "error_code": error.code,
+        "brokers": [],
+        "cluster_id": None,
+        "controller_id": NO_BROKER,
+        "topics": [
+            {"error_code": error.code, "name": topic.name or "", "topic_id": topic.topic_id, "partitions": []}
+            for topic in request.topics
+        ],
+        "cluster_authorized_operations": NOT_ASKED,
+    }
 
 
 def _is_kept(image: MetadataImage, question: _Question) -> bool:
@@ -186,7 +209,7 @@ def _tree(
     for asked in asked_topics:
         topic = None if asked in refused else _find(image, asked)
         if topic is None:
-            missing = _missing(asked, refused, question.version)
+            missing = _missing(asked, refused)
             if question.topic_operations and missing["error_code"] is ErrorCode.unknown_topic_or_partition:
                 missing["topic_authorized_operations"] = authorized_operations(context, ResourceType.topic, str(asked))
             topics.append(missing)
@@ -207,12 +230,11 @@ def _tree(
     }
 
 
-def _missing(asked: str | UUID, refused: dict[str | UUID, KafkaError], version: int) -> dict[str, Any]:
+def _missing(asked: str | UUID, refused: dict[str | UUID, KafkaError]) -> dict[str, Any]:
     error = refused.get(asked)
     if isinstance(asked, UUID):
-        name = None if version >= _NULL_NAMES_FROM else ""
         code = ErrorCode.unknown_topic_id if error is None else error.code
-        return {"error_code": code, "name": name, "topic_id": asked, "partitions": []}
+        return {"error_code": code, "name": None, "topic_id": asked, "partitions": []}
     code = ErrorCode.unknown_topic_or_partition if error is None else error.code
     return {"error_code": code, "name": asked, "topic_id": None, "partitions": []}
 

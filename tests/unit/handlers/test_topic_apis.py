@@ -39,7 +39,7 @@ from logtier.metadata import paths
 from logtier.metadata.image import MetadataCache
 from logtier.metadata.local import LocalMetadataStore
 from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.errors import ErrorCode
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.disk import RealDisk
@@ -229,17 +229,42 @@ def test_metadata_does_not_make_internal_topics(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("version", [10, 11])
+def test_metadata_is_not_told_by_topic_id_before_its_time(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        topic_id = (await client.create("flights", 2)).topic_id
+        asked = [{"topic_id": topic_id, "name": "flights"}, {"topic_id": None, "name": "flights"}]
+        told = await client.send(metadata, version, topics=asked)
+        assert [(topic.error_code, topic.name, topic.topic_id) for topic in told.topics] == [
+            (ErrorCode.invalid_request, "flights", topic_id),
+            (ErrorCode.invalid_request, "flights", None),
+        ]
+        assert told.brokers == ()
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("version", [10, 11, 12, 13])
+def test_metadata_of_a_topic_without_name_and_id_is_refused(tmp_path: Path, version: int) -> None:
+    async def scenario(client: Client) -> None:
+        told = await client.send(metadata, version, topics=[{"topic_id": None, "name": None}])
+        [topic] = told.topics
+        assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.invalid_request, "", None)
+        assert version < 13 or told.error_code is ErrorCode.invalid_request
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [12, 13])
 def test_metadata_by_topic_id(tmp_path: Path, version: int) -> None:
     async def scenario(client: Client) -> None:
         topic_id = (await client.create("flights", 2)).topic_id
         unknown = uuid.uuid4()
-        name = None if version > 10 else ""
-        asked = [{"topic_id": topic_id, "name": name}, {"topic_id": unknown, "name": name}]
+        asked = [{"topic_id": topic_id, "name": None}, {"topic_id": unknown, "name": None}]
         found, missing = (await client.send(metadata, version, topics=asked)).topics
         assert (found.name, found.topic_id, len(found.partitions)) == ("flights", topic_id, 2)
         assert (missing.error_code, missing.topic_id) == (ErrorCode.unknown_topic_id, unknown)
-        assert missing.name == (None if version >= 12 else "")
+        assert missing.name is None
         assert len(client.services.metadata.image.topics) == 1
 
     run(tmp_path, scenario)
@@ -259,14 +284,6 @@ def test_authorized_operations_are_told_where_they_are_asked_for(tmp_path: Path)
                 describe_cluster, 2, include_cluster_authorized_operations=asked, include_fenced_brokers=False
             )
             assert cluster.cluster_authorized_operations == response.cluster_authorized_operations
-
-    run(tmp_path, scenario)
-
-
-def test_metadata_of_nothing_at_all_is_refused(tmp_path: Path) -> None:
-    async def scenario(client: Client) -> None:
-        with pytest.raises(KafkaError, match="without a name and without an id"):
-            await client.send(metadata, 12, topics=[{"topic_id": None, "name": None}])
 
     run(tmp_path, scenario)
 
