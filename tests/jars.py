@@ -1,12 +1,18 @@
-"""Jars from Maven Central by the Ivy inside the pyspark wheel: fetched once, into the user's cache folder."""
+"""Jars from Maven Central by the Ivy inside the pyspark wheel: fetched once, into the user's cache folder.
+
+One process fetches at a time: two Ivys that download the same file into one cache take its parts away from each other.
+The cache is ours, as Java looks for its own in the home of the password file, which an empty HOME does not change.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
@@ -32,30 +38,38 @@ def fetched(name: str, artifacts: Sequence[tuple[str, str, str]], *, transitive:
     if folder.exists():
         return folder
     [ivy] = SPARK_JARS.glob("ivy-*.jar")
-    print(f"fetching {', '.join(artifact for _, artifact, _ in artifacts)} into {folder}", file=sys.stderr)
-    work = cache / f"{name}.{os.getpid()}"
-    work.mkdir(parents=True)
-    try:
-        for organisation, artifact, version in artifacts:
-            # Without the classifier, the sources would take the place of the jar.
-            pattern = f"{work}/[artifact]-[revision](-[classifier]).[ext]"
-            command = [java(), "-jar", str(ivy), "-dependency", organisation, artifact, version]
-            command += [] if transitive else ["-notransitive"]
-            done = subprocess.run(
-                [*command, "-retrieve", pattern], capture_output=True, text=True, timeout=FETCH_S, check=False
-            )
-            if done.returncode or not (work / f"{artifact}-{version}.jar").exists():
-                raise FetchError(
-                    f"Ivy could not fetch {artifact} {version}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-                )
-        for extra in (*work.glob("*-sources.jar"), *work.glob("*-javadoc.jar")):
-            extra.unlink()
+    with _alone(cache):
+        if folder.exists():  # somebody else was faster
+            return folder
+        print(f"fetching {', '.join(artifact for _, artifact, _ in artifacts)} into {folder}", file=sys.stderr)
+        work = cache / f"{name}.{os.getpid()}"
+        work.mkdir()
         try:
+            for organisation, artifact, version in artifacts:
+                # Without the classifier, the sources would take the place of the jar.
+                pattern = f"{work}/[artifact]-[revision](-[classifier]).[ext]"
+                command = [java(), "-jar", str(ivy), "-cache", str(cache / "ivy")]
+                command += ["-dependency", organisation, artifact, version]
+                command += [] if transitive else ["-notransitive"]
+                done = subprocess.run(
+                    [*command, "-retrieve", pattern], capture_output=True, text=True, timeout=FETCH_S, check=False
+                )
+                if done.returncode or not (work / f"{artifact}-{version}.jar").exists():
+                    raise FetchError(
+                        f"Ivy could not fetch {artifact} {version}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+                    )
+            for extra in (*work.glob("*-sources.jar"), *work.glob("*-javadoc.jar")):
+                extra.unlink()
             work.rename(folder)
-        except OSError:
-            # Somebody else was faster.
-            if not folder.exists():
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
     return folder
+
+
+@contextmanager
+def _alone(cache: Path) -> Iterator[None]:
+    """Wait until no other process fetches into the cache; a process that dies lets the next one in."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "ivy.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
