@@ -1,7 +1,7 @@
 """Jars from Maven Central by the Ivy inside the pyspark wheel: fetched once, into the user's cache folder.
 
 One process fetches at a time: two Ivys that download the same file into one cache take its parts away from each other.
-The cache is ours, as Java looks for its own in the home of the password file, which an empty HOME does not change.
+The cache is ours: Ivy's own is in the home that the password file names, which an empty HOME does not change.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ def fetched(name: str, artifacts: Sequence[tuple[str, str, str]], *, transitive:
     folder = cache / name
     if folder.exists():
         return folder
-    [ivy] = SPARK_JARS.glob("ivy-*.jar")
     with _alone(cache):
         if folder.exists():  # somebody else was faster
             return folder
@@ -45,25 +44,26 @@ def fetched(name: str, artifacts: Sequence[tuple[str, str, str]], *, transitive:
         work = cache / f"{name}.{os.getpid()}"
         work.mkdir()
         try:
-            for organisation, artifact, version in artifacts:
-                # Without the classifier, the sources would take the place of the jar.
-                pattern = f"{work}/[artifact]-[revision](-[classifier]).[ext]"
-                command = [java(), "-jar", str(ivy), "-cache", str(cache / "ivy")]
-                command += ["-dependency", organisation, artifact, version]
-                command += [] if transitive else ["-notransitive"]
-                done = subprocess.run(
-                    [*command, "-retrieve", pattern], capture_output=True, text=True, timeout=FETCH_S, check=False
-                )
-                if done.returncode or not (work / f"{artifact}-{version}.jar").exists():
-                    raise FetchError(
-                        f"Ivy could not fetch {artifact} {version}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-                    )
+            for artifact in artifacts:
+                _retrieve(artifact, work, cache / "ivy", transitive)
             for extra in (*work.glob("*-sources.jar"), *work.glob("*-javadoc.jar")):
                 extra.unlink()
             work.rename(folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return folder
+
+
+def _retrieve(coordinates: tuple[str, str, str], work: Path, ivy_cache: Path, transitive: bool) -> None:
+    organisation, artifact, version = coordinates
+    [ivy] = SPARK_JARS.glob("ivy-*.jar")
+    command = [java(), "-jar", str(ivy), "-cache", str(ivy_cache), "-dependency", organisation, artifact, version]
+    command += [] if transitive else ["-notransitive"]
+    # Without the classifier, the sources would take the place of the jar.
+    command += ["-retrieve", f"{work}/[artifact]-[revision](-[classifier]).[ext]"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
+    if done.returncode or not (work / f"{artifact}-{version}.jar").exists():
+        raise FetchError(f"Ivy could not fetch {artifact} {version}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Metadata: brokers, and topics with their partitions and leaders; creates missing topics where both sides want that.
 
 - Topics by name: those named, all for null (version 1 on) or for an empty list (version 0).
-- Topics by id (version 12 on; INVALID_REQUEST for every topic before, as KIP-516 has the field from version 10 but no
-  answer to it): UNKNOWN_TOPIC_ID where there is none; an id is never created.
+- Topics by id (version 12 on; before, INVALID_REQUEST for every topic): UNKNOWN_TOPIC_ID where there is none; an id is
+  never created.
 - A missing topic is created when the request allows it (version 4 on says so, before it is implied) and
   `auto.create.topics.enable` is set; the answer then holds it.
 
