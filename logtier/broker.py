@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 MAINTENANCE_INTERVAL_MS_MAX = 30_000
 #: And no more often than this, whatever the configs say: it is the event loop that does it.
 MAINTENANCE_INTERVAL_MS_MIN = 10
+#: How often it is asked how much has come since the logs were last flushed: what comes meanwhile is to be checked, too.
+FLUSH_CHECK_INTERVAL_S = 1.0
 #: Folder of the embedded metadata store in the first of `log.dirs`; it does not read as a partition's.
 METADATA_DIRECTORY = "__cluster_metadata"
 
@@ -216,6 +218,7 @@ class Broker:
         await transactions.start()
         self._parts.push_async_callback(transactions.stop)
         self._parts.callback(asyncio.create_task(self._maintain(log_manager, replica_manager)).cancel)
+        self._parts.callback(asyncio.create_task(self._flush_what_came(log_manager)).cancel)
         self._parts.callback(asyncio.create_task(measure_loop_lag(services.metrics)).cancel)
         metadata.subscribe(_forgetter(services.metrics))
         listeners.serve()
@@ -289,6 +292,15 @@ class Broker:
                 logger.error("log maintenance failed: %s", error)
             except Exception:
                 logger.exception("log maintenance failed")
+
+    async def _flush_what_came(self, log_manager: LogManager) -> None:
+        """Flush sooner than the interval says when much has come: a start after a crash is to find little to check."""
+        while True:
+            await asyncio.sleep(FLUSH_CHECK_INTERVAL_S)
+            try:
+                log_manager.flusher.flush_if_much_came()
+            except Exception:
+                logger.exception("flushing the logs failed")
 
 
 def _maintenance_interval_ms(config: BrokerConfig) -> int:

@@ -1,4 +1,4 @@
-"""What is known of the segment that is written to, up to an offset: a start after a crash reads on from there."""
+"""What is known of the last segment, up to where it is on the device: a start after a crash reads on from there."""
 
 import struct
 from typing import Final, NamedTuple
@@ -12,7 +12,8 @@ from logtier.runtime.disk import Disk
 FILE_NAME: Final = "active-segment-checkpoint"
 
 _MAGIC: Final = b"HWAC"
-_VERSION: Final = 1
+# Version 1 was written before its batches were on the device, and is not believed.
+_VERSION: Final = 2
 _HEAD: Final = struct.Struct(">4sHI")
 # Base offset, end offset, position, greatest timestamp and its offset, first timestamp, bytes since the last index
 # entry; then the sizes of the five parts that follow.
@@ -38,9 +39,9 @@ class SegmentState(NamedTuple):
 class ActiveCheckpoint(NamedTuple):
     """The state of a log's last segment at an offset, and of producers and leader epochs there.
 
-    Without it such a segment is checked from its beginning after a crash, up to `segment.bytes` of it. It is believed
-    only below the recovery point, that is where the batches are on the device; its file, beside the segments, has a
-    checksum, and is replaced as a whole.
+    Without it such a segment is checked from its beginning after a crash, up to `segment.bytes` of it. It is written
+    when all that the log has before that offset is on the device, and so is a recovery point of its own; its file,
+    beside the segments, has a checksum, and is replaced as a whole.
     """
 
     segment: SegmentState

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from logtier.log.log import Log
@@ -12,14 +13,18 @@ _UNDER_WAY_MAX: Final = 16
 
 
 class FlushSweep:
-    """Flushes every log that has something to flush, each after `prepare`, then calls `done`, once.
+    """Flushes every log that has something to flush, then calls `done`, once.
 
-    A log that fails takes its folder offline, as every failed sync does; the others go on.
+    `note` is asked what there is to say of a log before it is flushed, and what it returned is called when all that
+    the log had then is on the device. A log that fails takes its folder offline, as every failed sync does; the
+    others go on.
     """
 
-    def __init__(self, logs: Iterable[Log], done: Callable[[], None], prepare: Callable[[Log], None]) -> None:
+    def __init__(
+        self, logs: Iterable[Log], done: Callable[[], None], note: Callable[[Log], Callable[[], None] | None]
+    ) -> None:
         self._left = deque(logs)
-        self._prepare = prepare
+        self._note = note
         self._done = done
         self._under_way = 0
         self._is_filling = False
@@ -39,13 +44,15 @@ class FlushSweep:
             log = self._left.popleft()
             if not log.durability.is_complete:
                 self._under_way += 1
-                self._prepare(log)
-                log.durability.request().add_done_callback(self._ended)
+                flushed = self._note(log)
+                log.durability.request().add_done_callback(partial(self._ended, flushed))
         self._is_filling = False
         if not self._under_way and not self._left and not self._is_over:
             self._is_over = True
             self._done()
 
-    def _ended(self, _: KafkaError | None) -> None:
+    def _ended(self, flushed: Callable[[], None] | None, error: KafkaError | None) -> None:
+        if flushed is not None and error is None:
+            flushed()
         self._under_way -= 1
         self.run()

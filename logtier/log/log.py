@@ -3,7 +3,7 @@
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -119,8 +119,13 @@ class Log(LogReader):
             post=post,
         )
         self._deleted = DeletedSegments(disk)
-        # Base offset and size of the last segment when it was last checkpointed.
-        self._checkpointed = (-1, 0)
+        # Bytes in the segments that were active since the log was opened, but for the one that is.
+        self._rolled_bytes = 0
+        # What it was, and the active segment, when a checkpoint was last made.
+        self._checkpointed_bytes = 0
+        self._checkpointed_base = -1
+        #: How often what a checkpoint said became wrong.
+        self.checkpoints_forgotten = 0
         #: While the cleaner works on older segments, retention leaves them alone.
         self.is_being_cleaned = False
         #: While older segments are copied to another folder, the cleaner leaves them alone.
@@ -375,6 +380,7 @@ class Log(LogReader):
         except OSError as error:
             raise self._storage_error("begin a segment in", error) from error
         old.release()
+        self._rolled_bytes += old.size
         self._segments.append(new)
         self._base_offsets.append(new.base_offset)
         self._active = new
@@ -485,7 +491,8 @@ class Log(LogReader):
         # The log's start may lie inside of the batch that goes.
         self.log_end_offset = max(self.log_start_offset, self._active.truncate_to(offset))
         self.durability.truncate_to(self.log_end_offset)
-        remove_active_checkpoint(self._disk, self.directory)
+        self._rolled_bytes = self._checkpointed_bytes = 0
+        self.forget_checkpoint()
         self.leader_epochs.truncate_from_end(self.log_end_offset)
         self.producers = self._snapshots.restore(self._segments, self.log_end_offset)
 
@@ -511,23 +518,33 @@ class Log(LogReader):
             _logger.warning("%s: no room for a snapshot of the producers", self.topic_partition)
 
     @property
-    def unchecked_bytes(self) -> int:
-        """What a start after a crash has to read of the last segment."""
-        base_offset, size = self._checkpointed
-        return self._active.size - size if base_offset == self._active.base_offset else self._active.size
+    def grown_bytes(self) -> int:
+        """What came since the log was opened, or truncated, with all of the segment that was active then."""
+        return self._rolled_bytes + self._active.size
 
     def active_checkpoint(self, grown_bytes: int) -> ActiveCheckpoint | None:
         """Return what is known of the last segment, if so much came since it was last returned.
 
-        A start after a crash reads on from there, once everything up to it is on the device.
+        A start after a crash reads on from there. It may be written when everything up to it is on the device, unless
+        checkpoints were forgotten meanwhile.
         """
         segment = self._active
-        if self.unchecked_bytes < grown_bytes:
+        if self.grown_bytes - self._checkpointed_bytes < grown_bytes:
             return None
-        self._checkpointed = (segment.base_offset, segment.size)
+        self._checkpointed_bytes = self.grown_bytes
+        self._checkpointed_base = segment.base_offset
         return ActiveCheckpoint(
             segment.state(self.log_end_offset), encode_snapshot(self.producers), tuple(self.leader_epochs.entries())
         )
+
+    def forget_checkpoint(self, among: Collection[int] | None = None) -> None:
+        """What was written of the segment, or is about to be, holds no longer; `among`: base offsets that it may have.
+
+        Raises OSError.
+        """
+        if among is None or self._checkpointed_base in among or self._checkpointed_base < 0:
+            self.checkpoints_forgotten += 1
+            remove_active_checkpoint(self._disk, self.directory)
 
     def prepare_close(self) -> bool:
         """Write what the next start needs to begin at once; tell whether there is something to be synced."""

@@ -9,22 +9,20 @@ from typing import Final
 from uuid import UUID
 
 from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.active_checkpoint import ActiveCheckpoint, write_active_checkpoint
-from logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, CheckpointWriter, read_checkpoint
+from logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_checkpoint
 from logtier.log.clean_stop import stop_cleanly
 from logtier.log.durability import Post
-from logtier.log.flush_sweep import FlushSweep
 from logtier.log.folder_work import FolderWork, NewLog, Place, make_log
 from logtier.log.known_directories import read_known_directories, write_known_directories
 from logtier.log.log import Log
 from logtier.log.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
+from logtier.log.log_flusher import LogFlusher
 from logtier.log.log_folders import deleted_folder_name, future_folder_name, parse_folder, stray_folder_name
 from logtier.log.partition_metadata import NO_TOPIC_ID, read_partition_metadata, write_partition_metadata
 from logtier.log.recovery import open_log
 from logtier.log.replica_folders import Copy, FutureFolder, choose_copy, remove_marker, sort_futures
 from logtier.protocol.errors import KafkaError
 from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import CorruptRecordsError
 from logtier.runtime.clock import Clock
 from logtier.runtime.disk import Disk
 
@@ -34,11 +32,6 @@ _logger = logging.getLogger(__name__)
 
 # How often silent producers are forgotten (Kafka's producer.id.expiration.check.interval.ms).
 _PRODUCER_CHECK_INTERVAL_MS: Final = 600_000
-
-# Less than this at a log's end is checked in no time after a crash.
-_ACTIVE_CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
-# About a second's checking: with more, the checkpoints are not due, but overdue.
-_UNCHECKED_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 
 class LogManager:
@@ -92,12 +85,11 @@ class LogManager:
         self._is_started = False
         self._directory_of: dict[TopicPartition, LogDirectory] = {}
         self._deleted: list[tuple[int, str]] = []
-        self._sweep: FlushSweep | None = None
         self._checkpointed_ms = 0
         self._starts_checkpointed_ms = 0
         self._producers_checked_ms = 0
         self._retention_checked_ms = 0
-        self._checkpoints = CheckpointWriter(disk)
+        self.flusher = LogFlusher(disk, self.logs, self._directory_of, self.directories)
         self._folder_work = FolderWork(disk, post)
 
     # -- starting
@@ -355,7 +347,7 @@ class LogManager:
             remove_marker(disk, path)
 
         disk.in_background(settle)
-        self.checkpoint()
+        self.flusher.checkpoint()
         return log
 
     # -- while it runs
@@ -372,11 +364,9 @@ class LogManager:
         check_retention = now_ms - self._retention_checked_ms >= self.config.log_retention_check_interval_ms
         if check_retention:
             self._retention_checked_ms = now_ms
-        unchecked_bytes = 0
         for topic_partition, log in list(self.logs.items()):
             if self.logs.get(topic_partition) is not log:
                 continue  # its folder has just gone offline
-            unchecked_bytes += log.unchecked_bytes
             try:
                 self._maintain_log(log, now_ms, check_producers=check_producers, check_retention=check_retention)
             except (OSError, ValueError, KafkaError) as error:
@@ -384,17 +374,13 @@ class LogManager:
                 if isinstance(error, OSError):
                     log.health.observe(f"maintain {log.directory}", error)
         self._remove_deleted(now_ms)
-        self._checkpoints.poll()
+        self.flusher.poll()
         if now_ms - self._starts_checkpointed_ms >= self.config.log_flush_start_offset_checkpoint_interval_ms:
             self._starts_checkpointed_ms = now_ms
-            self.checkpoint()
-        interval_ms = self.config.log_flush_offset_checkpoint_interval_ms
-        if now_ms - self._checkpointed_ms >= interval_ms or unchecked_bytes > _UNCHECKED_BYTES_MAX:
+            self.flusher.checkpoint()
+        if now_ms - self._checkpointed_ms >= self.config.log_flush_offset_checkpoint_interval_ms:
             self._checkpointed_ms = now_ms
-            if self._sweep is None or self._sweep.is_over:
-                # First to the device, so that a start after a crash finds little to check; then say so.
-                self._sweep = FlushSweep(list(self.logs.values()), self.checkpoint, self.checkpoint_active)
-                self._sweep.run()
+            self.flusher.flush()
 
     def _maintain_log(self, log: Log, now_ms: int, *, check_producers: bool, check_retention: bool) -> None:
         log.durability.poll()
@@ -405,31 +391,6 @@ class LogManager:
         log.durability.request_if_due(now_ms, log.config.flush_ms)
         if check_producers:
             log.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
-
-    def checkpoint(self) -> None:
-        """Write the recovery points and log start offsets where they changed, beside the event loop."""
-        recovery_points: dict[str, dict[TopicPartition, int]] = {each.path: {} for each in self.directories}
-        start_offsets: dict[str, dict[TopicPartition, int]] = {each.path: {} for each in self.directories}
-        for topic_partition, log in self.logs.items():
-            path = self._directory_of[topic_partition].path
-            recovery_points[path][topic_partition] = log.durability.recovery_point
-            if log.log_start_offset > 0:
-                start_offsets[path][topic_partition] = log.log_start_offset
-        for directory in self.directories:
-            if directory.is_online:
-                self._checkpoints.write(directory, RECOVERY_POINTS, recovery_points[directory.path])
-                self._checkpoints.write(directory, LOG_START_OFFSETS, start_offsets[directory.path])
-
-    def checkpoint_active(self, log: Log, grown_bytes: int = _ACTIVE_CHECKPOINT_BYTES) -> None:
-        """Write down, beside the event loop, what is known of a log's last segment, if it grew by so much."""
-        try:
-            found = log.active_checkpoint(grown_bytes)
-        except (OSError, CorruptRecordsError) as error:
-            _logger.error("%s: its last segment cannot be read: %s", log.topic_partition, error)
-            return
-        if found is not None:
-            # Written before the recovery point, which makes it count: chores are done in order.
-            self.disk.in_background(partial(_write_active_checkpoint, self.disk, log.directory, found))
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         """The folder went offline: its logs are gone; the broker ends with the metadata's folder, or the last one."""
@@ -457,7 +418,7 @@ class LogManager:
 
         A folder of which a log cannot be brought to the device gets no marker: the next start then checks it.
         """
-        self._checkpoints.wait()
+        self.flusher.wait()
         self._folder_work.close()
         try:
             for directory in self.directories:
@@ -467,7 +428,7 @@ class LogManager:
         finally:
             for directory in self.directories:
                 directory.release()
-            self.directories = []
+            self.directories.clear()
             self.logs = {}
             self._directory_of = {}
 
@@ -562,14 +523,6 @@ class LogManager:
             # Without it more is checked than need be, and records that DeleteRecords hid may show again.
             _logger.warning("%s; it is written anew", error)
             return {}
-
-
-def _write_active_checkpoint(disk: Disk, directory: str, checkpoint: ActiveCheckpoint) -> None:
-    try:
-        write_active_checkpoint(disk, directory, checkpoint)
-    except OSError as error:
-        # The one before it stays; the log may have gone.
-        _logger.warning("%s: a start after a crash will check more of it: %s", directory, error)
 
 
 def _remove_folders(disk: Disk, paths: Sequence[str]) -> None:

@@ -67,7 +67,9 @@ def open_log(
         clean_end = _end_after_clean_stop(segments[-1]) if was_stopped_cleanly else None
         if clean_end is None:
             resumed = read_active_checkpoint(disk, directory)
-            log_end_offset, producers = _recover(segments, snapshots, leader_epochs, recovery_point, resumed)
+            log_end_offset, producers, recovery_point = _recover(
+                segments, snapshots, leader_epochs, recovery_point, resumed
+            )
         else:
             log_end_offset = clean_end
             producers = snapshots.restore(segments, clean_end)
@@ -223,14 +225,20 @@ def _recover(
     leader_epochs: LeaderEpochs,
     recovery_point: int,
     resumed: ActiveCheckpoint | None,
-) -> tuple[int, ProducerStates]:
-    """Check the segments from the recovery point on; return the log's end offset and the producers' state there.
+) -> tuple[int, ProducerStates, int]:
+    """Check the segments from the recovery point on, or from what is known of a later one (`resumed`).
 
-    The last segment, from what is known of it on (`resumed`), if that is on the device.
+    Returns the log's end offset, the producers' state there, and the recovery point, which that may have moved.
     """
-    if resumed is not None and resumed.segment.end_offset > recovery_point + 1:
-        resumed = None
-    first = max(0, bisect_right([segment.base_offset for segment in segments], recovery_point) - 1)
+    base_offsets = [segment.base_offset for segment in segments]
+    first = max(0, bisect_right(base_offsets, recovery_point) - 1)
+    known_producers = None
+    if resumed is not None and resumed.segment.base_offset in base_offsets[first:]:
+        in_segment = base_offsets.index(resumed.segment.base_offset)
+        known_producers = _resume(segments[in_segment], resumed)
+        if known_producers is not None:
+            first = in_segment
+            recovery_point = max(recovery_point, resumed.segment.end_offset - 1)
     next_offset = segments[first].base_offset
     producers = snapshots.restore(segments[:first], next_offset) if first else snapshots.load(next_offset)[0]
     snapshots.remove_after(next_offset)
@@ -247,14 +255,10 @@ def _recover(
         next_offset = segment.base_offset
         size = segment.size
         position = 0
-        if resumed is not None and i == first == len(segments) - 1 and segment.resume(resumed.segment):
-            try:
-                producers = decode_snapshot(resumed.producers)
-            except SnapshotError as error:
-                _logger.warning("%s: %s; it is checked from its beginning", segment.log_path, error)
-            else:
-                next_offset, position = resumed.segment.end_offset, resumed.segment.position
-                scanned_from, known_epochs = 0, resumed.epochs
+        if i == first and resumed is not None and known_producers is not None:
+            producers = known_producers
+            next_offset, position = resumed.segment.end_offset, resumed.segment.position
+            scanned_from, known_epochs = 0, resumed.epochs
         for found, batch in segment.recover(position):
             aborted = producers.replay(
                 found.header, decode_end_transaction_marker(batch) if found.header.is_control else None
@@ -286,7 +290,17 @@ def _recover(
         del segments[-1:], ends[-1:]
         next_offset = ends[-1]
     leader_epochs.restore(scanned_from, (*known_epochs, *epochs))
-    return next_offset, producers
+    return next_offset, producers, recovery_point
+
+
+def _resume(segment: LogSegment, known: ActiveCheckpoint) -> ProducerStates | None:
+    """Have a segment take over what is known of it; the producers' state there, None if it is to be checked whole."""
+    try:
+        producers = decode_snapshot(known.producers)
+    except SnapshotError as error:
+        _logger.warning("%s: %s; it is checked from its beginning", segment.log_path, error)
+        return None
+    return producers if segment.resume(known.segment) else None
 
 
 def _drop(segments: Sequence[LogSegment], why: str) -> None:

@@ -52,6 +52,7 @@ def swap_in(
         suffix=CLEANED_SUFFIX,
     )
     try:
+        log.forget_checkpoint(among={source.base_offset for source in sources})
         cleaned.change_suffix(SWAP_SUFFIX, _RENAMED)
     except OSError:
         _remove_files(disk, log.directory, cleaned.base_offset, SWAP_SUFFIX)

@@ -33,6 +33,7 @@ from logtier.records.batch import (
 )
 from logtier.runtime.disk import Buffer, DirectoryEntry, File, RealDisk, RealFile
 from tests.example_counts import examples
+from tests.manual_clock import ManualClock
 
 TP = TopicPartition("flights", 0)
 CONFIG = TopicConfig(
@@ -138,24 +139,13 @@ class InProcess:
         pass
 
 
-class ManualClock:
-    def __init__(self) -> None:
-        self.ms = 1_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
-
-
 class CleanerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="headwater-cleaner-"))
         (self.root / "flights-0").mkdir()
         self.disk = CrashingDisk()
-        self.clock = ManualClock()
+        self.clock = ManualClock(1_000)
         #: Every record whose fate is known or does not depend on a transaction: offset to (key, value).
         self.settled: dict[int, tuple[bytes, bytes | None]] = {}
         self.open: dict[int, dict[int, tuple[bytes, bytes | None]]] = {}

@@ -19,20 +19,11 @@ from logtier.protocol.errors import KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, build_batch, decode_records, iterate_batches
 from logtier.runtime.disk import Completion, File, RealDisk
+from tests.manual_clock import ManualClock
 
 TOPIC_ID = uuid.UUID(int=1)
 PARTITIONS = [TopicPartition("flights", i) for i in range(2)]
 CONFIG = TopicConfig(segment_bytes=1_500, index_interval_bytes=150, flush_messages=1)
-
-
-class ManualClock:
-    time_ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-    def monotonic_ms(self) -> int:
-        return self.time_ms
 
 
 class VolatileDisk(RealDisk):
@@ -136,6 +127,7 @@ class World:
             topic_configs={"flights": CONFIG},
             post=lambda call: call(),
         )
+        self.logs.flusher.active_checkpoint_bytes = 1
         self.logs.start()
         for partition in PARTITIONS:
             self.logs.create(partition, TOPIC_ID, CONFIG)
@@ -144,9 +136,9 @@ class World:
         partition = self.chance.choice(PARTITIONS)
         log = self.logs.logs[partition]
         offset = log.log_end_offset
-        record = Record(None, b"%d" % offset * self.chance.randint(1, 20), self.clock.time_ms + offset)
+        record = Record(None, b"%d" % offset * self.chance.randint(1, 20), self.clock.ms + offset)
         try:
-            info = log.append_as_leader(build_batch([record]), leader_epoch=0, now_ms=self.clock.time_ms)
+            info = log.append_as_leader(build_batch([record]), leader_epoch=0, now_ms=self.clock.ms)
         except KafkaError:
             pytest.fail("nothing fails on this disk")
         assert info.flush is not None
@@ -158,13 +150,12 @@ class World:
         info.flush.add_done_callback(note)
 
     def maintain(self) -> None:
-        self.clock.time_ms += 61_000
-        self.logs.maintain(self.clock.time_ms)
+        self.clock.ms += 61_000
+        self.logs.maintain(self.clock.ms)
 
-    def checkpoint_actives(self) -> None:
-        """As the manager does for big segments: here for each, before it flushes."""
-        for log in self.logs.logs.values():
-            self.logs.checkpoint_active(log, grown_bytes=1)
+    def flush_all(self) -> None:
+        """As when much has come: here each last segment is written down, however little it grew."""
+        self.logs.flusher.flush()
 
     def lose_power(self) -> None:
         for directory in self.logs.directories:
@@ -211,7 +202,7 @@ def test_a_power_loss_takes_nothing_that_was_acknowledged(seed: int) -> None:
                 elif action < 0.9:
                     world.disk.do_pending(chance.randint(1, 3))
                 elif action < 0.95:
-                    world.checkpoint_actives()
+                    world.flush_all()
                 else:
                     world.maintain()
             world.lose_power()

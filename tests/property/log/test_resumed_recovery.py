@@ -87,10 +87,17 @@ def everything(log: Log) -> tuple[object, ...]:
     return (
         log.log_start_offset,
         log.log_end_offset,
-        [(each.base_offset, each.size) for each in log.segments],
-        segment.offset_index.entries(),
-        segment.time_index.entries(),
-        segment.max_timestamp_ms,
+        [
+            (
+                each.base_offset,
+                each.size,
+                each.offset_index.entries(),
+                each.time_index.entries(),
+                each.transaction_index.entries(),
+                each.max_timestamp_ms,
+            )
+            for each in log.segments
+        ],
         segment.first_timestamp_ms,
         segment.bytes_since_index,
         log.aborted_transactions(0, log.log_end_offset),
@@ -106,9 +113,14 @@ def everything(log: Log) -> tuple[object, ...]:
     after=steps,
     torn=st.integers(0, 60),
     segment_bytes=st.sampled_from([700, 1 << 20]),
+    is_recovery_point_written=st.booleans(),
 )
 def test_reading_on_from_a_checkpoint_equals_reading_everything(
-    before: list[tuple[int, int]], after: list[tuple[int, int]], torn: int, segment_bytes: int
+    before: list[tuple[int, int]],
+    after: list[tuple[int, int]],
+    torn: int,
+    segment_bytes: int,
+    is_recovery_point_written: bool,
 ) -> None:
     config = TopicConfig(segment_bytes=segment_bytes, index_interval_bytes=100)
     with tempfile.TemporaryDirectory(prefix="headwater-log-") as parent:
@@ -122,7 +134,7 @@ def test_reading_on_from_a_checkpoint_equals_reading_everything(
         found = log.active_checkpoint(1)
         if found is not None:
             write_active_checkpoint(RealDisk(), folder, found)
-        recovery_point = log.recovery_point
+        recovery_point = log.recovery_point if is_recovery_point_written else 0
         for step in after:
             writer.write(step)
         log.release()
@@ -178,11 +190,23 @@ def test_what_was_known_and_is_on_the_device_is_not_checked_again(
     assert first_checked(checkpointed, 29, monkeypatch) > 0
 
 
-def test_a_checkpoint_beyond_the_recovery_point_is_not_believed(
+def test_a_checkpoint_is_a_recovery_point_of_its_own(checkpointed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written when its batches are on the device, the recovery points of all logs a little later."""
+    assert first_checked(checkpointed, 0, monkeypatch) > 0
+    log = open_folder(str(checkpointed), TopicConfig(index_interval_bytes=100), clean=False)
+    assert log.recovery_point == 29
+
+
+def test_a_checkpoint_of_a_segment_before_the_recovery_point_is_not_needed(
     checkpointed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its batches may not be on the device, whatever it says of them."""
-    assert first_checked(checkpointed, 28, monkeypatch) == 0
+    log = open_folder(str(checkpointed), TopicConfig(index_interval_bytes=100), clean=True)
+    log.roll(NOW_MS)
+    log.flush()
+    recovery_point = log.recovery_point
+    log.release()
+    assert recovery_point == 40
+    assert first_checked(checkpointed, 40, monkeypatch) == 0
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "other"])

@@ -12,7 +12,8 @@ import pytest
 from logtier.config import BrokerConfig
 from logtier.group.coordinator import GroupCoordinator
 from logtier.protocol.errors import ErrorCode
-from tests.unit.state_topic.surroundings import ManualClock, MemoryController, MemoryMetadata, MemoryReplicas, settle
+from tests.manual_clock import ManualClock
+from tests.unit.state_topic.surroundings import MemoryController, MemoryMetadata, MemoryReplicas, settle
 
 
 @dataclass

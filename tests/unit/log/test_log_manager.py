@@ -15,6 +15,7 @@ import pytest
 from logtier.config import BrokerConfig, TopicConfig
 from logtier.log.log_manager import LogDirError, LogManager
 from logtier.protocol.topic_partition import TopicPartition
+from tests.manual_clock import ManualClock
 from tests.unit.log.conftest import PromptDisk
 
 if TYPE_CHECKING:
@@ -22,17 +23,6 @@ if TYPE_CHECKING:
 
 TP = TopicPartition("flights", 3)
 TOPIC_ID = uuid.UUID(int=99)
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.time_ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-    def monotonic_ms(self) -> int:
-        return self.time_ms
 
 
 @pytest.fixture
@@ -147,9 +137,9 @@ def test_a_deleted_log_goes_at_once_and_its_files_later(
     assert folder.name.endswith("-delete")
     fresh = manager.create(TP, uuid.UUID(int=100), TopicConfig())
     assert fresh.log_end_offset == 0
-    manager.maintain(clock.time_ms + 499)
+    manager.maintain(clock.ms + 499)
     assert folder.exists()
-    manager.maintain(clock.time_ms + 500)
+    manager.maintain(clock.ms + 500)
     assert not folder.exists()
     assert len(part.file.pread(part.size, part.position)) == part.size
 
@@ -184,16 +174,16 @@ def test_a_partition_in_two_folders_is_refused(make: Make, tmp_path: Path) -> No
 def test_maintenance_rolls_deletes_and_forgets(make: Make, make_batch: MakeBatch, clock: ManualClock) -> None:
     manager = make(**{"producer.id.expiration.ms": 1_000, "log.retention.check.interval.ms": 1_000})
     log = manager.create(TP, TOPIC_ID, TopicConfig(segment_ms=100, retention_ms=5_000))
-    batch = make_batch(1, timestamp_ms=clock.time_ms, producer_id=1, producer_epoch=0, base_sequence=0)
-    log.append_as_leader(batch, leader_epoch=0, now_ms=clock.time_ms)
-    manager.maintain(clock.time_ms + 101)
+    batch = make_batch(1, timestamp_ms=clock.ms, producer_id=1, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(batch, leader_epoch=0, now_ms=clock.ms)
+    manager.maintain(clock.ms + 101)
     assert log.segment_count == 2
-    manager.maintain(clock.time_ms + 999)
+    manager.maintain(clock.ms + 999)
     assert (log.segment_count, log.log_start_offset) == (2, 0)
-    manager.maintain(clock.time_ms + 5_001)
+    manager.maintain(clock.ms + 5_001)
     assert (log.segment_count, log.log_start_offset) == (1, 1)
     assert len(log.producers) == 1
-    manager.maintain(clock.time_ms + 600_000)
+    manager.maintain(clock.ms + 600_000)
     assert len(log.producers) == 0
 
 

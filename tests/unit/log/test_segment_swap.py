@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from logtier.config import TopicConfig
+from logtier.log.active_checkpoint import read_active_checkpoint, write_active_checkpoint
 from logtier.log.cleaner_job import CleanerJob
 from logtier.log.cleaner_policy import SourceSegment
 from logtier.log.cleaner_rewrite import LogCleaning
@@ -135,7 +136,7 @@ def test_a_crash_while_a_swap_is_finished_is_made_good_by_the_next_start(tmp_pat
         disk = CrashingDisk()
         path = tmp_path / str(step)
         log, size_bytes = prepare(disk, path)
-        disk.left = 3  # right after the log's rename to .swap
+        disk.left = 4  # right after the log's rename to .swap
         with pytest.raises(Crash):
             swap_in(disk, log, log.segments[:2], size_bytes=size_bytes, modified_ms=1_000, now_ms=1_000)
         log.release()
@@ -166,4 +167,25 @@ def test_a_swap_that_fails_before_it_counts_leaves_the_log_as_it_was(tmp_path: P
         swap_in(disk, log, log.segments[:2], size_bytes=size_bytes, modified_ms=1_000, now_ms=1_000)
     assert keys(log) == OLD | {6: b"z"}
     assert len(names(path)) == 3
+    log.release()
+
+
+def test_what_was_written_down_of_a_segment_is_forgotten_when_it_is_cleaned(tmp_path: Path) -> None:
+    disk = RealDisk()
+    path = tmp_path / "log"
+    log, size_bytes = prepare(disk, path)
+    found = log.active_checkpoint(1)
+    assert found is not None
+    write_active_checkpoint(disk, str(path), found)
+    swap_in(disk, log, log.segments[:2], size_bytes=size_bytes, modified_ms=1_000, now_ms=1_000)
+    assert read_active_checkpoint(disk, str(path)) is not None, "it is of the active segment"
+    log.roll(1_000)
+    log.append_as_leader(build_batch([Record(b"z", b"v", 1)]), leader_epoch=0, now_ms=1_000)
+    log.release()
+    forgotten = log.checkpoints_forgotten
+    log.forget_checkpoint(among={0})
+    assert log.checkpoints_forgotten == forgotten
+    log.forget_checkpoint(among={6})
+    assert log.checkpoints_forgotten == forgotten + 1
+    assert read_active_checkpoint(disk, str(path)) is None
     log.release()

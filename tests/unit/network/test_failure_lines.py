@@ -24,7 +24,7 @@ from logtier.security.failure_lines import ADDRESSES_MAX, LINES_MAX, OTHERS, WIN
 from logtier.security.listener import ListenerSecurity
 from logtier.security.sasl import PlainServer
 from logtier.security.sasl_session import SaslListener, SaslSession
-from tests.unit.network.conftest import ManualClock
+from tests.manual_clock import ManualClock
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
 ADDRESS = "192.0.2.1"
@@ -68,7 +68,7 @@ def test_every_failure_is_told_once(failures: list[tuple[int, str, bool]]) -> No
 
 
 def test_failed_logins_are_not_logged_without_limit(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ManualClock()
+    clock = ManualClock(0)
     listener = SaslListener({"PLAIN": lambda: PlainServer({"alice": "right"})}, {}, failure_delay_ms=0)
 
     async def fail() -> None:
@@ -101,7 +101,7 @@ def test_failed_logins_are_not_logged_without_limit(caplog: pytest.LogCaptureFix
 
 def test_what_was_not_logged_is_counted_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    clock = ManualClock()
+    clock = ManualClock(0)
 
     def refuse(*_: object) -> None:
         raise ProtocolViolationError("this is no Kafka request")
@@ -145,7 +145,7 @@ def test_refusals_before_authentication_are_not_logged_without_limit_nor_with_al
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
-    clock = ManualClock()
+    clock = ManualClock(0)
     listener = SaslListener({"PLAIN": lambda: PlainServer({"alice": "right"})}, {})
     handlers = {module.API_KEY: module for module in (api_versions, sasl_handshake)}
     services: Any = SimpleNamespace(clock=clock, quotas=ClientQuotas(), metrics=BrokerMetrics())

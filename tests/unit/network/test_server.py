@@ -17,7 +17,7 @@ from logtier.protocol.errors import ProtocolViolationError
 from logtier.runtime.clock import Clock, SystemClock
 from logtier.runtime.event_loop import run
 from logtier.runtime.network import FileSlice, SocketNetwork
-from tests.unit.network.conftest import ManualClock
+from tests.manual_clock import ManualClock
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
 
@@ -261,7 +261,7 @@ def test_large_requests_beyond_the_memory_for_requests_wait_for_each_other_and_a
 def test_who_sends_a_part_of_a_large_request_and_no_more_does_not_keep_others_waiting_for_ever() -> None:
     limits = replace(LIMITS, idle_ms_max=600_000, queued_bytes_max=1 << 20)
     large = request(7, 900_000)
-    clock = ManualClock()
+    clock = ManualClock(0)
 
     async def main() -> None:
         async with Running(echo, limits, clock) as running:
@@ -313,7 +313,7 @@ def test_a_fault_of_ours_ends_its_connection_and_no_other(caplog: pytest.LogCapt
 
 @pytest.mark.parametrize(("idle_ms_max", "is_closed"), [(60_000, True), (-1, False)])
 def test_a_silent_connection_is_closed_unless_there_is_no_limit(idle_ms_max: int, is_closed: bool) -> None:
-    clock = ManualClock()
+    clock = ManualClock(0)
 
     async def main() -> None:
         server = Server(SocketNetwork(), clock, echo, dataclasses.replace(LIMITS, idle_ms_max=idle_ms_max))

@@ -16,7 +16,7 @@ from logtier.network.listeners import Listeners
 from logtier.network.server import Server
 from logtier.runtime.event_loop import run
 from logtier.runtime.network import SocketNetwork
-from tests.unit.network.conftest import ManualClock
+from tests.manual_clock import ManualClock
 
 if TYPE_CHECKING:
     from tests.conftest import Certificates
@@ -32,7 +32,7 @@ class Running:
     """A listener whose every answer is large, and one client of it that has asked once."""
 
     def __init__(self, certificates: Certificates, protocol: str) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock(0)
         self.tls: ssl.SSLContext | None = None
         properties = {
             "listeners": f"{protocol}://127.0.0.1:0",

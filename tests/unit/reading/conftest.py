@@ -31,23 +31,11 @@ from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.disk import RealDisk
 from logtier.runtime.network import FileSlice
 from logtier.security.operations import AclOperation, ResourceType
+from tests.manual_clock import ManualClock
 
 CORRELATION_ID = 77
 NOW_MS = 1_700_000_000_000
 FLIGHTS, AIRPORTS, COUNTS = uuid.UUID(int=5), uuid.UUID(int=6), uuid.UUID(int=7)
-
-
-class ManualClock:
-    """Time stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.ms = NOW_MS
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class Denying:
@@ -72,7 +60,7 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.config = BrokerConfig.from_properties({"log.dirs": [str(path)], "node.id": 1})
-        self.clock = ManualClock()
+        self.clock = ManualClock(NOW_MS)
         logs = LogManager(self.config, RealDisk(), self.clock, random.Random(1))
         logs.start()
         self.replicas = ReplicaManager(

@@ -24,19 +24,9 @@ from logtier.runtime.cold_sender import (
     ColdSender,
 )
 from logtier.runtime.cold_sender_worker import Pace
+from tests.manual_clock import ManualClock
 
 PATIENCE_S = 120  # on a busy machine the process gets little time
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.ms = 1_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 async def until_ready(sender: ColdSender) -> None:
@@ -49,7 +39,7 @@ async def until_ready(sender: ColdSender) -> None:
 def test_a_process_that_gets_too_little_time_is_left_alone_for_a_while(
     tmp_path: Path, bytes_per_s: int, due_ms: int
 ) -> None:
-    clock = ManualClock()
+    clock = ManualClock(1_000)
 
     async def scenario() -> None:
         sender = ColdSender(clock, lambda: bytes_per_s)
@@ -82,7 +72,7 @@ def test_a_process_that_gets_too_little_time_is_left_alone_for_a_while(
 
 
 def test_it_takes_what_it_is_left_with_until_its_socket_is_full(tmp_path: Path) -> None:
-    clock = ManualClock()
+    clock = ManualClock(1_000)
 
     async def scenario() -> None:
         sender = ColdSender(clock)
@@ -116,7 +106,7 @@ def test_it_takes_what_it_is_left_with_until_its_socket_is_full(tmp_path: Path) 
 
 
 def test_it_is_started_again_some_time_after_its_end() -> None:
-    clock = ManualClock()
+    clock = ManualClock(1_000)
 
     async def scenario() -> None:
         sender = ColdSender(clock)
@@ -155,7 +145,7 @@ def test_it_gets_no_time_that_somebody_else_wants() -> None:
 
 
 def test_reading_is_limited_while_producers_write_and_a_second_longer() -> None:
-    clock = ManualClock()
+    clock = ManualClock(1_000)
     produced = 7
     pace = ColdReadPace(clock, lambda: 300, lambda: produced)
     assert pace.bytes_per_s() == 0

@@ -21,19 +21,6 @@ from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, RecordBatchHeader, build_batch, check_batch, decode_records
 
 
-class ManualClock:
-    """Stands still until it is told."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
-
-
 class MemoryLog:
     """Batches with offsets assigned, as a log keeps them."""
 

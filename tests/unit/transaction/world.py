@@ -17,9 +17,9 @@ from logtier.transaction.metadata import TransactionMetadata, TransactionState
 from logtier.transaction.records import transaction_key, transaction_value
 from logtier.transaction.replay import Replay
 from logtier.transaction.topic import TRANSACTION_TOPIC
+from tests.manual_clock import ManualClock
 from tests.unit.state_topic.surroundings import (
     Appended,
-    ManualClock,
     MemoryController,
     MemoryMetadata,
     MemoryReplicas,

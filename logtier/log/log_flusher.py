@@ -1,0 +1,114 @@
+"""Bringing all logs to the device, and writing down how far they are there: what a start after a crash goes by."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from logtier.log.active_checkpoint import ActiveCheckpoint, write_active_checkpoint
+from logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, CheckpointWriter
+from logtier.log.flush_sweep import FlushSweep
+from logtier.log.log import Log
+from logtier.log.log_directory import LogDirectory
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import CorruptRecordsError
+from logtier.runtime.disk import Disk
+
+_logger = logging.getLogger(__name__)
+
+# Less than this at a log's end is checked in no time after a crash.
+_ACTIVE_CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
+# A third of a second's checking: with more, a flush is not due, but overdue.
+_UNFLUSHED_BYTES_MAX: Final = 1024 * 1024 * 1024
+
+
+class LogFlusher:
+    """Flushes the logs of a broker, at its interval or when much has come, and writes their checkpoints.
+
+    All beside the event loop, and nothing is written down before it is on the device. The log manager owns it, and
+    what it looks at: `logs` by partition, their folders, and all folders.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        logs: Mapping[TopicPartition, Log],
+        directory_of: Mapping[TopicPartition, LogDirectory],
+        directories: Sequence[LogDirectory],
+    ) -> None:
+        self._disk = disk
+        self._logs = logs
+        self._directory_of = directory_of
+        self._directories = directories
+        self._checkpoints = CheckpointWriter(disk)
+        self._sweep: FlushSweep | None = None
+        # What all logs had grown by when the last sweep began.
+        self._swept_bytes = 0
+        #: A last segment that grew by so much since then is written down with its indexes.
+        self.active_checkpoint_bytes = _ACTIVE_CHECKPOINT_BYTES
+
+    def poll(self) -> None:
+        """Notice what was written."""
+        self._checkpoints.poll()
+
+    def wait(self) -> None:
+        """Wait until no checkpoint is under way."""
+        self._checkpoints.wait()
+
+    def flush_if_much_came(self) -> None:
+        """Flush all logs if so much came since the last time that it cannot wait for the interval; asks no disk."""
+        grown_bytes = self._grown_bytes()
+        if grown_bytes - self._swept_bytes > _UNFLUSHED_BYTES_MAX:
+            self.flush()
+        else:
+            # Less than there was: logs have gone, or were truncated.
+            self._swept_bytes = min(self._swept_bytes, grown_bytes)
+
+    def flush(self) -> None:
+        """Flush all logs, unless that is under way; then say so."""
+        if self._sweep is None or self._sweep.is_over:
+            self._swept_bytes = self._grown_bytes()
+            self._sweep = FlushSweep(list(self._logs.values()), self.checkpoint, self._active_checkpoint)
+            self._sweep.run()
+
+    def checkpoint(self) -> None:
+        """Write the recovery points and log start offsets where they changed."""
+        recovery_points: dict[str, dict[TopicPartition, int]] = {each.path: {} for each in self._directories}
+        start_offsets: dict[str, dict[TopicPartition, int]] = {each.path: {} for each in self._directories}
+        for topic_partition, log in self._logs.items():
+            path = self._directory_of[topic_partition].path
+            recovery_points[path][topic_partition] = log.durability.recovery_point
+            if log.log_start_offset > 0:
+                start_offsets[path][topic_partition] = log.log_start_offset
+        for directory in self._directories:
+            if directory.is_online:
+                self._checkpoints.write(directory, RECOVERY_POINTS, recovery_points[directory.path])
+                self._checkpoints.write(directory, LOG_START_OFFSETS, start_offsets[directory.path])
+
+    def _grown_bytes(self) -> int:
+        return sum([log.grown_bytes for log in self._logs.values()])
+
+    def _active_checkpoint(self, log: Log) -> Callable[[], None] | None:
+        """Note what is known of a log's last segment, if that grew much; what is returned has it written."""
+        try:
+            found = log.active_checkpoint(self.active_checkpoint_bytes)
+        except (OSError, CorruptRecordsError) as error:
+            _logger.error("%s: its last segment cannot be read: %s", log.topic_partition, error)
+            return None
+        if found is None:
+            return None
+        forgotten = log.checkpoints_forgotten
+
+        def write() -> None:
+            if log.checkpoints_forgotten == forgotten:
+                self._disk.in_background(partial(_write_active_checkpoint, self._disk, log.directory, found))
+
+        return write
+
+
+def _write_active_checkpoint(disk: Disk, directory: str, checkpoint: ActiveCheckpoint) -> None:
+    try:
+        write_active_checkpoint(disk, directory, checkpoint)
+    except OSError as error:
+        # The one before it stays; the log may have gone.
+        _logger.warning("%s: a start after a crash will check more of it: %s", directory, error)

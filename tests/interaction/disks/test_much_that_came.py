@@ -1,0 +1,57 @@
+"""A broker to which much comes brings it to the device before its interval, so that a crash costs little time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from logtier.broker import Broker
+from logtier.config import BrokerConfig
+from logtier.log import log_flusher
+from logtier.log.checkpoints import RECOVERY_POINTS, read_checkpoint
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.runtime.disk import RealDisk
+
+pytestmark = pytest.mark.slow
+
+WAIT_S = 60
+MESSAGES = 300
+
+
+def test_what_came_is_on_the_device_without_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_flusher, "_UNFLUSHED_BYTES_MAX", 100_000)
+    properties = {
+        "log.dirs": str(tmp_path),
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.flush.offset.checkpoint.interval.ms": 10 * WAIT_S * 1000,
+        "log.flush.start.offset.checkpoint.interval.ms": 10 * WAIT_S * 1000,
+    }
+
+    def use(address: str) -> None:
+        admin = AdminClient({"bootstrap.servers": address})
+        admin.create_topics([NewTopic("flights", 1, 1)])["flights"].result(WAIT_S)
+        producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+        for _ in range(MESSAGES):
+            producer.produce("flights", bytes(1_000))
+        assert producer.flush(WAIT_S) == 0
+        deadline = time.monotonic() + WAIT_S
+        disk = RealDisk()
+        while read_checkpoint(disk, str(tmp_path), RECOVERY_POINTS).get(TopicPartition("flights", 0), 0) == 0:
+            assert time.monotonic() < deadline, "nobody wrote down how far the log is on the device"
+            time.sleep(0.1)
+
+    async def main() -> None:
+        broker = Broker(BrokerConfig.from_properties(properties), prng=random.Random(1))
+        await broker.start()
+        try:
+            await asyncio.to_thread(use, broker.bootstrap_address)
+        finally:
+            await broker.stop()
+
+    asyncio.run(main())

@@ -1,0 +1,168 @@
+"""When all logs are flushed, and what is written down of them only then."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from logtier.config import BrokerConfig, TopicConfig
+from logtier.log import log_flusher
+from logtier.log.active_checkpoint import read_active_checkpoint
+from logtier.log.checkpoints import RECOVERY_POINTS, read_checkpoint
+from logtier.log.log import Log
+from logtier.log.log_manager import LogManager
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import Record, build_batch
+from logtier.runtime.disk import Completion, RealDisk
+from tests.manual_clock import ManualClock
+
+PARTITION = TopicPartition("flights", 0)
+OTHER = TopicPartition("flights", 1)
+
+
+class HeldDisk(RealDisk):
+    """Background work waits until the test wants it done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[tuple[Future[None], Callable[[], None]]] = []
+
+    def in_background(self, task: Callable[[], None]) -> Completion:
+        future: Future[None] = Future()
+        self.held.append((future, task))
+        return future
+
+    def fsync_in_background(self, files: object, directories: object = ()) -> Completion:
+        return self.in_background(lambda: None)
+
+    def do(self) -> None:
+        """What is held now, and not what comes of it."""
+        held, self.held = self.held, []
+        for future, task in held:
+            task()
+            future.set_result(None)
+
+
+@pytest.fixture
+def disk() -> HeldDisk:
+    return HeldDisk()
+
+
+@pytest.fixture
+def manager(tmp_path: Path, disk: HeldDisk, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogManager]:
+    monkeypatch.setattr(log_flusher, "_UNFLUSHED_BYTES_MAX", 10_000)
+    config = BrokerConfig.from_properties({"log.dirs": str(tmp_path / "data"), "node.id": 1})
+    manager = LogManager(config, disk, ManualClock(), random.Random(1), post=lambda call: call())
+    manager.flusher.active_checkpoint_bytes = 1_000
+    manager.start()
+    for partition in (PARTITION, OTHER):
+        manager.create(partition, uuid.UUID(int=1), TopicConfig())
+    yield manager
+    for directory in manager.directories:
+        directory.release()
+
+
+def append(log: Log, size: int) -> None:
+    log.append_as_leader(build_batch([Record(None, bytes(size), 1)]), leader_epoch=0, now_ms=1)
+
+
+def recovery_points(manager: LogManager, disk: HeldDisk) -> dict[TopicPartition, int]:
+    return read_checkpoint(disk, manager.directories[0].path, RECOVERY_POINTS)
+
+
+def test_much_that_came_is_flushed_before_its_time(manager: LogManager, disk: HeldDisk) -> None:
+    append(manager.logs[PARTITION], 6_000)
+    manager.flusher.flush_if_much_came()
+    assert not disk.held
+    append(manager.logs[OTHER], 6_000)
+    manager.flusher.flush_if_much_came()
+    assert len(disk.held) == 2
+    append(manager.logs[OTHER], 20_000)
+    manager.flusher.flush_if_much_came()
+    assert len(disk.held) == 2, "one sweep at a time"
+    for _ in range(3):
+        disk.do()
+    assert recovery_points(manager, disk) == {PARTITION: 0, OTHER: 1}
+    manager.flusher.flush_if_much_came()
+    assert disk.held, "what came during the sweep was too much"
+
+
+def test_segments_that_end_count_with_the_one_that_begins(manager: LogManager, disk: HeldDisk) -> None:
+    log = manager.logs[PARTITION]
+    append(log, 6_000)
+    log.roll(1)
+    disk.do()
+    append(log, 3_000)
+    manager.flusher.flush_if_much_came()
+    assert not disk.held
+    append(log, 3_000)
+    manager.flusher.flush_if_much_came()
+    assert disk.held
+
+
+def test_a_log_that_goes_does_not_put_the_next_flush_off(manager: LogManager, disk: HeldDisk) -> None:
+    append(manager.logs[PARTITION], 12_000)
+    manager.flusher.flush_if_much_came()
+    for _ in range(3):
+        disk.do()
+    del manager.logs[PARTITION]
+    manager.flusher.flush_if_much_came()
+    append(manager.logs[OTHER], 12_000)
+    manager.flusher.flush_if_much_came()
+    assert disk.held
+
+
+def test_a_last_segment_is_written_down_when_it_is_on_the_device_and_not_before(
+    manager: LogManager, disk: HeldDisk
+) -> None:
+    log = manager.logs[PARTITION]
+    for _ in range(3):
+        append(log, 4_000)
+    append(manager.logs[OTHER], 10)
+    manager.flusher.flush()
+    assert len(disk.held) == 2
+    append(log, 4_000)
+    assert read_active_checkpoint(disk, log.directory) is None
+    disk.do()
+    disk.do()
+    known = read_active_checkpoint(disk, log.directory)
+    assert known is not None
+    assert known.segment.end_offset == 3
+    assert read_active_checkpoint(disk, manager.logs[OTHER].directory) is None, "it has hardly grown"
+
+
+def test_what_a_truncation_took_is_not_written_down(manager: LogManager, disk: HeldDisk) -> None:
+    log = manager.logs[PARTITION]
+    for _ in range(3):
+        append(log, 4_000)
+    manager.flusher.flush()
+    log.truncate_to(1)
+    while disk.held:
+        disk.do()
+    assert read_active_checkpoint(disk, log.directory) is None
+    append(log, 4_000)
+    manager.flusher.flush()
+    while disk.held:
+        disk.do()
+    known = read_active_checkpoint(disk, log.directory)
+    assert known is not None
+    assert known.segment.end_offset == 2
+
+
+def test_what_was_not_flushed_is_not_written_down(
+    manager: LogManager, disk: HeldDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = manager.logs[PARTITION]
+    append(log, 4_000)
+    manager.flusher.flush()
+    (future, _), *_ = disk.held
+    disk.held.clear()
+    future.set_exception(OSError(5, "Input/output error"))
+    disk.do()
+    assert read_active_checkpoint(disk, log.directory) is None
+    assert "a sync failed" in caplog.text
