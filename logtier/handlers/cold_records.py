@@ -34,6 +34,7 @@ def warm_up(fetched: Sequence[FetchedPartition], read_ahead: ReadAhead | None, r
 
     Who reads old data is known for it as long as what comes far behind is cold, too. What comes next tells nothing: the
     kernel reads ahead for whoever reads a file from its beginning to its end, and to look costs as much as to send.
+    Nor does a single cold slice: a few pages may be gone of what is read all the time.
 
     Args:
         read_ahead: Looks and reads; without it everything counts as being there.
@@ -54,10 +55,8 @@ def warm_up(fetched: Sequence[FetchedPartition], read_ahead: ReadAhead | None, r
         return read_ahead.warm(slices) if cold else None
     if is_known:
         reader.cold_fetches -= 1
-        if not reader.cold_fetches and any(map(read_ahead.is_cold_far_ahead, slices)):
-            reader.cold_fetches = COLD_FETCHES
-    elif cold:
-        reader.cold_fetches = COLD_FETCHES
+    if cold and (not is_known or not reader.cold_fetches):
+        reader.cold_fetches = COLD_FETCHES if any(map(read_ahead.is_cold_far_ahead, slices)) else 0
     if not cold:
         return None
     if not is_known and not reader.sends_cold():

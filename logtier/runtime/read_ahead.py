@@ -20,6 +20,8 @@ PROBE_BYTES: Final = 128 << 10
 BEYOND_BYTES: Final = 128 << 10
 #: No kernel reads so far ahead for somebody who reads a file from its beginning to its end.
 FAR_BYTES: Final = 32 << 20
+#: So far it may.
+NEAR_BYTES: Final = 8 << 20
 #: Devices gain from a few reads at a time, and lose from many.
 THREADS_MAX: Final = 4
 
@@ -94,10 +96,11 @@ class ReadAhead:
         return False
 
     def is_cold_far_ahead(self, records: Slice) -> bool:
-        """Whether what whoever reads this slice will read later is not in the page cache; False at a file's end."""
+        """Whether what whoever reads this slice will read later is not in the page cache; False near a file's end."""
         file = records.file
-        position = records.position + records.size + FAR_BYTES
-        if position >= file.size:
+        end = records.position + records.size
+        position = min(end + FAR_BYTES, file.size - 1)
+        if position < end + NEAR_BYTES:
             return False
         if not self._can_probe:
             return True

@@ -21,10 +21,10 @@ class Records:
 class Cache(ReadAhead):
     """A page cache that has the slices from a size on, or not."""
 
-    def __init__(self, cold_from: int) -> None:
+    def __init__(self, cold_from: int, *, is_far_cold: bool = True) -> None:
         super().__init__()
         self.cold_from = cold_from
-        self.is_far_cold = False
+        self.is_far_cold = is_far_cold
         self.looked = 0
         self.warmed: list[Slice] = []
 
@@ -98,7 +98,6 @@ def test_who_reads_old_data_is_known_while_what_comes_far_behind_is_cold() -> No
     connection = Connection()
     assert warm_up(fetched(COLD_BYTES_MIN), Cache(cold_from=0), connection) is None
     read_ahead = Cache(cold_from=1 << 40)
-    read_ahead.is_far_cold = True
     for number in range(3 * COLD_FETCHES):
         if number == 2 * COLD_FETCHES:
             read_ahead.is_far_cold = False
@@ -109,6 +108,16 @@ def test_who_reads_old_data_is_known_while_what_comes_far_behind_is_cold() -> No
     found = fetched(COLD_BYTES_MIN)
     assert warm_up(found, read_ahead, connection) is None
     assert marks(found) == [False], "it has caught up: what it reads is looked at again"
+
+
+def test_who_met_one_cold_slice_among_others_is_no_reader_of_old_data() -> None:
+    connection = Connection()
+    read_ahead = Cache(cold_from=2 * COLD_BYTES_MIN, is_far_cold=False)
+    for _ in range(2):
+        found = fetched(2 * COLD_BYTES_MIN, COLD_BYTES_MIN)
+        assert warm_up(found, read_ahead, connection) is None
+        assert marks(found) == [True, False]
+    assert read_ahead.looked == 4, "at each, every time"
 
 
 def test_it_is_known_as_soon_as_somebody_else_sends() -> None:

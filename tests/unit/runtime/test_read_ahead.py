@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from logtier.runtime.disk import File, RealDisk
-from logtier.runtime.read_ahead import FAR_BYTES, PROBE_BYTES, TAIL_BYTES, ReadAhead
+from logtier.runtime.read_ahead import FAR_BYTES, NEAR_BYTES, PROBE_BYTES, TAIL_BYTES, ReadAhead
 
 MIB = 1 << 20
 
@@ -78,12 +78,15 @@ def test_a_file_system_that_cannot_tell_counts_as_cold(file: File, monkeypatch: 
 def test_what_comes_far_behind_is_looked_at_by_itself(tmp_path: Path) -> None:
     file = RealDisk().open(str(tmp_path / "segment.log"), create=True)
     file.append([bytes(FAR_BYTES + 2 * MIB)])
+    end = file.size
     file.fsync()
     ahead = ReadAhead()
     evict(file)
     if not ahead.is_cold_far_ahead(Slice(file, 0, MIB)):
         pytest.skip("this file system does not give up its pages")
-    assert not ahead.is_cold_far_ahead(Slice(file, 0, 2 * MIB)), "there is nothing"
+    assert ahead.is_cold_far_ahead(Slice(file, 0, end - NEAR_BYTES - 1)), "the last byte"
+    assert not ahead.is_cold_far_ahead(Slice(file, 0, end - NEAR_BYTES)), "too near to tell"
+    assert not ahead.is_cold_far_ahead(Slice(file, 0, end))
     file.pread(MIB, FAR_BYTES + MIB)
     assert not ahead.is_cold_far_ahead(Slice(file, 0, MIB))
     assert ahead.is_cold(Slice(file, 0, MIB))
