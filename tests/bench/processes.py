@@ -138,6 +138,18 @@ def cpu_seconds(pid: int) -> float:
     return total / TICKS_PER_S
 
 
+def ended_children_cpu_seconds() -> float:
+    """User and system CPU time of the children of this process that have ended, and of theirs."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def idle_seconds() -> float:
+    """For how long the cores of this machine have had nothing to do, or waited for a device, all together."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return (int(fields[4]) + int(fields[5])) / TICKS_PER_S
+
+
 def cpu_seconds_by_process(pid: int) -> dict[int, float]:
     """User and system CPU time so far of a process and of each of its living descendants, by process id."""
     parents: dict[int, list[int]] = {}

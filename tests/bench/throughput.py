@@ -13,7 +13,7 @@ from tests.bench import brokers, drivers
 from tests.bench.brokers import HEADWATER, KAFKA, Broker
 from tests.bench.drivers import DRIVERS
 from tests.bench.load import Load
-from tests.bench.processes import cpu_seconds, resident_mib
+from tests.bench.processes import cpu_seconds, ended_children_cpu_seconds, idle_seconds, resident_mib
 from tests.bench.report import Figures, Table, comparison, ratios
 
 SETTLE_S = 1.0
@@ -28,7 +28,8 @@ def measure(folder: Path, driver_names: list[str], load: Load, rounds: int) -> t
             for driver_name in driver_names:
                 for broker in brokers.in_turn(pair, round_number):
                     size = load if round_number else replace(load, messages=min(WARM_UP_MESSAGES, load.messages))
-                    row = one_round(broker, driver_name, size, f"bench-{round_number}-{driver_name}")
+                    topic = f"bench-{round_number}-{driver_name}"
+                    row = one_round(broker, driver_name, size, topic, with_clients=True)
                     if round_number:
                         keep(figures, broker, row, f"{driver_name}: ")
         for broker in pair:
@@ -75,13 +76,15 @@ def keep(figures: Figures, broker: Named, row: dict[str, float], prefix: str = "
         figures.setdefault(prefix + figure, {}).setdefault(broker.name, []).append(value)
 
 
-def one_round(broker: Broker, driver_name: str, load: Load, topic: str) -> dict[str, float]:
+def one_round(
+    broker: Broker, driver_name: str, load: Load, topic: str, *, with_clients: bool = False
+) -> dict[str, float]:
     """A fresh topic, filled and read once."""
     driver = DRIVERS[driver_name]
     drivers.client("create", broker.bootstrap, topic, load)
     try:
-        row = phase(broker, "produce", driver.produce, topic, load)
-        row |= phase(broker, "consume", driver.consume, topic, load)
+        row = phase(broker, "produce", driver.produce, topic, load, with_clients=with_clients)
+        row |= phase(broker, "consume", driver.consume, topic, load, with_clients=with_clients)
     finally:
         drivers.client("delete", broker.bootstrap, topic, load)
     speeds = f"produce {row['produce, messages/s']:,.0f}/s, consume {row['consume, messages/s']:,.0f}/s"
@@ -90,12 +93,26 @@ def one_round(broker: Broker, driver_name: str, load: Load, topic: str) -> dict[
 
 
 def phase(
-    broker: Broker, what: str, action: Callable[[str, str, Load], float], topic: str, load: Load
+    broker: Broker,
+    what: str,
+    action: Callable[[str, str, Load], float],
+    topic: str,
+    load: Load,
+    *,
+    with_clients: bool = False,
 ) -> dict[str, float]:
-    """Speed by the client's clock; the broker's CPU time, with what it puts off until just after."""
+    """Speed by the client's clock; the broker's CPU time, with what it puts off until just after.
+
+    `with_clients`: that of the client, too, from its start to its end, and for how long cores had nothing to do then.
+    """
     brokers.warm_memory(load)
-    before = cpu_seconds(broker.child.pid)
+    millions = load.messages / 1e6
+    before, clients_before, idle_before = cpu_seconds(broker.child.pid), ended_children_cpu_seconds(), idle_seconds()
     speed = action(broker.bootstrap, topic, load)
+    clients, idle = ended_children_cpu_seconds() - clients_before, idle_seconds() - idle_before
     time.sleep(SETTLE_S)
     spent = cpu_seconds(broker.child.pid) - before
-    return {f"{what}, messages/s": speed, f"{what}, broker CPU s/million": spent / load.messages * 1e6}
+    row = {f"{what}, messages/s": speed, f"{what}, broker CPU s/million": spent / millions}
+    if with_clients:
+        row |= {f"{what}, client CPU s/million": clients / millions, f"{what}, idle cores s/million": idle / millions}
+    return row
