@@ -10,6 +10,9 @@ from pathlib import Path
 from tests.bench.processes import Child, free_port
 
 HEADWATER = [str(Path(sys.executable).with_name("headwater"))]
+#: As in the `server.properties` that Kafka is shipped with, and so in its broker here: a consumer's first wait is not
+#: for its JVM to compile in.
+PROPERTIES = {"group.initial.rebalance.delay.ms": "0"}
 
 
 def environment() -> dict[str, str]:
@@ -21,11 +24,11 @@ def environment() -> dict[str, str]:
 
 
 def start_broker(folder: Path, properties: Mapping[str, str] | None = None) -> tuple[Child, int]:
-    """(process, port) of `headwater broker`, with its defaults but for `properties`, once it answers."""
+    """(process, port) of `headwater broker`, with its defaults but for ours and `properties`, once it answers."""
     folder.mkdir(parents=True)
     port = free_port()
     command = [*HEADWATER, "broker", "--data", str(folder / "data"), "--kafka-port", str(port)]
-    for name, value in (properties or {}).items():
+    for name, value in (PROPERTIES | dict(properties or {})).items():
         command += ["--set", f"{name}={value}"]
     child = Child("Headwater", command, folder / "broker.log", environment())
     try:
