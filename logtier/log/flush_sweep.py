@@ -42,10 +42,12 @@ class FlushSweep:
         self._is_filling = True
         while self._left and self._under_way < _UNDER_WAY_MAX:
             log = self._left.popleft()
+            flushed = self._note(log)
             if not log.durability.is_complete:
                 self._under_way += 1
-                flushed = self._note(log)
                 log.durability.request().add_done_callback(partial(self._ended, flushed))
+            elif flushed is not None:
+                flushed()
         self._is_filling = False
         if not self._under_way and not self._left and not self._is_over:
             self._is_over = True

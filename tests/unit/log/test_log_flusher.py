@@ -136,6 +136,18 @@ def test_a_last_segment_is_written_down_when_it_is_on_the_device_and_not_before(
     assert read_active_checkpoint(disk, manager.logs[OTHER].directory) is None, "it has hardly grown"
 
 
+def test_a_log_that_is_flushed_with_each_append_is_written_down_as_well(manager: LogManager, disk: HeldDisk) -> None:
+    log = manager.logs[PARTITION]
+    append(log, 4_000)
+    log.flush()
+    manager.flusher.flush()
+    while disk.held:
+        disk.do()
+    known = read_active_checkpoint(disk, log.directory)
+    assert known is not None
+    assert known.segment.end_offset == 1
+
+
 def test_what_a_truncation_took_is_not_written_down(manager: LogManager, disk: HeldDisk) -> None:
     log = manager.logs[PARTITION]
     for _ in range(3):
