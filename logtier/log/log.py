@@ -119,8 +119,9 @@ class Log(LogReader):
             post=post,
         )
         self._deleted = DeletedSegments(disk)
-        # Bytes in the segments that were active since the log was opened, but for the one that is.
-        self._rolled_bytes = 0
+        # Bytes in the segments that were active since the log was opened, but for the one that is; what was there then,
+        # and need not be checked again, does not count.
+        self._rolled_bytes = -self._active.size if is_on_device else 0
         # What it was, and the active segment, when a checkpoint was last made.
         self._checkpointed_bytes = 0
         self._checkpointed_base = -1
@@ -519,7 +520,7 @@ class Log(LogReader):
 
     @property
     def grown_bytes(self) -> int:
-        """What came since the log was opened, or truncated, with all of the segment that was active then."""
+        """What came since the log was opened, or truncated, with what its last segment had then after a crash."""
         return self._rolled_bytes + self._active.size
 
     def active_checkpoint(self, grown_bytes: int) -> ActiveCheckpoint | None:

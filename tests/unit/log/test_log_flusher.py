@@ -148,6 +148,39 @@ def test_a_log_that_is_flushed_with_each_append_is_written_down_as_well(manager:
     assert known.segment.end_offset == 1
 
 
+def test_what_was_there_at_a_clean_start_need_not_be_flushed(manager: LogManager, disk: HeldDisk) -> None:
+    for partition in (PARTITION, OTHER):
+        append(manager.logs[partition], 20_000)
+    manager.close()
+    again = LogManager(manager.config, disk, ManualClock(), random.Random(1), post=lambda call: call())
+    again.start()
+    assert not disk.held
+    again.flusher.flush_if_much_came()
+    assert not disk.held
+    append(again.logs[OTHER], 12_000)
+    again.flusher.flush_if_much_came()
+    assert len(disk.held) == 1
+    for directory in again.directories:
+        directory.release()
+
+
+def test_what_was_there_after_a_crash_is(manager: LogManager, disk: HeldDisk) -> None:
+    append(manager.logs[PARTITION], 20_000)
+    for directory in manager.directories:
+        directory.release()
+    again = LogManager(manager.config, disk, ManualClock(), random.Random(1), post=lambda call: call())
+    again.flusher.active_checkpoint_bytes = 1_000
+    again.start()
+    again.flusher.flush_if_much_came()
+    while disk.held:
+        disk.do()
+    known = read_active_checkpoint(disk, again.logs[PARTITION].directory)
+    assert known is not None
+    assert known.segment.end_offset == 1
+    for directory in again.directories:
+        directory.release()
+
+
 def test_what_a_truncation_took_is_not_written_down(manager: LogManager, disk: HeldDisk) -> None:
     log = manager.logs[PARTITION]
     for _ in range(3):
