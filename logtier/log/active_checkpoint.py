@@ -2,6 +2,7 @@
 
 import struct
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from crc32c import crc32c
 
@@ -15,9 +16,10 @@ _MAGIC: Final = b"HWAC"
 # Version 1 was written before its batches were on the device, and is not believed.
 _VERSION: Final = 2
 _HEAD: Final = struct.Struct(">4sHI")
-# Base offset, end offset, position, greatest timestamp and its offset, first timestamp, bytes since the last index
-# entry; then the sizes of the five parts that follow.
-_FIELDS: Final = struct.Struct(">qqqqqqqIIIII")
+# Topic id, base offset, end offset, position, greatest timestamp and its offset, first timestamp, bytes since the last
+# index entry; then the sizes of the five parts that follow.
+_FIELDS: Final = struct.Struct(">16sqqqqqqqIIIII")
+_BASE_OFFSET: Final = struct.Struct(">16sq")
 _EPOCH: Final = struct.Struct(">iq")
 
 
@@ -39,11 +41,13 @@ class SegmentState(NamedTuple):
 class ActiveCheckpoint(NamedTuple):
     """The state of a log's last segment at an offset, and of producers and leader epochs there.
 
+    The topic's id tells it from that of a deleted topic of the same name, which may still be on its way to the disk.
     Without it such a segment is checked from its beginning after a crash, up to `segment.bytes` of it. It is written
     when all that the log has before that offset is on the device, and so is a recovery point of its own; its file,
     beside the segments, has a checksum, and is replaced as a whole.
     """
 
+    topic_id: UUID
     segment: SegmentState
     producers: bytes
     epochs: tuple[tuple[int, int], ...]
@@ -59,6 +63,7 @@ class ActiveCheckpoint(NamedTuple):
             b"".join(_EPOCH.pack(*epoch) for epoch in self.epochs),
         )
         fields = _FIELDS.pack(
+            self.topic_id.bytes,
             segment.base_offset,
             segment.end_offset,
             segment.position,
@@ -94,7 +99,7 @@ def read_active_checkpoint(disk: Disk, directory: str) -> ActiveCheckpoint | Non
     body = memoryview(data)[_HEAD.size :]
     if (magic, version) != (_MAGIC, _VERSION) or crc32c(body) != crc:
         return None
-    base, end, position, max_ms, max_offset, first_ms, since_index, *sizes = _FIELDS.unpack_from(body)
+    topic_id, base, end, position, max_ms, max_offset, first_ms, since_index, *sizes = _FIELDS.unpack_from(body)
     parts: list[bytes] = []
     start = _FIELDS.size
     for size in sizes:
@@ -108,4 +113,17 @@ def read_active_checkpoint(disk: Disk, directory: str) -> ActiveCheckpoint | Non
         base, end, position, max_ms, max_offset, first_ms, since_index, offset_index, time_index, parts[2]
     )
     pairs = tuple((epoch, offset) for epoch, offset in _EPOCH.iter_unpack(parts[4]))
-    return ActiveCheckpoint(segment, parts[3], pairs)
+    return ActiveCheckpoint(UUID(bytes=topic_id), segment, parts[3], pairs)
+
+
+def read_checkpointed_base(disk: Disk, directory: str) -> int | None:
+    """The base offset of the segment that the file is about, if it is sound; None if there is none."""
+    try:
+        file = disk.open_read_only(f"{directory}/{FILE_NAME}")
+    except FileNotFoundError:
+        return None
+    head = file.pread(_BASE_OFFSET.size, _HEAD.size)
+    if len(head) < _BASE_OFFSET.size:
+        return None
+    _, base_offset = _BASE_OFFSET.unpack(head)
+    return int(base_offset)

@@ -4,11 +4,12 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from logtier.config import TopicConfig
-from logtier.log.active_checkpoint import ActiveCheckpoint, remove_active_checkpoint
+from logtier.log.active_checkpoint import ActiveCheckpoint, read_checkpointed_base, remove_active_checkpoint
 from logtier.log.append_info import AppendInfo
 from logtier.log.batch_validation import (
     Fields,
@@ -127,6 +128,8 @@ class Log(LogReader):
         self._checkpointed_base = -1
         #: How often what a checkpoint said became wrong.
         self.checkpoints_forgotten = 0
+        #: What the log had grown by when all logs were last flushed; whoever does that sets it.
+        self.swept_bytes = 0
         #: While the cleaner works on older segments, retention leaves them alone.
         self.is_being_cleaned = False
         #: While older segments are copied to another folder, the cleaner leaves them alone.
@@ -492,7 +495,7 @@ class Log(LogReader):
         # The log's start may lie inside of the batch that goes.
         self.log_end_offset = max(self.log_start_offset, self._active.truncate_to(offset))
         self.durability.truncate_to(self.log_end_offset)
-        self._rolled_bytes = self._checkpointed_bytes = 0
+        self._rolled_bytes = self._checkpointed_bytes = self.swept_bytes = 0
         self.forget_checkpoint()
         self.leader_epochs.truncate_from_end(self.log_end_offset)
         self.producers = self._snapshots.restore(self._segments, self.log_end_offset)
@@ -530,12 +533,19 @@ class Log(LogReader):
         checkpoints were forgotten meanwhile.
         """
         segment = self._active
-        if self.grown_bytes - self._checkpointed_bytes < grown_bytes:
+        unknown_bytes = self.grown_bytes - self._checkpointed_bytes
+        if unknown_bytes and self._checkpointed_base < 0:
+            # It is written to again: what it had when the log was opened may never have been written down.
+            unknown_bytes = max(unknown_bytes, segment.size)
+        if unknown_bytes < grown_bytes or not segment.size:
             return None
         self._checkpointed_bytes = self.grown_bytes
         self._checkpointed_base = segment.base_offset
         return ActiveCheckpoint(
-            segment.state(self.log_end_offset), encode_snapshot(self.producers), tuple(self.leader_epochs.entries())
+            self.topic_id,
+            segment.state(self.log_end_offset),
+            encode_snapshot(self.producers),
+            tuple(self.leader_epochs.entries()),
         )
 
     def forget_checkpoint(self, among: Collection[int] | None = None) -> None:
@@ -543,9 +553,17 @@ class Log(LogReader):
 
         Raises OSError.
         """
-        if among is None or self._checkpointed_base in among or self._checkpointed_base < 0:
+        if (
+            among is None
+            or self._checkpointed_base in among
+            or read_checkpointed_base(self._disk, self.directory) in among
+        ):
             self.checkpoints_forgotten += 1
+            self._checkpointed_base = -1
             remove_active_checkpoint(self._disk, self.directory)
+            # Once more, after one that may be on its way to the disk.
+            self._disk.in_background(partial(remove_active_checkpoint, self._disk, self.directory))
+            self.durability.add_names_in(self.directory)
 
     def prepare_close(self) -> bool:
         """Write what the next start needs to begin at once; tell whether there is something to be synced."""

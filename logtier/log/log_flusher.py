@@ -12,7 +12,7 @@ from logtier.log.log import Log
 from logtier.log.log_directory import LogDirectory
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import CorruptRecordsError
-from logtier.runtime.disk import Disk
+from logtier.runtime.disk import Completion, Disk
 
 _logger = logging.getLogger(__name__)
 
@@ -20,6 +20,8 @@ _logger = logging.getLogger(__name__)
 _ACTIVE_CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
 # A third of a second's checking: with more, a flush is not due, but overdue.
 _UNFLUSHED_BYTES_MAX: Final = 1024 * 1024 * 1024
+# Segments that wait to be written down are in memory, up to 5 MiB each; the others have their turn the next time.
+_WRITES_MAX: Final = 16
 
 
 class LogFlusher:
@@ -42,37 +44,38 @@ class LogFlusher:
         self._directories = directories
         self._checkpoints = CheckpointWriter(disk)
         self._sweep: FlushSweep | None = None
-        # What all logs had grown by when the last sweep began.
-        self._swept_bytes = 0
-        #: A last segment that grew by so much since then is written down with its indexes.
+        self._writes: list[Completion] = []
+        self._is_closed = False
+        #: A last segment that grew by so much since it was written down is written down again with its indexes.
         self.active_checkpoint_bytes = _ACTIVE_CHECKPOINT_BYTES
 
     def poll(self) -> None:
         """Notice what was written."""
         self._checkpoints.poll()
 
-    def wait(self) -> None:
-        """Wait until no checkpoint is under way."""
+    def close(self) -> None:
+        """Write nothing any more, and wait for what is under way: who stops the logs writes the last checkpoints."""
+        self._is_closed = True
         self._checkpoints.wait()
 
     def flush_if_much_came(self) -> None:
         """Flush all logs if so much came since the last time that it cannot wait for the interval; asks no disk."""
-        grown_bytes = self._grown_bytes()
-        if grown_bytes - self._swept_bytes > _UNFLUSHED_BYTES_MAX:
+        if sum([log.grown_bytes - log.swept_bytes for log in self._logs.values()]) > _UNFLUSHED_BYTES_MAX:
             self.flush()
-        else:
-            # Less than there was: logs have gone, or were truncated.
-            self._swept_bytes = min(self._swept_bytes, grown_bytes)
 
     def flush(self) -> None:
         """Flush all logs, unless that is under way; then say so."""
-        if self._sweep is None or self._sweep.is_over:
-            self._swept_bytes = self._grown_bytes()
-            self._sweep = FlushSweep(list(self._logs.values()), self.checkpoint, self._active_checkpoint)
+        if not self._is_closed and (self._sweep is None or self._sweep.is_over):
+            logs = list(self._logs.values())
+            for log in logs:
+                log.swept_bytes = log.grown_bytes
+            self._sweep = FlushSweep(logs, self.checkpoint, self._active_checkpoint)
             self._sweep.run()
 
     def checkpoint(self) -> None:
         """Write the recovery points and log start offsets where they changed."""
+        if self._is_closed:
+            return
         recovery_points: dict[str, dict[TopicPartition, int]] = {each.path: {} for each in self._directories}
         start_offsets: dict[str, dict[TopicPartition, int]] = {each.path: {} for each in self._directories}
         for topic_partition, log in self._logs.items():
@@ -85,11 +88,12 @@ class LogFlusher:
                 self._checkpoints.write(directory, RECOVERY_POINTS, recovery_points[directory.path])
                 self._checkpoints.write(directory, LOG_START_OFFSETS, start_offsets[directory.path])
 
-    def _grown_bytes(self) -> int:
-        return sum([log.grown_bytes for log in self._logs.values()])
-
     def _active_checkpoint(self, log: Log) -> Callable[[], None] | None:
         """Note what is known of a log's last segment, if that grew much; what is returned has it written."""
+        self._writes = [write for write in self._writes if not write.done()]
+        is_gone = self._logs.get(log.topic_partition) is not log  # since the sweep began
+        if is_gone or len(self._writes) >= _WRITES_MAX:
+            return None
         try:
             found = log.active_checkpoint(self.active_checkpoint_bytes)
         except (OSError, CorruptRecordsError) as error:
@@ -100,8 +104,9 @@ class LogFlusher:
         forgotten = log.checkpoints_forgotten
 
         def write() -> None:
-            if log.checkpoints_forgotten == forgotten:
-                self._disk.in_background(partial(_write_active_checkpoint, self._disk, log.directory, found))
+            if log.checkpoints_forgotten == forgotten and not self._is_closed:
+                task = partial(_write_active_checkpoint, self._disk, log.directory, found)
+                self._writes.append(self._disk.in_background(task))
 
         return write
 

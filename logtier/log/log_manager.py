@@ -418,7 +418,7 @@ class LogManager:
 
         A folder of which a log cannot be brought to the device gets no marker: the next start then checks it.
         """
-        self.flusher.wait()
+        self.flusher.close()
         self._folder_work.close()
         try:
             for directory in self.directories:

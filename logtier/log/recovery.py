@@ -67,6 +67,8 @@ def open_log(
         clean_end = _end_after_clean_stop(segments[-1]) if was_stopped_cleanly else None
         if clean_end is None:
             resumed = read_active_checkpoint(disk, directory)
+            if resumed is not None and resumed.topic_id != topic_id:
+                resumed = None
             log_end_offset, producers, recovery_point = _recover(
                 segments, snapshots, leader_epochs, recovery_point, resumed
             )

@@ -12,9 +12,10 @@ import pytest
 
 from logtier.config import BrokerConfig, TopicConfig
 from logtier.log import log_flusher
-from logtier.log.active_checkpoint import read_active_checkpoint
+from logtier.log.active_checkpoint import read_active_checkpoint, write_active_checkpoint
 from logtier.log.checkpoints import RECOVERY_POINTS, read_checkpoint
 from logtier.log.log import Log
+from logtier.log.log_directory import CLEAN_SHUTDOWN
 from logtier.log.log_manager import LogManager
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, build_batch
@@ -73,6 +74,17 @@ def append(log: Log, size: int) -> None:
 
 def recovery_points(manager: LogManager, disk: HeldDisk) -> dict[TopicPartition, int]:
     return read_checkpoint(disk, manager.directories[0].path, RECOVERY_POINTS)
+
+
+def crashed(manager: LogManager, disk: HeldDisk) -> LogManager:
+    """The same folder, opened again as after a crash."""
+    for directory in manager.directories:
+        directory.release()
+    again = LogManager(manager.config, disk, ManualClock(), random.Random(1), post=lambda call: call())
+    again.start()
+    for directory in again.directories:
+        directory.release()
+    return again
 
 
 def test_much_that_came_is_flushed_before_its_time(manager: LogManager, disk: HeldDisk) -> None:
@@ -199,6 +211,19 @@ def test_what_a_truncation_took_is_not_written_down(manager: LogManager, disk: H
     assert known.segment.end_offset == 2
 
 
+def test_what_is_on_its_way_to_the_disk_is_taken_back_by_a_truncation(manager: LogManager, disk: HeldDisk) -> None:
+    log = manager.logs[PARTITION]
+    for _ in range(3):
+        append(log, 4_000)
+    manager.flusher.flush()
+    disk.do()
+    assert len(disk.held) > 1, "it is to be written"
+    log.truncate_to(1)
+    while disk.held:
+        disk.do()
+    assert read_active_checkpoint(disk, log.directory) is None
+
+
 def test_what_was_not_flushed_is_not_written_down(
     manager: LogManager, disk: HeldDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -211,3 +236,109 @@ def test_what_was_not_flushed_is_not_written_down(
     disk.do()
     assert read_active_checkpoint(disk, log.directory) is None
     assert "a sync failed" in caplog.text
+
+
+def test_a_deleted_topics_segment_is_not_written_down_in_its_namesakes_folder(
+    manager: LogManager, disk: HeldDisk
+) -> None:
+    old = manager.logs.pop(PARTITION)
+    for i in range(16):
+        append(manager.create(TopicPartition("many", i), uuid.UUID(int=4), TopicConfig()), 10)
+    manager.logs[PARTITION] = old
+    append(old, 4_000)
+    old.flush()
+    disk.held.clear()
+    manager.flusher.flush()
+    assert len(disk.held) == 16, "its turn has not come"
+    manager.delete(PARTITION)
+    new = manager.create(PARTITION, uuid.UUID(int=2), TopicConfig())
+    assert new is not old
+    while disk.held:
+        disk.do()
+    assert read_active_checkpoint(disk, new.directory) is None
+
+
+def test_a_checkpoint_of_another_topic_is_not_believed(manager: LogManager, disk: HeldDisk) -> None:
+    log = manager.logs[PARTITION]
+    for _ in range(3):
+        append(log, 4_000)
+    found = log.active_checkpoint(1)
+    assert found is not None
+    write_active_checkpoint(disk, log.directory, found._replace(topic_id=uuid.UUID(int=3)))
+    assert crashed(manager, disk).logs[PARTITION].recovery_point == 0
+    write_active_checkpoint(disk, log.directory, found)
+    assert crashed(manager, disk).logs[PARTITION].recovery_point == 2
+
+
+def test_a_stop_while_all_logs_are_flushed_is_clean(tmp_path: Path) -> None:
+    """The sweep ends while the logs are closed, and says no more how far they are."""
+    config = BrokerConfig.from_properties({"log.dirs": str(tmp_path / "data"), "node.id": 1})
+    calls: list[Callable[[], None]] = []
+    manager = LogManager(config, RealDisk(), ManualClock(), random.Random(1), post=calls.append)
+    manager.start()
+    for i in range(20):
+        log = manager.create(TopicPartition("flights", i), uuid.UUID(int=1), TopicConfig())
+        append(log, 100)
+    manager.flusher.flush()
+    folder = manager.directories[0]
+    manager.close()
+    assert RealDisk().exists(f"{folder.path}/{CLEAN_SHUTDOWN}")
+    for call in calls:
+        call()
+    again = LogManager(config, RealDisk(), ManualClock(), random.Random(1), post=calls.append)
+    again.start()
+    assert again.directories[0].was_stopped_cleanly
+    again.close()
+
+
+def test_a_log_that_goes_hides_nothing_that_came_to_others(manager: LogManager, disk: HeldDisk) -> None:
+    append(manager.logs[PARTITION], 9_000)
+    manager.flusher.flush()
+    while disk.held:
+        disk.do()
+    append(manager.logs[OTHER], 6_000)
+    manager.delete(PARTITION)
+    manager.flusher.flush_if_much_came()
+    append(manager.logs[OTHER], 6_000)
+    disk.held.clear()
+    manager.flusher.flush_if_much_came()
+    assert disk.held
+
+
+def test_a_last_segment_that_goes_on_after_a_clean_start_is_written_down_with_what_it_had(
+    manager: LogManager, disk: HeldDisk
+) -> None:
+    append(manager.logs[PARTITION], 20_000)
+    manager.close()
+    again = LogManager(manager.config, disk, ManualClock(), random.Random(1), post=lambda call: call())
+    again.flusher.active_checkpoint_bytes = 1_000
+    again.start()
+    append(again.logs[PARTITION], 10)
+    again.flusher.flush()
+    while disk.held:
+        disk.do()
+    known = read_active_checkpoint(disk, again.logs[PARTITION].directory)
+    assert known is not None
+    assert known.segment.end_offset == 2
+    for directory in again.directories:
+        directory.release()
+
+
+def test_few_segments_wait_to_be_written_down(manager: LogManager, disk: HeldDisk) -> None:
+    logs = [manager.create(TopicPartition("many", i), uuid.UUID(int=4), TopicConfig()) for i in range(100)]
+    for log in logs:
+        append(log, 4_000)
+        log.flush()
+    disk.held.clear()
+    manager.flusher.flush()
+    assert len(disk.held) == 2 + 16, "two logs are flushed"
+    while disk.held:
+        disk.do()
+    written = [log for log in logs if read_active_checkpoint(disk, log.directory)]
+    assert len(written) == 16
+    for log in logs:
+        append(log, 10)
+    manager.flusher.flush()
+    while disk.held:
+        disk.do()
+    assert len([log for log in logs if read_active_checkpoint(disk, log.directory)]) > 16, "others have their turn"

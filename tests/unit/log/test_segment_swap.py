@@ -189,3 +189,21 @@ def test_what_was_written_down_of_a_segment_is_forgotten_when_it_is_cleaned(tmp_
     assert log.checkpoints_forgotten == forgotten + 1
     assert read_active_checkpoint(disk, str(path)) is None
     log.release()
+
+
+def test_what_another_run_wrote_down_is_forgotten_by_what_it_says(tmp_path: Path) -> None:
+    disk = RealDisk()
+    path = tmp_path / "log"
+    log, _ = prepare(disk, path)
+    found = log.active_checkpoint(1)
+    assert found is not None
+    assert found.segment.base_offset == 6
+    write_active_checkpoint(disk, str(path), found)
+    log.release()
+    again = open_at(disk, path, clean=True)
+    again.forget_checkpoint(among={0, 3})
+    assert read_active_checkpoint(disk, str(path)) is not None
+    again.forget_checkpoint(among={6})
+    assert read_active_checkpoint(disk, str(path)) is None
+    again.forget_checkpoint(among={6})
+    again.release()
