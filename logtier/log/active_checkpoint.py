@@ -117,7 +117,7 @@ def read_active_checkpoint(disk: Disk, directory: str) -> ActiveCheckpoint | Non
 
 
 def read_checkpointed_base(disk: Disk, directory: str) -> int | None:
-    """The base offset of the segment that the file is about, if it is sound; None if there is none."""
+    """The base offset of the segment that the file says it is about, unchecked; None without a file."""
     try:
         file = disk.open_read_only(f"{directory}/{FILE_NAME}")
     except FileNotFoundError:

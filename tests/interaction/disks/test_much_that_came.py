@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
 from pathlib import Path
 
@@ -11,12 +9,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from logtier.broker import Broker
-from logtier.config import BrokerConfig
 from logtier.log import log_flusher
 from logtier.log.checkpoints import RECOVERY_POINTS, read_checkpoint
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.runtime.disk import RealDisk
+from tests.interaction.disks.own_broker import run_broker
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +25,6 @@ def test_what_came_is_on_the_device_without_a_stop(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(log_flusher, "_UNFLUSHED_BYTES_MAX", 100_000)
     properties = {
         "log.dirs": str(tmp_path),
-        "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.flush.offset.checkpoint.interval.ms": 10 * WAIT_S * 1000,
         "log.flush.start.offset.checkpoint.interval.ms": 10 * WAIT_S * 1000,
     }
@@ -46,12 +42,4 @@ def test_what_came_is_on_the_device_without_a_stop(tmp_path: Path, monkeypatch: 
             assert time.monotonic() < deadline, "nobody wrote down how far the log is on the device"
             time.sleep(0.1)
 
-    async def main() -> None:
-        broker = Broker(BrokerConfig.from_properties(properties), prng=random.Random(1))
-        await broker.start()
-        try:
-            await asyncio.to_thread(use, broker.bootstrap_address)
-        finally:
-            await broker.stop()
-
-    asyncio.run(main())
+    run_broker(properties, use)

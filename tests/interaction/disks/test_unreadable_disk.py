@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from logtier.broker import Broker
-from logtier.config import BrokerConfig
+from tests.interaction.disks.own_broker import run_broker
 
 pytestmark = pytest.mark.slow
 
@@ -80,22 +76,9 @@ def test_a_folder_that_cannot_be_read_goes_offline_and_the_others_serve_on(
         assert outcome_of_reading(address, 1 - lost) == b"v" * size
         assert produced(address, 1 - lost) == KafkaError.NO_ERROR
 
-    run_broker(folders, use)
+    run_broker({"log.dirs": [str(folder) for folder in folders]}, use)
     told = [record.getMessage() for record in caplog.records if "is offline until" in record.getMessage()]
     assert len(told) == 1
     assert str(folders[1]) in told[0]
     assert "Input/output error" in told[0]
     assert not [record for record in caplog.records if record.exc_info]
-
-
-def run_broker(folders: list[Path], use: Callable[[str], None]) -> None:
-    async def main() -> None:
-        properties = {"log.dirs": list(map(str, folders)), "listeners": "PLAINTEXT://127.0.0.1:0"}
-        broker = Broker(BrokerConfig.from_properties(properties), prng=random.Random(1))
-        await broker.start()
-        try:
-            await asyncio.to_thread(use, broker.bootstrap_address)
-        finally:
-            await broker.stop()
-
-    asyncio.run(main())

@@ -76,11 +76,18 @@ def recovery_points(manager: LogManager, disk: HeldDisk) -> dict[TopicPartition,
     return read_checkpoint(disk, manager.directories[0].path, RECOVERY_POINTS)
 
 
+def reopened(manager: LogManager, disk: HeldDisk) -> LogManager:
+    """A manager of the same folder; it has to be started."""
+    again = LogManager(manager.config, disk, ManualClock(), random.Random(1), post=lambda call: call())
+    again.flusher.active_checkpoint_bytes = 1_000
+    return again
+
+
 def crashed(manager: LogManager, disk: HeldDisk) -> LogManager:
     """The same folder, opened again as after a crash."""
     for directory in manager.directories:
         directory.release()
-    again = LogManager(manager.config, disk, ManualClock(), random.Random(1), post=lambda call: call())
+    again = reopened(manager, disk)
     again.start()
     for directory in again.directories:
         directory.release()
@@ -164,7 +171,7 @@ def test_what_was_there_at_a_clean_start_need_not_be_flushed(manager: LogManager
     for partition in (PARTITION, OTHER):
         append(manager.logs[partition], 20_000)
     manager.close()
-    again = LogManager(manager.config, disk, ManualClock(), random.Random(1), post=lambda call: call())
+    again = reopened(manager, disk)
     again.start()
     assert not disk.held
     again.flusher.flush_if_much_came()
@@ -180,8 +187,7 @@ def test_what_was_there_after_a_crash_is(manager: LogManager, disk: HeldDisk) ->
     append(manager.logs[PARTITION], 20_000)
     for directory in manager.directories:
         directory.release()
-    again = LogManager(manager.config, disk, ManualClock(), random.Random(1), post=lambda call: call())
-    again.flusher.active_checkpoint_bytes = 1_000
+    again = reopened(manager, disk)
     again.start()
     again.flusher.flush_if_much_came()
     while disk.held:
@@ -310,8 +316,7 @@ def test_a_last_segment_that_goes_on_after_a_clean_start_is_written_down_with_wh
 ) -> None:
     append(manager.logs[PARTITION], 20_000)
     manager.close()
-    again = LogManager(manager.config, disk, ManualClock(), random.Random(1), post=lambda call: call())
-    again.flusher.active_checkpoint_bytes = 1_000
+    again = reopened(manager, disk)
     again.start()
     append(again.logs[PARTITION], 10)
     again.flusher.flush()

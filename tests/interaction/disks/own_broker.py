@@ -1,0 +1,25 @@
+"""A broker in the test's own process, so that the test can change what it is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+
+from logtier.broker import Broker
+from logtier.config import BrokerConfig
+
+
+def run_broker(properties: Mapping[str, object], use: Callable[[str], None]) -> None:
+    """Start a broker on a free port, have it used, from another thread, by its address, and stop it."""
+
+    async def main() -> None:
+        config = BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0", **properties})
+        broker = Broker(config, prng=random.Random(1))
+        await broker.start()
+        try:
+            await asyncio.to_thread(use, broker.bootstrap_address)
+        finally:
+            await broker.stop()
+
+    asyncio.run(main())
