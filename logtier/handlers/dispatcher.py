@@ -15,6 +15,7 @@ from logtier.handlers.loop_time import LoopTime, measured
 from logtier.network.server import ClientConnection, Response
 from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
+from logtier.protocol.refusals import refusal
 from logtier.runtime.metrics import error_codes
 from logtier.runtime.network import Part
 from logtier.security.audit_log import shown
@@ -93,11 +94,11 @@ class Dispatcher:
         try:
             result = handler.handle(request, context)
         except KafkaError as error:
-            return self._refused(context, error)
+            return self._refused(context, error, request)
         except ProtocolViolationError:
             raise
         except Exception as fault:  # noqa: BLE001 (a fault of ours must not end the broker)
-            return self._failed(context, fault)
+            return self._failed(context, fault, request)
         # The parts of an encoded answer, first: to ask an abstract class takes longer.
         if result.__class__ is not list:
             if isinstance(result, dict):
@@ -118,11 +119,11 @@ class Dispatcher:
             steps = handler.handle(request, context)
             result = await (steps if context.loop_time is None else measured(steps, context.loop_time))
         except KafkaError as error:
-            return self._refused(context, error)
+            return self._refused(context, error, request)
         except ProtocolViolationError:
             raise
         except Exception as fault:  # noqa: BLE001 (a fault of ours must not end the broker)
-            return self._failed(context, fault)
+            return self._failed(context, fault, request)
         if isinstance(result, dict):
             return self._encode(context, result)
         context.count_answer(context.answer_errors, perf_counter())
@@ -154,20 +155,20 @@ class Dispatcher:
             f"{first} to {last} are"
         )
 
-    def _refused(self, context: RequestContext, error: KafkaError) -> Response:
+    def _refused(self, context: RequestContext, error: KafkaError, request: Any = None) -> Response:
         """A refusal of the whole request."""
         name = messages.api_name(context.api_key)
         context.log_refusal(name, error)
-        tree = messages.refusal(context.api_key, context.api_version, error.code, error.message)
+        tree = refusal(context.api_key, context.api_version, error.code, error.message, request)
         if tree is None:
             raise ProtocolViolationError(f"{name} has no place for an error: {error}") from error
         return self._encode(context, tree)
 
-    def _failed(self, context: RequestContext, fault: Exception) -> Response:
+    def _failed(self, context: RequestContext, fault: Exception, request: Any) -> Response:
         """A fault of ours: the one place where a stack trace is logged; the client is told, others go on."""
         name = messages.api_name(context.api_key)
         logger.error("%s version %d failed", name, context.api_version, exc_info=fault)
-        return self._refused(context, KafkaError(ErrorCode.unknown_server_error, "see the broker's log"))
+        return self._refused(context, KafkaError(ErrorCode.unknown_server_error, "see the broker's log"), request)
 
 
 def _frame(api_key: int, version: int, correlation_id: int, tree: Mapping[str, Any]) -> list[Part]:

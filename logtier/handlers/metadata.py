@@ -64,11 +64,7 @@ class _Question:
 async def handle(request: Any, context: RequestContext) -> list[Part] | dict[str, Any]:
     """Answer from the image, after creating what is missing and wanted."""
     metadata = context.services.metadata
-    try:
-        question = _question(request, context.api_version)
-    except KafkaError as error:
-        context.log_refusal(messages.api_name(API_KEY), error)
-        return _refusal(request, error)
+    question = _question(request, context.api_version)
     refused: dict[str | UUID, KafkaError] = {}
     if question.topics is not None:
         refused = _denied(question.topics, context)
@@ -117,21 +113,6 @@ def _name_or_id(topic: Any, version: int) -> str | UUID:
     if name is None:
         raise KafkaError(ErrorCode.invalid_request, "a topic is asked for without a name and without an id")
     return name
-
-
-def _refusal(request: Any, error: KafkaError) -> dict[str, Any]:
-    """A refusal of the whole request, told of each topic: before version 13 there is no other place for it."""
-    return {
-        "error_code": error.code,
-        "brokers": [],
-        "cluster_id": None,
-        "controller_id": NO_BROKER,
-        "topics": [
-            {"error_code": error.code, "name": topic.name or "", "topic_id": topic.topic_id, "partitions": []}
-            for topic in request.topics
-        ],
-        "cluster_authorized_operations": NOT_ASKED,
-    }
 
 
 def _is_kept(image: MetadataImage, question: _Question) -> bool:

@@ -12,8 +12,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from io import BytesIO
-from types import NoneType
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, cast
 
 from kio.index import UnknownAPIKey, UnknownEntity, load_request_schema, load_response_schema
 from kio.schema.index import api_key_map, schema_name_map
@@ -143,39 +142,11 @@ def encode_response(api_key: int, version: int, tree: Mapping[str, Any]) -> byte
     Raises:
         TypeError: if the tree has a field that no version has, or lacks one without default (a programmer error).
     """
-    response_class = _response_class(api_key, version)
-    entity = _build(_plan(response_class, api_key, ()), tree)
+    schema = response_class(api_key, version)
+    entity = _build(_plan(schema, api_key, ()), tree)
     buffer = BytesIO()
-    entity_writer(response_class)(buffer, entity)
+    entity_writer(schema)(buffer, entity)
     return buffer.getvalue()
-
-
-def refusal(api_key: int, version: int, code: ErrorCode, message: str) -> dict[str, Any] | None:
-    """The tree of a response that says an error and nothing else; None where the version has no place for it."""
-    tree: dict[str, Any] = {}
-    for field in fields(_response_class(api_key, version)):
-        if field.name == "error_code":
-            tree[field.name] = code
-        elif field.name == "error_message":
-            tree[field.name] = message or None
-        elif field.default is MISSING and field.name != "throttle_time":
-            tree[field.name] = _blank(field.type)
-    return tree if "error_code" in tree else None
-
-
-def _blank(annotation: Any) -> Any:
-    """What a field holds that says nothing."""
-    if NoneType in get_args(annotation):
-        return None
-    kind, is_array = inner_type(annotation)
-    if is_array:
-        return ()
-    if is_dataclass(kind):
-        return {field.name: _blank(field.type) for field in fields(kind) if field.default is MISSING}
-    for base in (bool, int, float, str, bytes):
-        if isinstance(kind, type) and issubclass(kind, base):
-            return base()
-    return 0
 
 
 @cache
@@ -193,7 +164,8 @@ def _request_class(api_key: int, version: int) -> Any:
 
 
 @cache
-def _response_class(api_key: int, version: int) -> Any:
+def response_class(api_key: int, version: int) -> Any:
+    """kio's class of a response."""
     return load_response_schema(api_key, version)
 
 
@@ -251,7 +223,7 @@ def _is_in_any_version(api_key: int, path: tuple[str, ...], name: str) -> bool:
 
 @cache
 def _names(api_key: int, version: int, path: tuple[str, ...]) -> frozenset[str]:
-    kind: Any = _response_class(api_key, version)
+    kind: Any = response_class(api_key, version)
     for step in path:
         kind = next((inner_type(field.type)[0] for field in fields(kind) if field.name == step), None)
         if kind is None:

@@ -26,6 +26,7 @@ from logtier.metadata.image import MetadataCache
 from logtier.metadata.local import LocalMetadataStore
 from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.refusals import refusal
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.disk import RealDisk
 from logtier.security.acls import AclBinding, PatternType, PermissionType
@@ -62,7 +63,7 @@ class World:
             if inspect.isawaitable(answer):
                 answer = await answer
         except KafkaError as error:
-            answer = messages.refusal(handler.API_KEY, version, error.code, error.message)
+            answer = refusal(handler.API_KEY, version, error.code, error.message)
         body = (
             messages.encode_response(handler.API_KEY, version, answer)
             if isinstance(answer, Mapping)

@@ -23,6 +23,7 @@ from logtier.metadata.image import MetadataCache
 from logtier.metadata.local import LocalMetadataStore
 from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.refusals import refusal
 from logtier.protocol.uuids import to_text
 from logtier.runtime.disk import RealDisk
 from logtier.security.operations import AclOperation, ResourceType
@@ -64,7 +65,7 @@ class World:
         try:
             answer = handler.handle(some(**request), context)
         except KafkaError as error:
-            answer = messages.refusal(handler.API_KEY, version, error.code, error.message)
+            answer = refusal(handler.API_KEY, version, error.code, error.message)
         body = messages.encode_response(handler.API_KEY, version, answer)
         response, size = entity_reader(load_response_schema(handler.API_KEY, version))(body, 0)
         assert size == len(body)

@@ -39,7 +39,8 @@ from logtier.metadata import paths
 from logtier.metadata.image import MetadataCache
 from logtier.metadata.local import LocalMetadataStore
 from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.refusals import refusal
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.disk import RealDisk
@@ -59,9 +60,12 @@ class Client:
         context = RequestContext(
             self.services, handler.API_KEY, version, CORRELATION_ID, "tester", "127.0.0.1", "User:ANONYMOUS"
         )
-        answer = handler.handle(request, context)
-        if inspect.isawaitable(answer):
-            answer = await answer
+        try:
+            answer = handler.handle(request, context)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except KafkaError as error:
+            answer = refusal(handler.API_KEY, version, error.code, error.message, request)
         if isinstance(answer, dict):
             body = messages.encode_response(handler.API_KEY, version, answer)
         else:
