@@ -36,6 +36,7 @@ from logtier.runtime.loop_lag import measure_loop_lag
 from logtier.runtime.metrics import BrokerMetrics
 from logtier.runtime.network import Network, SocketNetwork
 from logtier.runtime.read_ahead import ReadAhead
+from logtier.runtime.spawned_tasks import SpawnedTasks
 from logtier.security.scram import ScramCredential
 from logtier.transaction.coordinator import TransactionCoordinator
 
@@ -221,6 +222,7 @@ class Broker:
         self._parts.callback(asyncio.create_task(self._flush_what_came(log_manager)).cancel)
         self._parts.callback(asyncio.create_task(measure_loop_lag(services.metrics)).cancel)
         metadata.subscribe(_forgetter(services.metrics))
+        await self._follow_configs(metadata, log_manager, listeners)
         listeners.serve()
         if config.prometheus_port >= 0:
             await self._tell_prometheus(services, cleaner, listeners)
@@ -232,6 +234,26 @@ class Broker:
             len(metadata.image.topics),
             len(log_manager.logs),
         )
+
+    async def _follow_configs(self, metadata: MetadataCache, log_manager: LogManager, listeners: Listeners) -> None:
+        """Tell those who do not ask for a config each time: of what was altered before this start, and then always."""
+        tasks = SpawnedTasks("broker")
+        self._parts.push_async_callback(tasks.cancel)
+        told = metadata.static_config
+
+        async def tell() -> None:
+            nonlocal told
+            told = metadata.config
+            log_manager.producer_id_expiration_ms = told.producer_id_expiration_ms
+            await listeners.limit_connections(told)
+
+        def follow(_: MetadataDelta) -> None:
+            if metadata.config is not told:
+                tasks.spawn(tell())
+
+        metadata.subscribe(follow)
+        if metadata.config is not told:
+            await tell()
 
     def _cold_sender(self, metrics: BrokerMetrics, metadata: MetadataCache) -> ColdSender:
         """Who sends old data, at the pace that the config says."""

@@ -76,12 +76,14 @@ class BrokerConfig(TransactionConfig):
         10_000,  # Kafka's default is no limit; a broker with a file limit is better off with one
         "Most connections at a time; more are closed when they arrive.",
         at_least(1),
+        dynamic=True,
     )
     max_connections_per_ip: int = config(
         ConfigType.INT,
         10_000,
         "Most connections at a time from one address; 0 where only those of max.connections.per.ip.overrides may.",
         at_least(0),
+        dynamic=True,
     )
     queued_max_request_bytes: int = config(
         ConfigType.LONG,
@@ -367,7 +369,11 @@ class BrokerConfig(TransactionConfig):
         dynamic=True,
     )
     producer_id_expiration_ms: int = config(
-        ConfigType.INT, 86_400_000, "How long a partition remembers an idempotent producer that is silent.", at_least(1)
+        ConfigType.INT,
+        86_400_000,
+        "How long a partition remembers an idempotent producer that is silent.",
+        at_least(1),
+        dynamic=True,
     )
 
     # Groups and their offsets

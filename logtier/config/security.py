@@ -220,7 +220,12 @@ class SecurityConfig:
         "",
         "Most connections at a time from certain addresses: 10.0.0.1:200,127.0.0.1:1000.",
         _parsed_by(parse_ip_overrides, "address:count,..."),
+        dynamic=True,
     )
     max_connection_creation_rate: int = config(
-        ConfigType.INT, INT_MAX, "Connections that are accepted in a second; more wait in the backlog.", at_least(1)
+        ConfigType.INT,
+        INT_MAX,
+        "Connections that are accepted in a second; more wait in the backlog.",
+        at_least(1),
+        dynamic=True,
     )

@@ -64,6 +64,8 @@ class LogManager:
         told when the folder of the metadata, or the last one, goes offline.
         """
         self.config = config
+        #: How long a producer that is silent is remembered.
+        self.producer_id_expiration_ms = config.producer_id_expiration_ms
         self.logs: dict[TopicPartition, Log] = {}
         self.cluster_id = cluster_id or ""
         #: The folders of `log.dirs`; the first one has the metadata too.
@@ -390,7 +392,7 @@ class LogManager:
         log.remove_deleted_files(now_ms)
         log.durability.request_if_due(now_ms, log.config.flush_ms)
         if check_producers:
-            log.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
+            log.producers.remove_expired(now_ms, self.producer_id_expiration_ms)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         """The folder went offline: its logs are gone; the broker ends with the metadata's folder, or the last one."""

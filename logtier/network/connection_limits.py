@@ -31,10 +31,10 @@ class ConnectionRules:
 class _Rate:
     """A bucket that fills at `per_second` and holds one second's worth."""
 
-    __slots__ = ("_left", "_now_ms", "_per_second")
+    __slots__ = ("_left", "_now_ms", "per_second")
 
     def __init__(self, per_second: int) -> None:
-        self._per_second = per_second
+        self.per_second = per_second
         self._left = float(per_second)
         self._now_ms: int | None = None
 
@@ -42,8 +42,15 @@ class _Rate:
         """Count one; how long to wait until the next one may come."""
         passed_ms = 0 if self._now_ms is None else now_ms - self._now_ms
         self._now_ms = now_ms
-        self._left = min(float(self._per_second), self._left + passed_ms * self._per_second / 1000) - 1
-        return 0 if self._left >= 1 else max(1, int((1 - self._left) * 1000 / self._per_second))
+        self._left = min(float(self.per_second), self._left + passed_ms * self.per_second / 1000) - 1
+        return 0 if self._left >= 1 else max(1, int((1 - self._left) * 1000 / self.per_second))
+
+
+def _rate(per_second_max: int, before: _Rate | None) -> _Rate | None:
+    """What counts against a limit, None for no limit; `before` where the limit is the same."""
+    if per_second_max >= UNLIMITED:
+        return None
+    return before if before is not None and before.per_second == per_second_max else _Rate(per_second_max)
 
 
 def _welcome(host: str, now_ms: int) -> int:  # noqa: ARG001 (a host without quota)
@@ -64,9 +71,19 @@ class ConnectionLimits:
         self._total = 0
         self._by_host: dict[str, int] = {}
         self._by_listener: dict[str, int] = {}
-        self._rate = _Rate(rules.per_second_max) if rules.per_second_max < UNLIMITED else None
+        self._rate = _rate(rules.per_second_max, None)
         self._rate_by_listener = {
-            listener: _Rate(rate) for listener, rate in rules.by_listener_per_second_max.items() if rate < UNLIMITED
+            listener: _rate(per_second_max, None)
+            for listener, per_second_max in rules.by_listener_per_second_max.items()
+        }
+
+    def change(self, rules: ConnectionRules) -> None:
+        """Other limits from now on; what is open stays, and a rate that stays goes on."""
+        self._rules = rules
+        self._rate = _rate(rules.per_second_max, self._rate)
+        self._rate_by_listener = {
+            listener: _rate(per_second_max, self._rate_by_listener.get(listener))
+            for listener, per_second_max in rules.by_listener_per_second_max.items()
         }
 
     @property

@@ -1,5 +1,6 @@
 """All listeners of a broker: opened together, with their limits and their security, and told to clients by name."""
 
+import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,6 +34,8 @@ class Listeners:
         self._credential = credential
         self._servers: list[Server] = []
         self._guards: list[ListenerGuard] = []
+        #: The configs with the limits that were asked for last.
+        self._altered = config
         self.advertised: tuple[Listener, ...] = ()
 
     @property
@@ -71,7 +74,7 @@ class Listeners:
             buffer_bytes=(config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes),
             backlog=config.socket_listen_backlog_size,
         )
-        shared = shared_limits(limits, self._rules())
+        shared = shared_limits(limits, _rules(config))
         self._limits = shared[1]
         told = {listener.name: listener for listener in config.advertised_endpoints}
         advertised = []
@@ -91,6 +94,13 @@ class Listeners:
             own = endpoint._replace(host=socket.getfqdn() if endpoint.is_everywhere else endpoint.host, port=port)
             advertised.append(told.get(endpoint.name, own))
         self.advertised = tuple(advertised)
+
+    async def limit_connections(self, config: BrokerConfig) -> None:
+        """Take over limits that were altered, of which the last ones hold; connections that are open stay."""
+        self._altered = config
+        rules = await asyncio.to_thread(_rules, config)
+        if self._altered is config:
+            self._limits.change(rules)
 
     def limit_hosts(self, host_wait_ms: Callable[[str, int], int]) -> None:
         """Ask of each new connection's host, with the time, how long it waits until it is closed (0: it is welcome)."""
@@ -115,25 +125,26 @@ class Listeners:
         for server in self._servers:
             server.stop()
 
-    def _rules(self) -> ConnectionRules:
-        config = self._config
-        by_listener: dict[str, int] = {}
-        rates: dict[str, int] = {}
-        for endpoint in config.bind_endpoints:
-            own = config.listener_config(endpoint)
-            by_listener[endpoint.name] = own.own_value("max.connections") or UNLIMITED
-            rates[endpoint.name] = own.own_value("max.connection.creation.rate") or UNLIMITED
-        by_host: dict[str, int] = {}
-        for host, count in parse_ip_overrides(config.max_connections_per_ip_overrides).items():
-            by_host.update(dict.fromkeys(_addresses(host), count))
-        return ConnectionRules(
-            config.max_connections,
-            config.max_connections_per_ip,
-            by_host,
-            config.max_connection_creation_rate,
-            by_listener,
-            rates,
-        )
+
+def _rules(config: BrokerConfig) -> ConnectionRules:
+    """The limits of connections; names of hosts are looked up, which may wait."""
+    by_listener: dict[str, int] = {}
+    rates: dict[str, int] = {}
+    for endpoint in config.bind_endpoints:
+        own = config.listener_config(endpoint)
+        by_listener[endpoint.name] = own.own_value("max.connections") or UNLIMITED
+        rates[endpoint.name] = own.own_value("max.connection.creation.rate") or UNLIMITED
+    by_host: dict[str, int] = {}
+    for host, count in parse_ip_overrides(config.max_connections_per_ip_overrides).items():
+        by_host.update(dict.fromkeys(_addresses(host), count))
+    return ConnectionRules(
+        config.max_connections,
+        config.max_connections_per_ip,
+        by_host,
+        config.max_connection_creation_rate,
+        by_listener,
+        rates,
+    )
 
 
 def _addresses(host: str) -> list[str]:

@@ -48,6 +48,28 @@ OTHER_DEFAULTS = {
     "ssl.keystore.type": "there are no Java key stores",
     "ssl.truststore.type": "there are no Java key stores",
 }
+#: Dynamic in Kafka, for each listener; here they are read at the start, files of keys and certificates also when they
+#: change (docs/not_implemented.md).
+READ_AT_START = {
+    "listener.security.protocol.map",
+    "listeners",
+    "sasl.enabled.mechanisms",
+    "sasl.jaas.config",
+    "ssl.cipher.suites",
+    "ssl.client.auth",
+    "ssl.enabled.protocols",
+    "ssl.key.password",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.type",
+    "ssl.protocol",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.type",
+}
 LISTS = {"advertised.listeners", "listeners", "log.dirs"}
 
 
@@ -76,6 +98,8 @@ def test_names_types_and_defaults_are_kafkas(kafka_tool: KafkaTool, main: str) -
         if name not in OTHER_DEFAULTS:
             default = row.get("Default", "").split(" (")[0].strip().replace('""', "")
             assert ("null" if config.default is None else render(config.default)) == default, name
+        if "Update Mode" in row and name not in READ_AT_START:
+            assert config.dynamic == (row["Update Mode"] != "read-only"), name
 
 
 def test_what_means_nothing_here_is_a_config_of_kafka(kafka_tool: KafkaTool) -> None:

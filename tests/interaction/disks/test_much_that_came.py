@@ -13,7 +13,7 @@ from logtier.log import log_flusher
 from logtier.log.checkpoints import RECOVERY_POINTS, read_checkpoint
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.runtime.disk import RealDisk
-from tests.interaction.disks.own_broker import run_broker
+from tests.interaction.own_broker import run_broker
 
 pytestmark = pytest.mark.slow
 

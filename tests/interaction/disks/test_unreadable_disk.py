@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.interaction.disks.own_broker import run_broker
+from tests.interaction.own_broker import run_broker
 
 pytestmark = pytest.mark.slow
 

@@ -50,3 +50,25 @@ def test_a_listener_may_have_a_rate_of_its_own() -> None:
     limits = ConnectionLimits(ConnectionRules(by_listener_per_second_max={"A": 1}))
     assert limits.pause_ms("B", 0) == 0
     assert limits.pause_ms("A", 0) == 1000
+
+
+def test_altered_limits_hold_for_what_comes_and_leave_what_is_there() -> None:
+    limits = ConnectionLimits(ConnectionRules(connections_max=3))
+    assert [limits.admit("A", "h") for _ in range(3)] == [None] * 3
+    limits.change(ConnectionRules(connections_max=2))
+    limits.release("A", "h")
+    assert "2 are open (max.connections)" in (limits.admit("A", "h") or "")
+    assert limits.by_listener == {"A": 2}
+    limits.change(ConnectionRules(connections_max=3))
+    assert limits.admit("A", "h") is None
+
+
+def test_a_rate_that_is_not_altered_goes_on_and_another_begins_anew() -> None:
+    limits = ConnectionLimits(ConnectionRules(per_second_max=2, by_listener_per_second_max={"A": 2}))
+    assert limits.pause_ms("A", 0) == 0
+    limits.change(ConnectionRules(per_second_max=2, by_listener_per_second_max={"A": 2}, connections_max=5))
+    assert limits.pause_ms("A", 0) == 500
+    limits.change(ConnectionRules(per_second_max=1))
+    assert limits.pause_ms("A", 0) == 1000
+    limits.change(ConnectionRules())
+    assert limits.pause_ms("A", 0) == 0

@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 
 from logtier.broker import Broker
 from logtier.config import BrokerConfig
+from logtier.runtime.clock import Clock
 
 
-def run_broker(properties: Mapping[str, object], use: Callable[[str], None]) -> None:
+def run_broker(properties: Mapping[str, object], use: Callable[[str], None], clock: Clock | None = None) -> None:
     """Start a broker on a free port, have it used, from another thread, by its address, and stop it."""
 
     async def main() -> None:
         config = BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0", **properties})
-        broker = Broker(config, prng=random.Random(1))
+        broker = Broker(config, clock=clock, prng=random.Random(1))
         await broker.start()
         try:
             await asyncio.to_thread(use, broker.bootstrap_address)
