@@ -253,7 +253,8 @@ class Broker:
 
         metadata.subscribe(follow)
         if metadata.config is not told:
-            await tell()
+            # A fault is logged: whatever was altered, the broker starts, so that it can be altered back.
+            await asyncio.wait((tasks.spawn(tell()),))
 
     def _cold_sender(self, metrics: BrokerMetrics, metadata: MetadataCache) -> ColdSender:
         """Who sends old data, at the pace that the config says."""

@@ -77,7 +77,8 @@ def listener_config_def(name: str) -> ConfigDef:
         raise unknown_name(
             f"config of a listener {(LISTENER_PREFIX + listener + '.')[:100]!r}...", base or name, _BY_LISTENER
         )
-    return dataclasses.replace(definition, name=name)
+    # Configs of listeners are read at the start.
+    return dataclasses.replace(definition, name=name, dynamic=False)
 
 
 class ListenerConfig:

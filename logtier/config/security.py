@@ -57,6 +57,10 @@ def parse_ip_overrides(text: str) -> dict[str, int]:
         host = host.strip().removeprefix("[").removesuffix("]")
         if not host or not (count.isascii() and count.isdigit()) or int(count[:11]) > INT_MAX:
             raise ConfigError(f"max.connections.per.ip.overrides: {entry[:200]!r} is not of the form address:count")
+        try:
+            host.encode("idna")
+        except UnicodeError:
+            raise ConfigError(f"max.connections.per.ip.overrides: {host[:200]!r} is no name of a host") from None
         overrides[host] = int(count)
     return overrides
 

@@ -9,7 +9,7 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
-from logtier.handlers import api_versions
+from logtier.handlers import api_versions, fetch
 from logtier.handlers.context import RequestContext, Services
 from logtier.handlers.loop_time import LoopTime, measured
 from logtier.network.server import ClientConnection, Response
@@ -107,7 +107,7 @@ class Dispatcher:
                 if context.loop_time is not None:
                     context.loop_time.pause()
                 answering = asyncio.ensure_future(result)
-                answering.add_done_callback(lambda _: context.count_answer(context.answer_errors, perf_counter()))
+                answering.add_done_callback(lambda done: _count(done, context))
                 return answering
         context.count_answer(context.answer_errors, perf_counter())
         answer: Response = result
@@ -168,7 +168,17 @@ class Dispatcher:
         """A fault of ours: the one place where a stack trace is logged; the client is told, others go on."""
         name = messages.api_name(context.api_key)
         logger.error("%s version %d failed", name, context.api_version, exc_info=fault)
+        if context.api_key == fetch.API_KEY:
+            # librdkafka passes over the error at the top of an answer without partitions, and asks again at once; a
+            # connection that is lost makes it wait.
+            raise ProtocolViolationError(f"{name} failed, see the broker's log") from fault
         return self._refused(context, KafkaError(ErrorCode.unknown_server_error, "see the broker's log"), request)
+
+
+def _count(answering: "asyncio.Future[Response]", context: RequestContext) -> None:
+    """An answer that was waited for is there, or its client is gone, or it failed, which ends the connection."""
+    failed = not answering.cancelled() and answering.exception() is not None
+    context.count_answer([ErrorCode.unknown_server_error] if failed else context.answer_errors, perf_counter())
 
 
 def _frame(api_key: int, version: int, correlation_id: int, tree: Mapping[str, Any]) -> list[Part]:

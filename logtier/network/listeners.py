@@ -36,6 +36,9 @@ class Listeners:
         self._guards: list[ListenerGuard] = []
         #: The configs with the limits that were asked for last.
         self._altered = config
+        #: The limits of certain hosts, as they are in the configs, and by address.
+        self._overrides = config.max_connections_per_ip_overrides
+        self._by_host: Mapping[str, int] = {}
         self.advertised: tuple[Listener, ...] = ()
 
     @property
@@ -74,7 +77,8 @@ class Listeners:
             buffer_bytes=(config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes),
             backlog=config.socket_listen_backlog_size,
         )
-        shared = shared_limits(limits, _rules(config))
+        self._by_host = _by_host(self._overrides)
+        shared = shared_limits(limits, _rules(config, self._by_host))
         self._limits = shared[1]
         told = {listener.name: listener for listener in config.advertised_endpoints}
         advertised = []
@@ -98,9 +102,13 @@ class Listeners:
     async def limit_connections(self, config: BrokerConfig) -> None:
         """Take over limits that were altered, of which the last ones hold; connections that are open stay."""
         self._altered = config
-        rules = await asyncio.to_thread(_rules, config)
-        if self._altered is config:
-            self._limits.change(rules)
+        self._limits.change(_rules(config, self._by_host))
+        overrides = config.max_connections_per_ip_overrides
+        if overrides != self._overrides:
+            by_host = await asyncio.to_thread(_by_host, overrides)
+            if self._altered is config:
+                self._overrides, self._by_host = overrides, by_host
+                self._limits.change(_rules(config, by_host))
 
     def limit_hosts(self, host_wait_ms: Callable[[str, int], int]) -> None:
         """Ask of each new connection's host, with the time, how long it waits until it is closed (0: it is welcome)."""
@@ -126,17 +134,13 @@ class Listeners:
             server.stop()
 
 
-def _rules(config: BrokerConfig) -> ConnectionRules:
-    """The limits of connections; names of hosts are looked up, which may wait."""
+def _rules(config: BrokerConfig, by_host: Mapping[str, int]) -> ConnectionRules:
     by_listener: dict[str, int] = {}
     rates: dict[str, int] = {}
     for endpoint in config.bind_endpoints:
         own = config.listener_config(endpoint)
         by_listener[endpoint.name] = own.own_value("max.connections") or UNLIMITED
         rates[endpoint.name] = own.own_value("max.connection.creation.rate") or UNLIMITED
-    by_host: dict[str, int] = {}
-    for host, count in parse_ip_overrides(config.max_connections_per_ip_overrides).items():
-        by_host.update(dict.fromkeys(_addresses(host), count))
     return ConnectionRules(
         config.max_connections,
         config.max_connections_per_ip,
@@ -147,9 +151,17 @@ def _rules(config: BrokerConfig) -> ConnectionRules:
     )
 
 
+def _by_host(overrides: str) -> dict[str, int]:
+    """Limits by address, of `max.connections.per.ip.overrides`; names of hosts are looked up, which may wait."""
+    by_host: dict[str, int] = {}
+    for host, count in parse_ip_overrides(overrides).items():
+        by_host.update(dict.fromkeys(_addresses(host), count))
+    return by_host
+
+
 def _addresses(host: str) -> list[str]:
     """The addresses of a host's name; a name that is not known stays as it is."""
     try:
         return [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-    except OSError:
+    except (OSError, UnicodeError):  # a name that is none: to look it up fails in its own way
         return [host]

@@ -91,6 +91,10 @@ class BrokerMetrics:
         return traffic
 
 
+#: Fields with the error of something; AddPartitionsToTxn calls it otherwise.
+_ERROR_CODES: Final = ("error_code", "partition_error_code")
+
+
 def error_codes(answer: Mapping[str, Any]) -> list[int]:
     """All error codes of a response tree but 0.
 
@@ -106,7 +110,7 @@ def error_codes(answer: Mapping[str, Any]) -> list[int]:
 
 def _collect_errors(tree: Mapping[str, Any], found: list[int]) -> None:
     for name, value in tree.items():
-        if name == "error_code":
+        if name in _ERROR_CODES:
             if value:
                 found.append(int(value))
         elif isinstance(value, list | tuple):

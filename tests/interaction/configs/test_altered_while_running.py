@@ -21,6 +21,8 @@ from confluent_kafka.admin import (
 from logtier.client.blocking import BlockingConnection
 from logtier.client.errors import BrokerConnectionError
 from logtier.client.messages import ApiKey, kio_request
+from logtier.config import BrokerConfig
+from logtier.network.listeners import Listeners
 from tests.interaction.own_broker import run_broker
 from tests.manual_clock import ManualClock
 
@@ -94,6 +96,23 @@ def test_fewer_connections_are_admitted_and_those_there_are_stay(tmp_path: Path,
 
     run_broker(properties, lower_and_raise)
     run_broker(properties, first_and_second)
+
+
+def test_a_broker_starts_although_its_limits_cannot_be_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    properties = {"log.dirs": str(tmp_path), "node.id": "1"}
+
+    def use(address: str) -> None:
+        alter(AdminClient({"bootstrap.servers": address}), "max.connections", "100")
+
+    async def fail(_listeners: Listeners, _config: BrokerConfig) -> None:
+        raise RuntimeError("no limits")
+
+    run_broker(properties, use)
+    monkeypatch.setattr(Listeners, "limit_connections", fail)
+    run_broker(properties, use)
+    assert "a task of the broker failed" in caplog.text
 
 
 def test_silent_producers_are_forgotten_sooner(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from logtier.config import BrokerConfig, ConfigError
 from logtier.config.jaas import plain_users
+from logtier.config.listener_config import listener_config_def
 from logtier.config.principal_mapping import map_name, parse_mapping_rules
 
 KEYS = {"ssl.keystore.location": "server.pem"}
@@ -90,6 +91,8 @@ def test_secrets_are_not_in_the_text_of_the_configs() -> None:
         ({"advertised.listeners": "SSL://h:1"}, "has a name that no listener has"),
         ({"ssl.principal.mapping.rules": "RULE:^CN=(.*$/$1/"}, "must be rules such as"),
         ({"max.connections.per.ip.overrides": "10.0.0.1"}, "must be address:count"),
+        ({"max.connections.per.ip.overrides": "a..b:5"}, "must be address:count"),
+        ({"max.connections.per.ip.overrides": "a" * 64 + ":5"}, "must be address:count"),
         ({"sasl.server.callback.handler.class": "com.example.Mine"}, "no Java classes are loaded"),
     ],
 )
@@ -135,3 +138,8 @@ def test_a_wrong_jaas_text_is_told_without_its_passwords(text: str) -> None:
 )
 def test_names_of_certificates_become_principals_by_kafkas_rules(rules: str, name: str, mapped: str | None) -> None:
     assert map_name(name, parse_mapping_rules(rules)) == mapped
+
+
+def test_configs_of_a_listener_are_not_altered_while_it_runs() -> None:
+    for name in ("max.connections", "max.connection.creation.rate", "ssl.client.auth"):
+        assert not listener_config_def(f"listener.name.outside.{name}").dynamic

@@ -21,7 +21,7 @@ from logtier.runtime.clock import SystemClock
 from logtier.runtime.metrics import BrokerMetrics
 from tests.kio_messages import filled, tokens
 
-METADATA, OFFSET_COMMIT = 3, 8
+PRODUCE, FETCH, METADATA, OFFSET_COMMIT, ADD_PARTITIONS_TO_TXN = 0, 1, 3, 8, 24
 CORRELATION_ID = 7
 
 
@@ -37,23 +37,35 @@ def frame(api_key: int, version: int, **values: Any) -> memoryview:
     return memoryview(struct.pack(">hhih", api_key, version, CORRELATION_ID, 1) + b"c" + flexible + body)
 
 
-def ask(api_key: int, version: int, handle: Callable[[Any, Any], Any], **values: Any) -> Any:
-    """The answer to one request whose handler is `handle`, as its client reads it."""
-    services = SimpleNamespace(quotas=ClientQuotas(), metrics=BrokerMetrics(), clock=SystemClock())
-    connection = SimpleNamespace(
-        sasl=None, peer_host="here", principal="User:a", listener=None, logs_refusal=lambda: True
-    )
+class Asked:
+    """One request to a dispatcher whose only handler is `handle`."""
 
-    async def main() -> Any:
-        dispatcher = Dispatcher(cast(Any, services), {api_key: module(api_key, version, handle)})
-        response = dispatcher.dispatch(frame(api_key, version, **values), cast(Any, connection))
-        return await response if isinstance(response, Awaitable) else response
+    def __init__(self, api_key: int, version: int, handle: Callable[[Any, Any], Any]) -> None:
+        self.api_key, self.version = api_key, version
+        self._handler = module(api_key, version, handle)
+        self._metrics = BrokerMetrics()
 
-    header, body = asyncio.run(main())
-    assert struct.unpack_from(">ii", header) == (len(header) - 4 + len(body), CORRELATION_ID)
-    response, _ = entity_reader(load_response_schema(api_key, version))(body, 0)
-    assert services.metrics.api(api_key).errors == {ErrorCode.unknown_server_error: 1}
-    return response
+    def answer(self, **values: Any) -> Any:
+        """What its client reads."""
+        services = SimpleNamespace(quotas=ClientQuotas(), metrics=self._metrics, clock=SystemClock())
+        connection = SimpleNamespace(
+            sasl=None, peer_host="here", principal="User:a", listener=None, logs_refusal=lambda: True
+        )
+
+        async def main() -> Any:
+            dispatcher = Dispatcher(cast(Any, services), {self.api_key: self._handler})
+            response = dispatcher.dispatch(frame(self.api_key, self.version, **values), cast(Any, connection))
+            return await response if isinstance(response, Awaitable) else response
+
+        header, body = asyncio.run(main())
+        assert struct.unpack_from(">ii", header) == (len(header) - 4 + len(body), CORRELATION_ID)
+        response, _ = entity_reader(load_response_schema(self.api_key, self.version))(body, 0)
+        return response
+
+    @property
+    def counted(self) -> dict[int, int]:
+        """Answers by error code."""
+        return self._metrics.api(self.api_key).errors
 
 
 def broken(_request: Any, _context: Any) -> Any:
@@ -65,27 +77,59 @@ async def broken_later(_request: Any, _context: Any) -> Any:
     raise RuntimeError("a fault of ours")
 
 
+def waits_and_breaks(request: Any, context: Any) -> Any:
+    """A handler that is no coroutine function and gives something to wait for, as those of records are."""
+    return broken_later(request, context)
+
+
 @pytest.mark.parametrize("handle", [broken, broken_later])
 def test_a_fault_is_told_of_each_thing_and_logged_with_its_stack(
     handle: Callable[[Any, Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    asked = Asked(OFFSET_COMMIT, 8, handle)
     with caplog.at_level(logging.WARNING):
-        response = ask(OFFSET_COMMIT, 8, handle)
-    [topic] = response.topics
+        [topic] = asked.answer().topics
     [partition] = topic.partitions
     assert (topic.name, partition.partition_index) == ("text", 1)
     assert partition.error_code == ErrorCode.unknown_server_error
     assert "a fault of ours" in caplog.text
+    assert asked.counted == {ErrorCode.unknown_server_error: 1}
+
+
+def test_an_error_with_a_name_of_its_own_is_counted() -> None:
+    asked = Asked(ADD_PARTITIONS_TO_TXN, 3, broken)
+    [topic] = asked.answer().results_by_topic_v3_and_below
+    assert topic.results_by_partition[0].partition_error_code == ErrorCode.unknown_server_error
+    assert asked.counted == {ErrorCode.unknown_server_error: 1}
 
 
 def test_a_request_with_no_place_for_an_error_ends_its_connection() -> None:
     with pytest.raises(ProtocolViolationError, match="no place for an error"):
-        ask(METADATA, 12, broken, topics=())
+        Asked(METADATA, 12, broken).answer(topics=())
 
 
-def test_a_refusal_is_logged_as_a_line() -> None:
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(PRODUCE, 3), (PRODUCE, 9), (PRODUCE, 13), (FETCH, 4), (FETCH, 11), (FETCH, 18)]
+)
+def test_a_fault_with_records_ends_the_connection(api_key: int, version: int) -> None:
+    with pytest.raises(ProtocolViolationError):
+        Asked(api_key, version, broken).answer(acks=1)
+
+
+def test_a_fault_after_waiting_ends_the_connection_and_is_counted() -> None:
+    asked = Asked(FETCH, 12, waits_and_breaks)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        asked.answer()
+    assert asked.counted == {ErrorCode.unknown_server_error: 1}
+
+
+def test_a_refusal_is_logged_as_a_line(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(_request: Any, _context: Any) -> Any:
-        raise KafkaError(ErrorCode.unknown_server_error, "not today")
+        raise KafkaError(ErrorCode.invalid_request, "not today")
 
-    [topic] = ask(METADATA, 9, refuse).topics
-    assert (topic.name, topic.error_code) == ("text", ErrorCode.unknown_server_error)
+    with caplog.at_level(logging.WARNING):
+        [topic] = Asked(METADATA, 9, refuse).answer().topics
+    assert (topic.name, topic.error_code) == ("text", ErrorCode.invalid_request)
+    [line] = caplog.records
+    assert "refused metadata of client c at here: invalid_request: not today" in line.getMessage()
+    assert line.exc_info is None

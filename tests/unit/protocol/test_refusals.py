@@ -18,11 +18,15 @@ from logtier.protocol.refusals import refusal
 from tests.kio_messages import filled, tokens
 
 CODE = ErrorCode.unknown_server_error
+PRODUCE, FETCH, DESCRIBE_LOG_DIRS = 0, 1, 35
+#: Where a response of theirs has no place at its top, nothing is told.
+WITHOUT_A_PLACE = (PRODUCE, FETCH, DESCRIBE_LOG_DIRS)
 
 VERSIONS = [
     pytest.param(key, version, id=f"{messages.api_name(key)}-v{version}")
     for key, handler in sorted(HANDLERS.items())
     for version in range(handler.VERSIONS[0], handler.VERSIONS[1] + 1)
+    if refusal(key, version, CODE, "") or key not in WITHOUT_A_PLACE
 ]
 
 
@@ -63,12 +67,10 @@ def test_every_version_of_every_api_says_the_error_and_no_success(api_key: int, 
 
 
 def test_a_partition_is_told_by_its_topic_and_its_number() -> None:
-    [produced] = refused(0, 9, request_of(0, 9, acks=1)).responses
-    assert (produced.name, produced.partition_responses[0].index) == ("text", 1)
-    [by_id] = refused(0, 13, request_of(0, 13, acks=1)).responses
-    assert by_id.topic_id is not None
-    [fetched] = refused(1, 4, request_of(1, 4)).responses
-    assert (fetched.topic, fetched.partitions[0].partition_index) == ("text", 1)
+    [listed] = refused(2, 5, request_of(2, 5)).topics
+    assert (listed.name, listed.partitions[0].partition_index) == ("text", 1)
+    [asked] = refused(23, 4, request_of(23, 4)).topics
+    assert (asked.topic, asked.partitions[0].partition) == ("text", 1)
     [moved] = refused(34, 2, request_of(34, 2)).results
     assert (moved.topic_name, moved.partitions[0].partition_index) == ("text", 1)
     [marked] = refused(27, 1, request_of(27, 1)).markers
@@ -104,7 +106,21 @@ def test_a_message_is_said_where_there_is_a_place_for_it() -> None:
     assert [topic.error_message for topic in refused(19, 5, request_of(19, 5)).topics] == ["why"]
 
 
+def test_what_is_not_known_is_not_said_to_be_zero() -> None:
+    [topic] = refused(21, 2, request_of(21, 2)).topics
+    assert topic.partitions[0].low_watermark == -1
+    [coordinator] = refused(10, 6, request_of(10, 6)).coordinators
+    assert (coordinator.node_id, coordinator.host, coordinator.port) == (-1, "", -1)
+
+
 def test_where_nothing_can_be_told_there_is_no_response() -> None:
     assert refusal(3, 12, CODE, "", request_of(3, 12, topics=())) is None
     assert refusal(3, 12, CODE, "") is None
-    assert refusal(0, 9, CODE, "", request_of(0, 9, acks=0)) is None
+    assert refusal(8, 9, CODE, "", request_of(8, 9, partitions=())) is None
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(PRODUCE, 3), (PRODUCE, 9), (PRODUCE, 13), (FETCH, 4), (FETCH, 6), (DESCRIBE_LOG_DIRS, 2)]
+)
+def test_where_clients_do_better_without_a_response_there_is_none(api_key: int, version: int) -> None:
+    assert refusal(api_key, version, CODE, "", request_of(api_key, version, acks=1)) is None
