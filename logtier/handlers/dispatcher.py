@@ -177,8 +177,10 @@ class Dispatcher:
 
 def _count(answering: "asyncio.Future[Response]", context: RequestContext) -> None:
     """An answer that was waited for is there, or its client is gone, or it failed, which ends the connection."""
-    failed = not answering.cancelled() and answering.exception() is not None
-    context.count_answer([ErrorCode.unknown_server_error] if failed else context.answer_errors, perf_counter())
+    errors = context.answer_errors
+    if not errors and not answering.cancelled() and answering.exception() is not None:
+        errors = [ErrorCode.unknown_server_error]
+    context.count_answer(errors, perf_counter())
 
 
 def _frame(api_key: int, version: int, correlation_id: int, tree: Mapping[str, Any]) -> list[Part]:

@@ -61,7 +61,7 @@ class _Question:
     cluster_operations: bool
 
 
-async def handle(request: Any, context: RequestContext) -> list[Part] | dict[str, Any]:
+async def handle(request: Any, context: RequestContext) -> list[Part]:
     """Answer from the image, after creating what is missing and wanted."""
     metadata = context.services.metadata
     question = _question(request, context.api_version)

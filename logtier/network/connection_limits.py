@@ -71,11 +71,9 @@ class ConnectionLimits:
         self._total = 0
         self._by_host: dict[str, int] = {}
         self._by_listener: dict[str, int] = {}
-        self._rate = _rate(rules.per_second_max, None)
-        self._rate_by_listener = {
-            listener: _rate(per_second_max, None)
-            for listener, per_second_max in rules.by_listener_per_second_max.items()
-        }
+        self._rate: _Rate | None = None
+        self._rate_by_listener: dict[str, _Rate | None] = {}
+        self.change(rules)
 
     def change(self, rules: ConnectionRules) -> None:
         """Other limits from now on; what is open stays, and a rate that stays goes on."""

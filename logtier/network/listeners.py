@@ -77,7 +77,7 @@ class Listeners:
             buffer_bytes=(config.socket_send_buffer_bytes, config.socket_receive_buffer_bytes),
             backlog=config.socket_listen_backlog_size,
         )
-        self._by_host = _by_host(self._overrides)
+        self._by_host = _limits_by_address(self._overrides)
         shared = shared_limits(limits, _rules(config, self._by_host))
         self._limits = shared[1]
         told = {listener.name: listener for listener in config.advertised_endpoints}
@@ -105,7 +105,7 @@ class Listeners:
         self._limits.change(_rules(config, self._by_host))
         overrides = config.max_connections_per_ip_overrides
         if overrides != self._overrides:
-            by_host = await asyncio.to_thread(_by_host, overrides)
+            by_host = await asyncio.to_thread(_limits_by_address, overrides)
             if self._altered is config:
                 self._overrides, self._by_host = overrides, by_host
                 self._limits.change(_rules(config, by_host))
@@ -151,7 +151,7 @@ def _rules(config: BrokerConfig, by_host: Mapping[str, int]) -> ConnectionRules:
     )
 
 
-def _by_host(overrides: str) -> dict[str, int]:
+def _limits_by_address(overrides: str) -> dict[str, int]:
     """Limits by address, of `max.connections.per.ip.overrides`; names of hosts are looked up, which may wait."""
     by_host: dict[str, int] = {}
     for host, count in parse_ip_overrides(overrides).items():

@@ -174,7 +174,6 @@ _BLANKS: Final[dict[str, Any]] = {
     "float64": 0.0,
     "string": "",
     "bytes": b"",
-    "records": b"",
     "uuid": None,
     "datetime_i64": 0,
 }

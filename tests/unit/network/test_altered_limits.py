@@ -40,7 +40,7 @@ class Names:
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Names:
     found = Names()
-    monkeypatch.setattr(listeners_module, "_by_host", found)
+    monkeypatch.setattr(listeners_module, "_limits_by_address", found)
     return found
 
 
