@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -20,6 +21,8 @@ import click
 
 from headwater import __version__
 from headwater.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, CliError
+from headwater.cli.streams import STANDARD_OUTPUT, abandon_output, secure_streams
+from headwater.cli.termination import EXIT_TERMINATED, Terminated
 
 PROGRAM: Final = "headwater"
 DEBUG_VARIABLE: Final = "HEADWATER_DEBUG"
@@ -85,9 +88,11 @@ class RootGroup(click.Group):
             formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the verb. Ctrl-C ends it without a word; click would print an empty line."""
+        """Run the verb. Ctrl-C and SIGTERM end it without a word; click would print an empty line."""
         try:
             return super().invoke(ctx)
+        except Terminated:
+            raise click.exceptions.Exit(EXIT_TERMINATED) from None
         except KeyboardInterrupt:
             raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
@@ -115,6 +120,7 @@ def root() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; every failure becomes one line on stderr."""
+    secure_streams()
     if sys.argv[0].endswith("__main__.py"):
         sys.argv[0] = PROGRAM
     try:
@@ -129,8 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): nothing is left to say, not even at interpreter exit.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon_output()
         return EXIT_FAILED
     except click.exceptions.NoArgsIsHelpError as error:
         sys.stderr.write(error.format_message() + "\n")
@@ -138,6 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE) == "1":
             raise
+        if isinstance(error, OSError) and error.filename == STANDARD_OUTPUT:
+            abandon_output()
         line, exit_code = explain(error)
         _say(line)
         return exit_code
@@ -164,6 +171,9 @@ def explain(error: Exception) -> tuple[str, int]:
     if kinds.get("KafkaException") == "cimpl" and error.args[0].name() == "_INVALID_ARG":
         # librdkafka does not make a client of such properties; those that the user gives are in that file.
         return f"{error.args[0].str()}; correct the file of --command-config", EXIT_USER
+    if isinstance(error, OSError) and error.filename == STANDARD_OUTPUT:
+        what = "is closed" if error.errno == errno.EBADF else f"cannot be written: {error.strerror}"
+        return f"{STANDARD_OUTPUT} {what}; what was to be printed is incomplete", EXIT_FAILED
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; check the path and its permissions", EXIT_FAILED
     reason = " ".join(str(error).split())[:500] or "no reason given"

@@ -87,13 +87,23 @@ def format_json(message: Message) -> bytes:
         "partition": message.partition,
         "offset": message.offset,
         "timestamp_ms": message.timestamp_ms,
-        "headers": [[name, _text(value)[0]] for name, value in message.headers],
+        "headers": [_header(name, value) for name, value in message.headers],
     }
     for name, data in (("key", message.key), ("value", message.value)):
         document[name], encoding = _text(data)
         if encoding:
             document[f"{name}_encoding"] = encoding
     return json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _header(name: str, value: bytes | None) -> list[str | None]:
+    """Return name and value, and how the value is encoded when it is not UTF-8.
+
+    >>> _header("a", b"x"), _header("a", bytes([255]))
+    (['a', 'x'], ['a', '/w==', 'base64'])
+    """
+    text, encoding = _text(value)
+    return [name, text, encoding] if encoding else [name, text]
 
 
 def _text(data: bytes | None) -> tuple[str | None, str | None]:

@@ -25,7 +25,9 @@ def read_lines(stream: BinaryIO) -> Iterator[bytes]:
         number += 1
         line = line.removesuffix(b"\n")
         if len(line) > LINE_BYTES_MAX:
-            raise LineTooLongError(f"line {number} is longer than {LINE_BYTES_MAX} bytes")
+            raise LineTooLongError(
+                f"line {number}: it is longer than {LINE_BYTES_MAX} bytes; split the input into lines"
+            )
         yield line
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -14,9 +16,11 @@ from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.message_input import LineTooLongError, read_lines, split_key, unescape
 from headwater.cli.options import client_options, client_security, compression_option, key_value, servers, settings
 from headwater.cli.output import note
+from headwater.cli.streams import STANDARD_INPUT
+from headwater.cli.termination import raise_on_sigterm
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
+    from confluent_kafka import KafkaError, Message, Producer
 
 LINGER_MS = 5
 """Long enough to batch a file that is read at once, too short to notice at a keyboard."""
@@ -26,20 +30,34 @@ DELIVERY_TIMEOUT_FACTOR = 3
 
 
 class _Deliveries:
-    """Counts what the brokers acknowledged and keeps the first failure."""
+    """Counts what the brokers acknowledged and keeps the first failure with the line that it is about."""
 
     def __init__(self) -> None:
         self.delivered = 0
         self.failed = 0
         self.first_failure: str | None = None
 
-    def __call__(self, error: KafkaError | None, _message: Message) -> None:
-        if error is None:
-            self.delivered += 1
-            return
-        self.failed += 1
-        if self.first_failure is None:
-            self.first_failure = " ".join(error.str().split()).removeprefix("Broker: ").removeprefix("Local: ")
+    def of_line(self, number: int) -> Callable[[KafkaError | None, Message], None]:
+        """Return the delivery report of a line's message."""
+
+        def report(error: KafkaError | None, _message: Message) -> None:
+            if error is None:
+                self.delivered += 1
+                return
+            self.failed += 1
+            if self.first_failure is None:
+                self.first_failure = f"line {number}: {_reason(error)}"
+
+        return report
+
+
+def _reason(error: KafkaError) -> str:
+    text = " ".join(error.str().split()).removeprefix("Unable to produce message: ")
+    return text.removeprefix("Broker: ").removeprefix("Local: ")
+
+
+class _LineRefusedError(Exception):
+    """The client took a line's message no further; the message says which line and why."""
 
 
 @click.command()
@@ -49,6 +67,13 @@ class _Deliveries:
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Partition to write to.  [default: by key]")
 @compression_option
+@click.option(
+    "-Z",
+    "--tombstone",
+    "has_tombstones",
+    is_flag=True,
+    help="An empty value is written as null: on a compacted topic it deletes its key.",
+)
 @click.option(
     "--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="Whom to wait for."
 )
@@ -60,24 +85,27 @@ def produce(
     headers: tuple[str, ...],
     partition: int | None,
     compression: str,
+    has_tombstones: bool,
     acks: str,
     bootstrap_servers: str | None,
 ) -> None:
     """Write each line of FILE (or of standard input) to TOPIC as one message.
 
     A line without the key separator is a message without a key. Keys land where the Java client puts them (murmur2).
-    The exit code is 1 when a message was not delivered.
+    The exit code is 1 when a message was not delivered. Lines before a failed one are written; SIGTERM and Ctrl-C end
+    the input, and what was read of it is written.
 
     \b
     Examples:
       echo '{"id": 1}' | headwater produce events
       headwater produce flights flights.jsonl -k '\\t' -H source=file
+      echo 'N14228:' | headwater produce planes -k : --tombstone
     """
     from confluent_kafka import Producer
 
     validate_topic_name(topic)
     separator = _separator(key_separator)
-    header_list = [(name, value.encode()) for name, value in (key_value(text, "--header") for text in headers)]
+    header_list = [_header(text) for text in headers]
     brokers = servers(bootstrap_servers)
     _require_reachable(brokers)
     timeout_ms = settings().request_timeout_ms
@@ -94,31 +122,51 @@ def produce(
             "partitioner": "murmur2_random",
         }
     )
-    interrupted = False
+    fixed: dict[str, Any] = {"headers": header_list or None}
+    if partition is not None:
+        fixed["partition"] = partition
+    interrupted: KeyboardInterrupt | None = None
+    stopped: str | None = None
+    refused = 0
+    raise_on_sigterm()
     with _open(file) as stream:
         try:
-            for line in read_lines(stream):
+            for number, line in enumerate(read_lines(stream), start=1):
                 key, value = split_key(line, separator)
-                _send(producer, topic, partition, key, value, header_list, deliveries)
+                message: dict[str, Any] = {"key": key, "value": None if has_tombstones and not value else value}
+                _send(producer, topic, message | fixed, deliveries, number)
                 if deliveries.failed:
                     break
-        except KeyboardInterrupt:
-            interrupted = True
-        except LineTooLongError as error:
-            producer.flush(DELIVERY_TIMEOUT_FACTOR * timeout_ms / 1000)
-            raise CliError("produce", str(error), "split the input into lines") from None
+        except KeyboardInterrupt as error:
+            interrupted = error
+        except (LineTooLongError, _LineRefusedError) as error:
+            stopped, refused = str(error), 1
+        except OSError as error:
+            stopped = f"{_name(file)} cannot be read: {error.strerror}"
+    # Lines before the failed one were read and taken: they are delivered, and counted, first.
     left = producer.flush(DELIVERY_TIMEOUT_FACTOR * timeout_ms / 1000 + 1)
-    if deliveries.failed or left:
-        why = deliveries.first_failure or "no answer from the broker in time"
+    if stopped is not None or deliveries.failed or left:
+        why = stopped or deliveries.first_failure or "no answer from the broker in time"
         raise CliError(
             "produce",
-            f"{deliveries.failed + left} messages to {topic!r} were not delivered, {deliveries.delivered} were: {why}",
+            f"{deliveries.failed + left + refused} messages to {topic!r} were not delivered, "
+            f"{deliveries.delivered} were: {why}",
             f"check the topic with `headwater topic describe {topic}`",
             exit_code=EXIT_FAILED,
         )
     note(f"Produced {deliveries.delivered} messages to {topic}.")
-    if interrupted:
-        raise KeyboardInterrupt
+    if interrupted is not None:
+        raise interrupted
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, value = key_value(text, "--header")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter("the name of a header is UTF-8", param_hint="--header") from None
+    # A value is bytes: those of the command line that are not UTF-8 go as they came.
+    return name, os.fsencode(value)
 
 
 def _separator(text: str | None) -> bytes | None:
@@ -145,6 +193,10 @@ def _require_reachable(brokers: str) -> None:
         ) from None
 
 
+def _name(file: str | None) -> str:
+    return STANDARD_INPUT if file is None or file == "-" else file
+
+
 def _open(file: str | None) -> contextlib.AbstractContextManager[BinaryIO]:
     if file is None or file == "-":
         return contextlib.nullcontext(sys.stdin.buffer)
@@ -154,32 +206,23 @@ def _open(file: str | None) -> contextlib.AbstractContextManager[BinaryIO]:
         raise CliError("produce", f"{file} cannot be read: {error.strerror}", "check the file's name") from None
 
 
-def _send(
-    producer: object,
-    topic: str,
-    partition: int | None,
-    key: bytes | None,
-    value: bytes,
-    headers: list[tuple[str, bytes]],
-    deliveries: _Deliveries,
-) -> None:
-    """Queue one message; when the client's queue is full, wait for deliveries first."""
-    from confluent_kafka import KafkaException, Producer
+def _send(producer: Producer, topic: str, message: dict[str, Any], deliveries: _Deliveries, number: int) -> None:
+    """Queue the message of a line; when the client's queue is full, wait for deliveries first.
 
-    assert isinstance(producer, Producer)
-    arguments: dict[str, Any] = {"key": key, "headers": headers or None, "on_delivery": deliveries}
-    if partition is not None:
-        arguments["partition"] = partition
+    Raises:
+        _LineRefusedError: the client does not take it: it is too large, or the topic is not usable.
+    """
+    from confluent_kafka import KafkaException
+
     while True:
         try:
-            producer.produce(topic, value, **arguments)
+            producer.produce(topic, **message, on_delivery=deliveries.of_line(number))
         except BufferError:
             producer.poll(0.5)
             if deliveries.failed:
                 return
         except KafkaException as error:
-            reason = error.args[0].str().removeprefix("Broker: ").removeprefix("Local: ")
-            raise CliError("produce", f"a message to {topic!r} was refused: {reason}", exit_code=EXIT_FAILED) from None
+            raise _LineRefusedError(f"line {number}: {_reason(error.args[0])}") from None
         else:
             producer.poll(0)
             return

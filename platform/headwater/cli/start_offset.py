@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 
@@ -38,12 +38,19 @@ def parse_start(text: str) -> Start:
     Traceback (most recent call last):
         ...
     ValueError: 'soon' is no place to start: use start, end, 47 (offset), -3 (before the end) or @2026-11-21T08:00:00Z
+    >>> parse_start("@0001-01-01")
+    Traceback (most recent call last):
+        ...
+    ValueError: '@0001-01-01' is before 1970, where the timestamps of records begin
     """
     if text in ("start", "end"):
         return Start(StartKind(text))
     if text.startswith("@"):
         number = _timestamp_ms(text[1:])
         if number is not None:
+            if number < 0:
+                # To brokers, negative timestamps are names of offsets (-1 the end, -2 the start).
+                raise ValueError(f"{text[:60]!r} is before 1970, where the timestamps of records begin")
             return Start(StartKind.TIMESTAMP, number)
     elif text.removeprefix("-").isdecimal() and len(text) <= 19 and text.isascii():
         number = int(text)
@@ -61,7 +68,8 @@ def _timestamp_ms(text: str) -> int | None:
     except ValueError:
         return None
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    # In integers: near the ends of the calendar `timestamp()` overflows, and it rounds.
+    return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
 
 
 def resolve(start: Start, earliest: int, latest: int) -> int:

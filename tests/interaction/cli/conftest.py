@@ -24,7 +24,7 @@ class CommandLine:
         if bootstrap_servers is not None:
             self.environment["HEADWATER_BOOTSTRAP_SERVERS"] = bootstrap_servers
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str | bytes) -> subprocess.Popen[bytes]:
         """Starts a command with all three streams piped."""
         return subprocess.Popen(
             [sys.executable, "-m", "headwater", *arguments],
@@ -35,7 +35,18 @@ class CommandLine:
             env=self.environment,
         )
 
-    def run(self, *arguments: str, stdin: bytes = b"", exit_code: int = 0) -> tuple[str, str]:
+    def shell(self, command: str, exit_code: int) -> tuple[bytes, str]:
+        """Runs a line of shell, in which $H is the command; returns stdout and stderr."""
+        environment = self.environment | {"H": f"{sys.executable} -m headwater"}
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=self.folder, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False
+        )
+        assert done.returncode == exit_code, (done.returncode, done.stderr)
+        assert b"Traceback" not in done.stderr
+        assert b"unexpected" not in done.stderr
+        return done.stdout, done.stderr.decode()
+
+    def run(self, *arguments: str | bytes, stdin: bytes = b"", exit_code: int = 0) -> tuple[str, str]:
         """Runs a command to its end and returns stdout and stderr, after a look at the exit code."""
         process = self.start(*arguments)
         out, err = process.communicate(stdin, timeout=TIMEOUT_S)

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaProducer
 
 pytestmark = pytest.mark.slow
 
@@ -87,6 +90,123 @@ def test_a_tail_shows_what_arrives_and_ends_quietly_with_ctrl_c(headwater: Any, 
     assert (process.returncode, out, err) == (130, b"", b"")
 
 
+def test_lines_before_one_that_is_too_large_are_delivered(headwater: Any, topic: str) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(1000))
+    err = headwater.fails("produce", topic, stdin=lines + b"x" * 1_200_000 + b"\nafter\n", exit_code=1)
+    assert f"1 messages to {topic!r} were not delivered, 1000 were: line 1001: Message size too large" in err
+    assert len(headwater.run("consume", topic, "-e")[0].splitlines()) == 1000
+
+
+def test_sigterm_ends_the_input_and_what_was_read_is_delivered_and_counted(headwater: Any, topic: str) -> None:
+    tail = headwater.start("consume", topic, "-o", "start", "-n", "1")
+    process = headwater.start("produce", topic)
+    process.stdin.write(b"one\ntwo\n")
+    process.stdin.flush()
+    assert tail.communicate(timeout=60)[0] in {b"one\n", b"two\n"}  # the producer has read them
+    process.send_signal(signal.SIGTERM)
+    # stdin stays open: the command must not wait for its end.
+    assert process.stderr.readline() == f"Produced 2 messages to {topic}.\n".encode()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    process.communicate()
+    assert len(headwater.run("consume", topic, "-e")[0].splitlines()) == 2
+
+
+def test_sigterm_leaves_the_group_and_keeps_what_was_read(headwater: Any, topic: str, bootstrap_servers: str) -> None:
+    group = f"group-{uuid.uuid4().hex[:8]}"
+    headwater.run("produce", topic, "-p", "0", stdin=b"1\n2\n")
+    process = headwater.start("consume", topic, "-g", group, "-o", "start")
+    assert [process.stdout.readline() for _ in range(2)] == [b"1\n", b"2\n"]
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60) == (b"", b"")
+    assert process.returncode == 128 + signal.SIGTERM
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    assert admin.describe_consumer_groups([group])[group].result(timeout=30).members == []
+    assert committed(bootstrap_servers, group, topic)[0] == 2
+
+
+def committed(bootstrap_servers: str, group: str, topic: str) -> dict[int, int]:
+    """The group's offset of each of the topic's three partitions."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group})
+    try:
+        found = consumer.committed([TopicPartition(topic, partition) for partition in range(3)], timeout=30)
+    finally:
+        consumer.close()
+    return {part.partition: part.offset for part in found}
+
+
+def test_a_group_that_read_a_transaction_to_its_end_has_no_lag(
+    headwater: Any, topic: str, bootstrap_servers: str
+) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions()
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        producer.produce(topic, b"x", partition=0)
+        producer.flush()
+        end()
+    group = f"group-{uuid.uuid4().hex[:8]}"
+    assert headwater.run("consume", topic, "-g", group, "-o", "start", "-e")[0] == "x\n"
+    # A message, its marker, an aborted message, its marker.
+    assert committed(bootstrap_servers, group, topic) == {0: 4, 1: 0, 2: 0}
+
+
+def test_added_partitions_are_read_and_a_deleted_topic_ends_the_command(headwater: Any) -> None:
+    topic = f"cli.{uuid.uuid4().hex[:12]}"
+    headwater.run("topic", "create", topic, "-p", "1")
+    headwater.run("produce", topic, stdin=b"first\n")
+    alone = headwater.start("consume", topic, "-o", "start")
+    member = headwater.start("consume", topic, "-o", "start", "-g", topic)
+    assert (alone.stdout.readline(), member.stdout.readline()) == (b"first\n", b"first\n")
+    headwater.run("topic", "alter", topic, "-p", "3")
+    headwater.run("produce", topic, "-p", "2", stdin=b"second\n")
+    assert (alone.stdout.readline(), member.stdout.readline()) == (b"second\n", b"second\n")
+    headwater.run("topic", "delete", topic, "--yes")
+    for process in (alone, member):
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert b"deleted" in err.splitlines()[-1], err
+
+
+def test_an_empty_value_can_be_a_tombstone(headwater: Any, topic: str) -> None:
+    headwater.run("produce", topic, "-k", ":", "-p", "0", "-Z", stdin=b"a:1\na:\n")
+    out, _ = headwater.run("consume", topic, "-e", "-f", r"%k %S\n")
+    assert out == "a 1\na -1\n"
+
+
+class NotUtf8(str):
+    """A header name as a client that does not check may send it."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:
+        return b"\xff"
+
+
+def test_headers_may_be_any_bytes(headwater: Any, topic: str, bootstrap_servers: str) -> None:
+    headwater.run("produce", topic, "-p", "0", "-H", b"bin=\xff", stdin=b"x\n")
+    line = headwater.run("consume", topic, "-e", "-J")[0]
+    assert json.loads(line)["headers"] == [["bin", "/w==", "base64"]]
+    assert "--header" in headwater.fails("produce", topic, "-H", b"\xff=bin", stdin=b"x\n", exit_code=2)
+    producer = KafkaProducer(bootstrap_servers=bootstrap_servers)
+    producer.send(topic, b"y", partition=1, headers=[(NotUtf8("x"), b"1")]).get(30)
+    producer.close()
+    out, err = headwater.run("consume", topic, "-e", "-p", "1", "-f", r"%v %h\n")
+    assert out == "y \n"
+    assert "offset 0 of partition 1" in err
+
+
+def test_streams_that_fail_are_one_line(headwater: Any, topic: str) -> None:
+    (headwater.folder / "lines").write_text("zürich\n")
+    assert "standard input cannot be read" in headwater.shell(f"$H produce {topic} <&-", 1)[1]
+    headwater.shell(f"$H produce {topic} < lines 2>&-", 0)
+    group = f"$H consume {topic} -e -o start -g {topic}"
+    assert "standard output is closed" in headwater.shell(f"{group} >&-", 1)[1]
+    assert "standard output cannot be written: No space left" in headwater.shell(f"{group} >/dev/full", 1)[1]
+    # What could not be written was not read, for the group.
+    assert headwater.shell(f"{group} </dev/null", 0)[0].decode() == "zürich\n"
+    assert headwater.shell("PYTHONIOENCODING=ascii $H topic list -o yaml | grep -c :", 0)[0].strip().isdigit()
+
+
 def test_a_reader_that_leaves_ends_the_command_without_a_word(headwater: Any, topic: str) -> None:
     headwater.run("produce", topic, stdin=b"x" * 100 + b"\n" + (b"y" * 1000 + b"\n") * 2000)
     process = headwater.start("consume", topic, "-e")
@@ -116,6 +236,7 @@ def test_a_message_that_is_not_delivered_is_exit_code_1(headwater: Any, topic: s
         ("consume", "no-such-topic"),
         ("consume", "{topic}", "-p", "9"),
         ("consume", "{topic}", "-o", "soon"),
+        ("consume", "{topic}", "-o", "@0001-01-01"),
         ("consume", "{topic}", "-f", "%q"),
         ("consume", "{topic}", "-g", "g", "-o", "5"),
         ("consume", "{topic}", "-g", "g", "-p", "0"),

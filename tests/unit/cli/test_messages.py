@@ -27,7 +27,7 @@ def test_a_line_over_the_limit_is_told_by_its_number(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(message_input, "LINE_BYTES_MAX", 3)
     lines = read_lines(io.BytesIO(b"abc\nabcd\n"))
     assert next(lines) == b"abc"
-    with pytest.raises(LineTooLongError, match="line 2 is longer than 3 bytes"):
+    with pytest.raises(LineTooLongError, match="line 2: it is longer than 3 bytes"):
         next(lines)
 
 

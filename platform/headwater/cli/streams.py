@@ -1,0 +1,89 @@
+"""Standard input, output and error as every command may trust them, whatever the caller left open.
+
+A shell can start a command with a stream closed (`>&-`); Python then has None in its place, and the next file or
+socket that is opened gets the stream's descriptor. `secure_streams` puts a descriptor there that fails as a closed
+one does, so that data for it is refused and never lands in a connection. Its standard output names itself in errors
+(`/dev/full`, a closed one) and writes what the terminal's encoding lacks as escapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+BUFFER_BYTES: Final = 64 << 10
+"""Written at once into a pipe or file: what a pipe holds."""
+
+STANDARD_INPUT: Final = "standard input"
+STANDARD_OUTPUT: Final = "standard output"
+
+# What a stream is opened as in place of a closed one: the access that lets its use fail with EBADF, as on a closed
+# descriptor. Nothing can be said about a closed standard error, so that one takes everything.
+_IN_PLACE: Final = ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY))
+
+
+class _StandardOutput(io.BufferedWriter):
+    """Descriptor 1, whose errors carry a name.
+
+    The errors of the buffer are named, not those of the file below it: an exception that a signal raises there, after
+    the write, would leave the data in the buffer, to be written twice.
+    """
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write, as BufferedWriter; an OSError has "standard output" as its `filename`."""
+        with _named():
+            return super().write(data)
+
+    def flush(self) -> None:
+        """Flush, as BufferedWriter; an OSError has "standard output" as its `filename`."""
+        with _named():
+            super().flush()
+
+
+class _named:  # noqa: N801 (a context manager without a generator's cost: `consume` writes each message)
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, STANDARD_OUTPUT) from None
+
+
+def secure_streams() -> None:
+    """Open what the caller left closed, and name standard output; called once, before anything else is opened."""
+    for descriptor, access in _IN_PLACE:
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest free descriptor is taken, and those below are open.
+            opened = os.open(os.devnull, access)
+            assert opened == descriptor, (opened, descriptor)
+            os.set_inheritable(descriptor, True)
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False, encoding="utf-8")  # noqa: SIM115 (for as long as the process)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+    # Another object is a test's or an embedding program's, which reads it.
+    if sys.stdout is None or sys.stdout is sys.__stdout__:
+        sys.stdout = _named_output("utf-8" if sys.stdout is None else sys.stdout.encoding)
+
+
+def _named_output(encoding: str) -> io.TextIOWrapper:
+    raw = io.FileIO(1, "w", closefd=False)
+    return io.TextIOWrapper(
+        _StandardOutput(raw, BUFFER_BYTES),
+        encoding=encoding,
+        errors="backslashreplace",
+        line_buffering=raw.isatty(),
+    )
+
+
+def abandon_output() -> None:
+    """Discard what standard output still holds: its reader has gone, and the interpreter would try again at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,0 +1,93 @@
+"""What becomes of a topic while a command reads it: deleted, made anew, more partitions.
+
+librdkafka leaves all three to the application: a consumer with assigned partitions waits for ever for a topic that is
+gone, and never hears of a new partition.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from api.topic_model import ErrorCode, TopicAdminError, TopicInfo
+
+INTERVAL_S = 3.0
+"""Between two looks: a new partition is read about so late."""
+
+MISSES_BEFORE_GONE = 2
+"""Looks in a row that find no topic: a broker that has only just started may not know of it yet."""
+
+
+class TopicGoneError(Exception):
+    """The topic was deleted, or deleted and created again under its name; the message says which."""
+
+
+def changes(before: TopicInfo, now: TopicInfo) -> frozenset[int]:
+    """Return the partitions that were added.
+
+    Raises:
+        TopicGoneError: it is another topic of the same name: its offsets mean other records.
+    """
+    if now.topic_id != before.topic_id:
+        raise TopicGoneError(f"topic {before.name!r} was deleted and created again")
+    return frozenset(part.partition for part in now.partitions) - {part.partition for part in before.partitions}
+
+
+class TopicWatch:
+    """Describes one topic again and again in a thread of its own, so that an absent broker blocks nobody.
+
+    `describe` is called there; it raises TopicAdminError. All codes but UNKNOWN_TOPIC are passed over: the consumer
+    itself reports an outage. Used as a context manager.
+    """
+
+    def __init__(
+        self, first: TopicInfo, describe: Callable[[str], TopicInfo], *, interval_s: float = INTERVAL_S
+    ) -> None:
+        self._known = first
+        self._describe = describe
+        self._interval_s = interval_s
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._newest: TopicInfo | None = first
+        self._thread = threading.Thread(target=self._look, name="topic watch", daemon=True)
+
+    def __enter__(self) -> TopicWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Not joined: it may be waiting for a broker.
+        self._ended.set()
+
+    def added_partitions(self) -> frozenset[int]:
+        """Return the partitions that were added since the last call.
+
+        Raises:
+            TopicGoneError: the topic does not exist any more.
+        """
+        with self._lock:
+            newest = self._newest
+        if newest is None:
+            raise TopicGoneError(f"topic {self._known.name!r} was deleted")
+        if newest is self._known:
+            return frozenset()
+        added = changes(self._known, newest)
+        self._known = newest
+        return added
+
+    def _look(self) -> None:
+        name = self._known.name
+        misses = 0
+        while not self._ended.wait(self._interval_s):
+            try:
+                found: TopicInfo | None = self._describe(name)
+                misses = 0
+            except TopicAdminError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC:
+                    continue
+                misses += 1
+                if misses < MISSES_BEFORE_GONE:
+                    continue
+                found = None
+            with self._lock:
+                self._newest = found

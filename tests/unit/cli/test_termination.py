@@ -1,0 +1,42 @@
+"""SIGTERM as an exception, at once or behind a block."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from headwater.cli.termination import Terminated, held_signals, raise_on_sigterm
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    raise_on_sigterm()
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_raises() -> None:
+    with pytest.raises(Terminated):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_a_held_block_is_raised_behind_it(number: int) -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), held_signals():
+        os.kill(os.getpid(), number)
+        done.append("block")
+    assert done == ["block"]
+
+
+def test_a_second_signal_ends_a_held_block() -> None:
+    done = []
+    with pytest.raises(Terminated), held_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        done.append("block")
+    assert done == []
