@@ -27,7 +27,11 @@ CALLBACK_WAIT_S: Final = 0.02
 def data_option(function: F) -> F:
     """Add `--data`: the folder of a broker that does not run (see `offline`)."""
     return click.option(
-        "--data", "data_dir", metavar="DIR", help="Folder of a broker that does not run, in place of a running one."
+        "--data",
+        "data_dir",
+        type=click.Path(),
+        metavar="DIR",
+        help="Folder of a broker that does not run, in place of a running one.",
     )(function)
 
 

@@ -68,11 +68,19 @@ def broker_properties(
 
 
 @click.command()
-@click.option("--data", "data_dir", metavar="DIR", help="Folder of the logs.  [default: headwater-data]")
+@click.option(
+    "--data", "data_dir", type=click.Path(), metavar="DIR", help="Folder of the logs.  [default: headwater-data]"
+)
 @port_option("--kafka-port", "Port to listen on; 0 picks a free one.  [default: 9092]")
 @host_option
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker property; may be repeated.")
-@click.option("--config", "config_path", metavar="FILE", help="Broker properties in YAML, such as conf/broker.yaml.")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Broker properties in YAML, such as conf/broker.yaml.",
+)
 @child_options
 def broker(
     data_dir: str | None,

@@ -13,7 +13,7 @@ from api.connection import BrokerUnreachableError, client_properties, require_re
 from api.topic_model import ErrorCode, TopicAdminError, TopicInfo, validate_topic_name
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.message_format import DEFAULT_FORMAT, DIRECTIVES, Message, compile_format, format_json
-from headwater.cli.options import client_options, client_security, servers, settings
+from headwater.cli.options import Bytes, client_options, client_security, servers, settings
 from headwater.cli.output import note
 from headwater.cli.start_offset import Start, StartKind, parse_start, resolve
 from headwater.cli.termination import held_signals, raise_on_sigterm
@@ -58,6 +58,7 @@ class _Plan:
     "-f",
     "--format",
     "format_text",
+    type=Bytes(),
     metavar="FORMAT",
     default=DEFAULT_FORMAT,
     show_default=True,

@@ -19,7 +19,13 @@ from headwater.cli.output import note
 
 @click.command("demo", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--keep", is_flag=True, help="Leave the node running until Ctrl-C, and keep its data.")
-@click.option("--data", "data_dir", metavar="DIR", help="Folder for everything; kept.  [default: a temporary one]")
+@click.option(
+    "--data",
+    "data_dir",
+    type=click.Path(),
+    metavar="DIR",
+    help="Folder for everything; kept.  [default: a temporary one]",
+)
 @click.option(
     "-b",
     "--bootstrap-servers",

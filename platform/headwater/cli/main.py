@@ -66,9 +66,11 @@ VERBS: Final[Mapping[str, Verb]] = {
 def load_verb(name: str) -> click.Command:
     """Import a verb and return its command."""
     verb = VERBS[name]
+    from headwater.cli.options import require_utf8
+
     command = getattr(importlib.import_module(verb.module), verb.attribute)
     assert isinstance(command, click.Command)
-    return command
+    return require_utf8(command)
 
 
 class RootGroup(click.Group):

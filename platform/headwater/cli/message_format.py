@@ -69,10 +69,10 @@ def compile_format(text: str) -> Callable[[Message], bytes]:
         if name not in DIRECTIVES:
             known = " ".join(f"%{directive}" for directive in DIRECTIVES)
             raise ValueError(f"%{name} in {text!r} is not known: use {known}")
-        parts += [unescape(literal).encode(), DIRECTIVES[name][1]]
+        parts += [unescape(literal).encode("utf-8", "surrogateescape"), DIRECTIVES[name][1]]
         literal = ""
         position += 2
-    parts.append(unescape(literal).encode())
+    parts.append(unescape(literal).encode("utf-8", "surrogateescape"))
     return lambda message: b"".join(part if isinstance(part, bytes) else part(message) for part in parts)
 
 

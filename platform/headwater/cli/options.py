@@ -41,6 +41,7 @@ def command_config_option(function: F) -> F:
     """Add `--command-config`."""
     return click.option(
         "--command-config",
+        type=click.Path(),
         metavar="FILE",
         expose_value=False,
         callback=_remember_command_config,
@@ -122,6 +123,49 @@ def child_options(function: F) -> F:
     ready = click.option("--ready-fd", type=int, hidden=True)
     parent = click.option("--parent-fd", type=int, hidden=True)
     return ready(parent(function))
+
+
+class Utf8(click.ParamType[str]):
+    """Text of the command line. Names in clusters are UTF-8; librdkafka crashes on some that are not.
+
+    The root gives this type to every parameter without one.
+    """
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text.
+
+        Raises:
+            click.BadParameter: it holds bytes that are not UTF-8, which Python passes on as lone surrogates.
+        """
+        text = str(value)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{text[:60]!r} is not UTF-8 text: check how it is quoted and encoded", param, ctx)
+        return text
+
+
+class Bytes(click.ParamType[str]):
+    """Bytes of the command line, whatever their encoding: text that is encoded with "surrogateescape"."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """Return the text as it came."""
+        return str(value)
+
+
+def require_utf8(command: click.Command) -> click.Command:
+    """Give `Utf8` to every parameter of a command and of those below it that has no type of its own."""
+    for parameter in command.params:
+        if parameter.type is click.STRING:
+            parameter.type = Utf8()
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            require_utf8(below)
+    return command
 
 
 def key_value(text: str, what: str) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -14,7 +13,15 @@ from api.connection import BrokerUnreachableError, client_properties, require_re
 from api.topic_model import validate_topic_name
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.message_input import LineTooLongError, read_lines, split_key, unescape
-from headwater.cli.options import client_options, client_security, compression_option, key_value, servers, settings
+from headwater.cli.options import (
+    Bytes,
+    client_options,
+    client_security,
+    compression_option,
+    key_value,
+    servers,
+    settings,
+)
 from headwater.cli.output import note
 from headwater.cli.streams import STANDARD_INPUT
 from headwater.cli.termination import raise_on_sigterm
@@ -63,8 +70,12 @@ class _LineRefusedError(Exception):
 @click.command()
 @click.argument("topic")
 @click.argument("file", required=False, type=click.Path(), metavar="[FILE]")
-@click.option("-k", "--key-separator", metavar="TEXT", help=r"What stands between key and value, such as : or \t.")
-@click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
+@click.option(
+    "-k", "--key-separator", type=Bytes(), metavar="TEXT", help=r"What stands between key and value, such as : or \t."
+)
+@click.option(
+    "-H", "--header", "headers", type=Bytes(), multiple=True, metavar="NAME=VALUE", help="A header; may be repeated."
+)
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="Partition to write to.  [default: by key]")
 @compression_option
 @click.option(
@@ -166,14 +177,14 @@ def _header(text: str) -> tuple[str, bytes]:
     except UnicodeEncodeError:
         raise click.BadParameter("the name of a header is UTF-8", param_hint="--header") from None
     # A value is bytes: those of the command line that are not UTF-8 go as they came.
-    return name, os.fsencode(value)
+    return name, value.encode("utf-8", "surrogateescape")
 
 
 def _separator(text: str | None) -> bytes | None:
     if text is None:
         return None
     try:
-        separator = unescape(text).encode()
+        separator = unescape(text).encode("utf-8", "surrogateescape")
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--key-separator") from None
     if not separator:

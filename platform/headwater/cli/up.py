@@ -26,7 +26,9 @@ def _has_listeners(broker_config: str) -> bool:
 
 
 @click.command()
-@click.option("--data", "data_dir", metavar="DIR", help="Folder of the logs.  [default: headwater-data]")
+@click.option(
+    "--data", "data_dir", type=click.Path(), metavar="DIR", help="Folder of the logs.  [default: headwater-data]"
+)
 @port_option("--kafka-port", "Port of the broker; 0 picks a free one.  [default: 9092]")
 @port_option("--http-port", "Port of the REST API; 0 picks a free one.  [default: 8082]")
 @port_option(

@@ -238,12 +238,18 @@ def test_a_message_that_is_not_delivered_is_exit_code_1(headwater: Any, topic: s
         ("consume", "{topic}", "-o", "soon"),
         ("consume", "{topic}", "-o", "@0001-01-01"),
         ("consume", "{topic}", "-f", "%q"),
+        ("consume", "{topic}", "-g", b"\xff"),
+        ("consume", "{topic}", "-b", b"\xff:1"),
+        ("topic", "create", "t", "--config", b"\xff=1"),
+        ("acls", "list", "--principal", b"User:\xff"),
+        ("sql", "-e", b"select \xff"),
         ("consume", "{topic}", "-g", "g", "-o", "5"),
         ("consume", "{topic}", "-g", "g", "-p", "0"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(headwater: Any, topic: str, arguments: tuple[str, ...]) -> None:
-    headwater.fails(*(argument.format(topic=topic) for argument in arguments), exit_code=2)
+def test_a_mistake_is_one_line_and_exit_code_2(headwater: Any, topic: str, arguments: tuple[str | bytes, ...]) -> None:
+    words = (word.format(topic=topic) if isinstance(word, str) else word for word in arguments)
+    headwater.fails(*words, exit_code=2)
 
 
 @pytest.mark.parametrize("arguments", [("produce", "t"), ("consume", "t"), ("topic", "list"), ("topic", "create", "t")])
