@@ -22,7 +22,7 @@ from logtier.client.errors import (
 )
 from pipelines.errors import PipelineError
 
-__all__ = ["may_pass"]
+__all__ = ["causes", "may_pass"]
 
 _CAUSES_MAX: Final = 20
 
@@ -60,7 +60,7 @@ def may_pass(error: BaseException) -> bool:
     >>> may_pass(Exception("Job aborted: ExecutorLostFailure (executor 3 exited)"))
     True
     """
-    for each in _chain(error):
+    for each in causes(error):
         if isinstance(each, PipelineError):
             return False
         if isinstance(each, ClientError):
@@ -73,8 +73,8 @@ def may_pass(error: BaseException) -> bool:
     return False
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what caused it, as Python and as Spark keep it."""
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what caused it, as Python and as Spark keep it."""
     each: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if each is None:

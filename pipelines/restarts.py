@@ -1,6 +1,6 @@
 """Whether a stage that failed is started again, and when. Pure: time and chance are arguments.
 
-A continuous run restarts a stage alone; the other stages go on. Only a failure that may pass by itself is worth it (see
+A run restarts a stage alone; the other stages go on. Only a failure that may pass by itself is worth it (see
 `pipelines.passing_failures`).
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["NEVER", "GiveUp", "Restart", "RestartPolicy", "decide"]
+__all__ = ["GiveUp", "Restart", "RestartPolicy", "decide"]
 
 ATTEMPTS: Final = 20
 WITHIN_MS: Final = 60 * 60_000
@@ -30,9 +30,6 @@ class RestartPolicy:
     within_ms: int = WITHIN_MS
     backoff_ms: int = BACKOFF_MS
     backoff_max_ms: int = BACKOFF_MAX_MS
-
-
-NEVER: Final = RestartPolicy(attempts=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from pipelines.graph import topological_order
 from pipelines.plan import Plan, TopicPlan, checkpoint_folder, make_plan
 from pipelines.progress import StageProgress, StageTotals
 from pipelines.run_lock import hold
-from pipelines.session import LOCAL_MASTER, open_session
+from pipelines.session import JVM_LOST_SECONDS_MAX, LOCAL_MASTER, lost_jvm, open_session
 from pipelines.shipping import is_cluster
 from pipelines.spark_errors import first_line
 from pipelines.spec import Loaded, Stage
@@ -93,11 +93,13 @@ class Runner:
         *,
         listeners: Sequence[Listener] = (),
         on_event: OnEvent = _no_event,
+        on_phase: OnEvent = _no_event,
     ) -> None:
         """A run of a pipeline.
 
         `on_progress` hears of each micro-batch, `on_step` of what a batch has come to, `on_event` of what needs
-        attention while the run goes on, in a line; `listeners` watch it (see `pipelines.watching`).
+        attention while the run goes on, in a line, and `on_phase` what the run does before its stages start;
+        `listeners` watch it (see `pipelines.watching`).
         """
         self.plan: Plan = make_plan(loaded)
         self._loaded = loaded
@@ -106,6 +108,7 @@ class Runner:
         self._on_progress = on_progress
         self._on_step = on_step
         self._on_event = on_event
+        self._on_phase = on_phase
         self._stop = threading.Event()
         self._deployment = Deployment(loaded, options.state, options.spark_conf)
         self._watch = RunWatch(loaded.pipeline.pipeline, (*listeners, self._deployment))
@@ -141,6 +144,7 @@ class Runner:
             self._ensure_topics([t for t in self.plan.topics if t.partitions is not None])
             own = {name: text.reveal() for name, text in self._loaded.pipeline.spark.items()}
             conf = {"spark.master": self._options.spark_master, **own, **self._options.spark_conf}
+            self._on_phase("starting Spark")
             spark = open_session(f"headwater {self._loaded.pipeline.pipeline}", self.log_path, conf)
             if on_session is not None:
                 on_session(spark)
@@ -151,6 +155,7 @@ class Runner:
             with self._told():
                 if is_cluster(conf["spark.master"]):
                     self._unseen_by = self._ask_cluster(spark)
+                self._on_phase("looking at what the stages read and write")
                 analysis = analyse(spark, self._loaded, self._options.brokers)
                 with self._watched(self._info(spark, analysis, stages)):
                     if self._options.available_now:
@@ -175,9 +180,21 @@ class Runner:
 
         try:
             yield
-        except (Py4JError, PySparkException) as error:
+        except (Py4JError, PySparkException, ConnectionError) as error:
+            self._require_session(JVM_LOST_SECONDS_MAX)
+            if isinstance(error, ConnectionError):
+                raise
             said = self._loaded.redacted(first_line(error))
             raise PipelineFailed(f"Spark failed: {said} (details: {self.log_path})") from error
+
+    def _require_session(self, wait_s: float) -> None:
+        """Raise PipelineFailed when Spark's JVM has ended: no stage can go on in this run."""
+        lost = lost_jvm(wait_s)
+        if lost is not None:
+            raise PipelineFailed(
+                f"{lost}; what was written before is kept, and the next run goes on from there "
+                f"(details: {self.log_path})"
+            )
 
     def _ask_cluster(self, spark: SparkSession) -> list[str]:
         try:
@@ -229,6 +246,7 @@ class Runner:
             self._watch,
             self._stop,
             self.log_path,
+            self._require_session,
             continuous=not self._options.available_now,
             fail_fast=self._options.fail_fast,
             multiple_watermark_policy=str(spark.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -43,6 +44,7 @@ JAVA_OPTIONS_CONF = "spark.driver.extraJavaOptions"
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 LOG_BYTES_MAX = 65_536  # of Spark's log that are searched for why it did not start
 JVM_END_SECONDS_MAX = 10.0
+JVM_LOST_SECONDS_MAX = 5.0  # between its last connection and its end
 DRIVER_MEMORY = "2g"  # the state of a year of flights and a persisted micro-batch fit in half of it
 
 
@@ -143,6 +145,7 @@ def open_session(
     name: str, log_path: str, extra: Mapping[str, str] | None = None, *, few_rows: bool = False
 ) -> SparkSession:
     """Start Spark, with `settings`, or return the running session. Raises SessionError."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -173,8 +176,8 @@ def open_session(
     try:
         with _output_to(log_path), _environment(environment):
             spark = builder.getOrCreate()
-    except (PySparkException, RuntimeError, OSError) as error:
-        reason = start_failure(log_path, began_at, error)
+    except (PySparkException, Py4JError, RuntimeError, OSError) as error:
+        reason = lost_jvm(JVM_LOST_SECONDS_MAX) or start_failure(log_path, began_at, error)
         raise SessionError(f"Spark did not start: {reason}; its log is {log_path}") from error
     compiling.join()
     return spark
@@ -196,10 +199,45 @@ def running_session() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
+def lost_jvm(wait_s: float = 0.0) -> str | None:
+    """Say how the session's JVM has ended; None while it runs, or when none was started.
+
+    A connection to it breaks a moment before its process is gone: who has seen that waits for at most `wait_s`.
+    """
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return None
+    try:
+        code = gateway.proc.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        return None
+    return f"Spark's Java process has ended: {jvm_end(code)}"
+
+
+def jvm_end(code: int) -> str:
+    """What an exit code of the JVM says.
+
+    >>> jvm_end(-9)
+    'SIGKILL, as the kernel sends it when memory is short (dmesg tells); a smaller spark.driver.memory may help'
+    >>> jvm_end(1), jvm_end(-15)
+    ('exit code 1', 'SIGTERM')
+    """
+    if code == -signal.SIGKILL:
+        why = "as the kernel sends it when memory is short (dmesg tells); a smaller spark.driver.memory may help"
+        return f"SIGKILL, {why}"
+    if code < 0:
+        return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
 def close_session() -> None:
     """End Spark, if it runs, and its JVM, which would stay (1.4 GiB) for as long as this process."""
     from pyspark import SparkContext
 
+    if lost_jvm() is not None:
+        return  # nothing is left to end, and pyspark's own way asks the JVM
     spark = running_session()
     if spark is None:
         return

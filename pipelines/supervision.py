@@ -11,14 +11,16 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.errors import PipelineError, PipelineFailed
-from pipelines.passing_failures import may_pass
+from pipelines.passing_failures import causes, may_pass
 from pipelines.progress import StageProgress, StageTotals, from_spark
-from pipelines.restarts import NEVER, GiveUp, RestartPolicy, decide
+from pipelines.restarts import GiveUp, RestartPolicy, decide
+from pipelines.session import JVM_LOST_SECONDS_MAX
 from pipelines.spark_errors import first_line
 from pipelines.spec import Loaded, Stage, interval_ms
 from pipelines.stage_query import StageQuery, StopRequested
@@ -37,6 +39,9 @@ POLL_SECONDS: Final = 0.2  # how soon a stop or a finished stage is seen
 STOP_SECONDS_MAX: Final = 60.0  # a batch may end within this after a stop; then it is cut, and runs again next time
 # Looking costs calls into the JVM: a stage that goes on for ever is looked at less often than one that ends.
 LOOK_SECONDS: Final = 0.6
+# Stages start one after the other: each starts Python workers, to which Spark gives ten seconds, and six stages that
+# started at once on a busy machine never came up. A stage that takes longer than this holds the next one up no more.
+START_SECONDS_MAX: Final = 120.0
 # A stage that has had no batch for so long, and has none under way, waits for data.
 IDLE_SECONDS: Final = 2.0
 
@@ -53,6 +58,10 @@ class _Kept:
     stalls: StallWatch
     one: StageQuery | None = None
     query: StreamingQuery | None = None
+    # Whether it is still to be started for the first time.
+    is_pending: bool = True
+    # When its query was started, until it has planned a micro-batch or waits for data.
+    coming_up_s: float | None = None
     restarts_ms: list[int] = field(default_factory=list)
     again_s: float | None = None
     active_s: float = 0.0
@@ -64,14 +73,15 @@ class _Kept:
     @property
     def is_going(self) -> bool:
         """Whether something is still to be expected of it."""
-        return self.query is not None or self.again_s is not None
+        return self.is_pending or self.query is not None or self.again_s is not None
 
 
 class Supervisor:
     """Runs stages side by side until all have ended, or `stop` is set.
 
-    With `continuous`, a stage that fails in a way that may pass is started again as its policy says, and one that is
-    given up leaves the others alone, unless `fail_fast`. Without it the first failure ends all.
+    A stage that fails in a way that may pass is started again as its policy says. With `continuous`, one that is given
+    up leaves the others alone, unless `fail_fast`; without it the first that is given up ends all. At most one stage is
+    coming up at a time.
     """
 
     def __init__(
@@ -82,6 +92,7 @@ class Supervisor:
         watch: RunWatch,
         stop: threading.Event,
         log_path: str,
+        require_session: Callable[[float], None],
         *,
         continuous: bool,
         fail_fast: bool,
@@ -94,34 +105,36 @@ class Supervisor:
         self._watch = watch
         self._stop = stop
         self._log_path = log_path
+        self._require_session = require_session
         self._continuous = continuous
         self._fail_fast = fail_fast or not continuous
         self._on_progress = on_progress
         self._on_event = on_event
         self._kept = [
-            _Kept(stage, restart_policy(stage) if continuous else NEVER, stall_watch(stage, multiple_watermark_policy))
-            for stage in stages
+            _Kept(stage, restart_policy(stage), stall_watch(stage, multiple_watermark_policy)) for stage in stages
         ]
 
     def run(self) -> None:
         """Run the stages.
 
-        Raises PipelineError (Spark refuses a stage: nothing has begun, or it was restarted in vain) or PipelineFailed
-        with every stage that was given up.
+        Raises PipelineError (Spark refuses a stage: those behind it have not begun, or it was restarted in vain),
+        PipelineFailed with every stage that was given up, or what `require_session` raises.
         """
         looked_s = 0.0
         try:
-            for kept in self._kept:
-                self._start(kept, is_first=True)
+            self._start_next()
             while any(kept.is_going for kept in self._kept):
                 if self._stop.is_set() or (self._fail_fast and any(kept.failure for kept in self._kept)):
                     self._stop_all()
                     break
                 self._stop.wait(POLL_SECONDS)
-                if not self._continuous or time.monotonic() - looked_s >= LOOK_SECONDS:
+                self._require_session(0.0)
+                is_starting = any(kept.is_pending or kept.coming_up_s is not None for kept in self._kept)
+                if is_starting or not self._continuous or time.monotonic() - looked_s >= LOOK_SECONDS:
                     looked_s = time.monotonic()
                     for kept in self._kept:
                         self._look_at(kept)
+                    self._start_next()
             self._raise_failures()
         finally:
             for kept in self._kept:
@@ -129,9 +142,21 @@ class Supervisor:
 
     # -- one stage ---------------------------------------------------------------------------------------------------
 
+    def _start_next(self) -> None:
+        """Start the first stage whose turn it is, unless another is still coming up."""
+        now_s = time.monotonic()
+        for kept in self._kept:
+            if kept.coming_up_s is not None and now_s - kept.coming_up_s < START_SECONDS_MAX:
+                return
+        for kept in self._kept:
+            if kept.is_pending or (kept.again_s is not None and now_s >= kept.again_s):
+                self._start(kept, is_first=kept.is_pending)
+                return
+
     def _start(self, kept: _Kept, *, is_first: bool) -> None:
+        kept.is_pending = False
         kept.again_s = None
-        kept.active_s = time.monotonic()
+        kept.active_s = kept.coming_up_s = time.monotonic()
         self._watch.set_state(kept.stage.name, State.STARTING)
         try:
             kept.one = self._make_query(kept.stage)
@@ -144,10 +169,6 @@ class Supervisor:
             self._failed(kept, error)
 
     def _look_at(self, kept: _Kept) -> None:
-        if kept.again_s is not None:
-            if time.monotonic() >= kept.again_s:
-                self._start(kept, is_first=False)
-            return
         query, one = kept.query, kept.one
         if query is None or one is None:
             return
@@ -164,6 +185,9 @@ class Supervisor:
         now_s = time.monotonic()
         if one.is_busy:
             kept.active_s = now_s
+            kept.coming_up_s = None
+        elif kept.coming_up_s is not None and self._waits_for_data(kept, query):
+            kept.coming_up_s = None
         if now_s - kept.active_s < IDLE_SECONDS:
             if one.is_busy:
                 self._watch.set_state(kept.stage.name, State.RUNNING, "")
@@ -186,8 +210,12 @@ class Supervisor:
 
     def _failed(self, kept: _Kept, cause: BaseException) -> None:
         """A stage's query has ended by a failure: it is started again later, or given up."""
+        from py4j.protocol import Py4JNetworkError
+
         self._close(kept)
         name = kept.stage.name
+        if any(isinstance(each, ConnectionError | Py4JNetworkError) for each in causes(cause)):
+            self._require_session(JVM_LOST_SECONDS_MAX)
         said = self._said(name, cause)
         now_ms = time.monotonic_ns() // 1_000_000
         if may_pass(cause) and kept.policy.attempts and not self._stop.is_set():
@@ -229,6 +257,7 @@ class Supervisor:
         last = jvm_query.lastProgress()
         if last is None:
             return
+        kept.coming_up_s = None
         place = (str(last.runId().toString()), str(last.timestamp()))
         if place == kept.seen:
             return  # nothing new: the whole list is not fetched again and again
@@ -281,11 +310,11 @@ class Supervisor:
     def _close(self, kept: _Kept) -> None:
         """End what is left of a stage's query. Never raises: something else may be on its way up."""
         query, one = kept.query, kept.one
-        kept.query = kept.one = None
-        try:
+        kept.query = kept.one = kept.coming_up_s = None
+        with _tolerated(kept.stage.name):
             if query is not None and query.isActive:
                 query.stop()
-        finally:
+        with _tolerated(kept.stage.name):
             if one is not None:
                 one.close()
 
@@ -295,6 +324,7 @@ class Supervisor:
         deadline_s = time.monotonic() + STOP_SECONDS_MAX
         for kept in self._kept:
             kept.again_s = None
+            kept.is_pending = False
             query, one = kept.query, kept.one
             if query is None or one is None:
                 continue
@@ -314,6 +344,14 @@ class Supervisor:
         if len(given_up) == 1 or isinstance(first.failure, PipelineError):
             raise first.failure from first.cause
         raise PipelineFailed("; ".join(str(kept.failure) for kept in given_up)) from first.cause
+
+
+@contextmanager
+def _tolerated(stage: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - when the JVM is gone, every call into it fails
+        logger.info("stage %s: not closed: %s", stage, first_line(error))
 
 
 def restart_policy(stage: Stage) -> RestartPolicy:

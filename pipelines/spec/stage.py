@@ -31,7 +31,7 @@ class Expectation(Model):
 
 
 class Restart(Model):
-    """How a stage of a continuous run is started again after a failure that may pass, such as a broker's."""
+    """How a stage is started again after a failure that may pass, such as a broker's."""
 
     attempts: int = Field(
         default=20, ge=0, le=RESTARTS_MAX, description="most restarts within that time; then the stage is given up"
@@ -76,7 +76,7 @@ class Stage(Model):
         default=None, description="how often a continuous run begins a micro-batch"
     )
     restart: Annotated[Restart | None, Shown("[restart](#restart)", "20 times within an hour")] = Field(
-        default=None, description="how often a continuous run starts the stage again after a failure that may pass"
+        default=None, description="how often a run starts the stage again after a failure that may pass"
     )
     to: Annotated[tuple[Sink, ...], OneOrMany(), Shown("sink, or list of sinks")] = Field(
         min_length=1, description="where the rows go"

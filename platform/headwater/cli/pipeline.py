@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from pipelines.runner import Runner
     from pipelines.spec import Loaded
 
+LOST_SECONDS = 1.0
+"""After an unexpected error: how long to wait for the end of a JVM that may be ending."""
+
 STATE_DEFAULT = os.path.join(".headwater", "state")
 
 _set_option = click.option(
@@ -174,6 +177,7 @@ def run(
                 watch.on_progress,
                 listeners=watch.listeners,
                 on_event=watch.on_event,
+                on_phase=watch.on_phase,
             )
             try:
                 result = run_until_signal(runner)
@@ -229,7 +233,7 @@ def user_error(error: PipelineError) -> NoReturn:
 def told() -> Iterator[None]:
     """Turn what pipelines raise into lines and an exit code."""
     from pipelines.errors import PipelineBusy, PipelineError, PipelineFailed
-    from pipelines.session import SessionError
+    from pipelines.session import SessionError, lost_jvm
 
     try:
         yield
@@ -237,6 +241,12 @@ def told() -> Iterator[None]:
         user_error(error)
     except (PipelineBusy, PipelineFailed, SessionError) as error:
         raise CliError("", str(error), exit_code=EXIT_FAILED) from None
+    except Exception:
+        # Calls into a JVM that has ended fail in many ways, none of which names the cause.
+        lost = lost_jvm(LOST_SECONDS) if "py4j" in sys.modules else None
+        if lost is None:
+            raise
+        raise CliError("", lost, exit_code=EXIT_FAILED) from None
 
 
 def topics_creator(admin: Any) -> Callable[[Sequence[TopicPlan]], None]:

@@ -78,6 +78,30 @@ class RunDisplay:
             self._bars = None
 
 
+class StateLines:
+    """A listener that prints a line on stderr for each state of a stage until its first micro-batch.
+
+    Later states are told otherwise: micro-batches and failures have lines of their own.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+
+    def began(self, info: RunInfo, watch: RunWatch) -> None:
+        """Print nothing: each stage's first state follows."""
+
+    def changed(self, state: StageState, progress: StageProgress | None) -> None:
+        """Print a state that is new, of a stage that has had no micro-batch."""
+        name, value = state.stage, state.state.value
+        if progress is not None or state.last is not None or state.is_over or self._last.get(name) == value:
+            return
+        self._last[name] = value
+        note(f"{name}: {value}")
+
+    def ended(self) -> None:
+        """Print nothing: the summary follows."""
+
+
 def told_beside(state: StageState) -> str:
     """Numbers beside a stage's bar."""
     parts = [f"{state.totals.rows:,} rows"]

@@ -12,7 +12,7 @@ import click
 
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.output import note
-from headwater.cli.run_display import RunDisplay, is_terminal, no_report, report
+from headwater.cli.run_display import RunDisplay, StateLines, is_terminal, no_report, report
 from headwater.services import join_address, reachable_host
 
 if TYPE_CHECKING:
@@ -26,11 +26,12 @@ LINEAGE_KEY = "OPENLINEAGE_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """What a runner is given: who listens, who hears of micro-batches and of what needs attention."""
+    """What a runner is given: who listens, who hears of micro-batches, of what needs attention, of the start."""
 
     listeners: tuple[Listener, ...]
     on_progress: Callable[[StageProgress, StageTotals], None]
     on_event: Callable[[str], None]
+    on_phase: Callable[[str], None]
     quiet: bool
 
 
@@ -98,11 +99,18 @@ def watching(client: Mapping[str, str], given: Mapping[str, Any]) -> Iterator[Wa
     on_terminal = is_terminal() and not quiet
     if on_terminal:
         listeners.append(RunDisplay())
+    elif not quiet:
+        listeners.append(StateLines())
+    on_progress = no_report if quiet or on_terminal else report
     try:
-        yield Watching(tuple(listeners), no_report if quiet or on_terminal else report, note, quiet)
+        yield Watching(tuple(listeners), on_progress, note, _unsaid if quiet else note, quiet)
     finally:
         if endpoint is not None:
             endpoint.close()
+
+
+def _unsaid(_line: str) -> None:
+    return
 
 
 def _open(endpoint: Any, host: str, port: int) -> None:

@@ -15,7 +15,7 @@ from logtier.client.errors import (
 )
 from pipelines.errors import PipelineError, PipelineFailed, Problem
 from pipelines.passing_failures import may_pass
-from pipelines.restarts import NEVER, GiveUp, Restart, RestartPolicy, decide
+from pipelines.restarts import GiveUp, Restart, RestartPolicy, decide
 from pipelines.spec import Loaded
 from pipelines.supervision import restart_policy
 
@@ -50,7 +50,7 @@ def test_restarts_of_long_ago_are_forgotten() -> None:
 
 
 def test_zero_attempts_never_restart() -> None:
-    assert decide(NEVER, [], 0, 0.0) == GiveUp(0)
+    assert decide(RestartPolicy(attempts=0), [], 0, 0.0) == GiveUp(0)
 
 
 def test_a_declared_pause_longer_than_the_most_is_kept() -> None:
