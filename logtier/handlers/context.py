@@ -15,8 +15,8 @@ from logtier.metadata.image import MetadataCache
 from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.quota.client_quotas import ClientQuotas, MutationQuota
-from logtier.replication.delayed_fetch import FetchPartition
 from logtier.replication.fetch_session import FetchSessionCache
+from logtier.replication.partition_reads import FetchPartition
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import Clock
 from logtier.runtime.metrics import ApiMetrics, BrokerMetrics

@@ -20,7 +20,6 @@ from logtier.protocol.fetch_response import (
     encode_fetch_response,
 )
 from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.delayed_fetch import Fetched, FetchPartition
 from logtier.replication.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -29,6 +28,7 @@ from logtier.replication.fetch_session import (
     FetchSession,
     PartitionKey,
 )
+from logtier.replication.partition_reads import Fetched, FetchPartition
 from logtier.runtime.metrics import TopicTraffic
 from logtier.runtime.network import Part
 from logtier.security.operations import AclOperation, ResourceType

@@ -1,78 +1,221 @@
 """A fetch that waits for more records (`min_bytes`) until its time is over (`max_wait`)."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
-from uuid import UUID
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Final
 
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.fetch_response import FetchedPartition
+from logtier.log.log import Log, LogSlice
+from logtier.protocol.fetch_response import FetchedPartition, RecordSlice
 from logtier.protocol.topic_partition import TopicPartition
+from logtier.replication.cold_reads import ColdRead
+from logtier.replication.partition import Partition
+from logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
 
-
-class FetchPartition(NamedTuple):
-    """What a client asks of one partition.
-
-    Attributes:
-        topic_id: The id the client asked by, None where it asked by name.
-        bytes_max: What it takes of this partition; one whole batch comes even if it is larger (KIP-74).
-        leader_epoch: The epoch the client believes in, -1 if it does not say (KIP-320).
-        error_code: A refusal found before reading, such as an unknown topic id.
-        is_read_committed: Whether it wants what is below the last stable offset only, and is told what was aborted.
-    """
-
-    topic_partition: TopicPartition
-    topic_id: UUID | None
-    offset: int
-    bytes_max: int
-    leader_epoch: int = -1
-    error_code: ErrorCode = ErrorCode.none
-    is_read_committed: bool = False
-
-
-Fetched = list[FetchedPartition]
+_base_offset: Final = attrgetter("base_offset")
 
 
 class DelayedFetch:
-    """Completes when one of these holds (as Kafka's DelayedFetch):
+    """Is answered when one of these holds (as Kafka's DelayedFetch):
 
-    Case A: a partition answers with an error.
-    Case B: the records that are there reach `bytes_min`.
+    Case A: a partition is gone, or its leader, its epoch, its log or the log's start: there may be an error to tell.
+    Case B: the records that can be read reach `bytes_min`.
     Case C: the time is over.
+    Case D: the records of a partition end with their segment: what follows takes another fetch, since one answer has
+        records of one segment.
 
-    Args:
-        read: Reads all partitions afresh.
-        future: Gets the partitions in the order of the request.
-        fetched: What was read before the wait.
+    Invariant: `_size` is the sum of what can be read of each partition, each at most what is wanted of it.
+
+    A move of a partition is a look at that partition: its bound (high watermark, or last stable offset) and how far the
+    log has grown. Logs are read when the fetch can be answered; besides, a last stable offset that moves to somewhere
+    before the log's end makes one partition be read, to find out how many bytes that are.
     """
 
     def __init__(
-        self, read: Callable[[], Fetched], bytes_min: int, future: asyncio.Future[Fetched], fetched: Fetched
+        self,
+        wanted: Sequence[FetchPartition],
+        fetched: Fetched,
+        bytes_min: int,
+        reads: PartitionReads,
+        read: Callable[[], Fetched | asyncio.Future[Fetched]],
     ) -> None:
-        self._read = read
-        self._fetched = fetched
-        self._bytes_min = bytes_min
-        self._future = future
+        """Begin with `fetched`, which was read just now, without an error, and is too little.
 
-    def try_complete(self) -> bool:
-        """Complete in case A or B."""
-        if self._future.done():
+        Args:
+            read: Reads all partitions afresh; a future where that waits for the device.
+        """
+        self._fetched: Fetched | None = fetched
+        self._bytes_min = bytes_min
+        self._reads = reads
+        self._read = read
+        #: Gets the partitions in the order of the request.
+        self.future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+        self._readable: dict[TopicPartition, tuple[_Readable, ...]] = {}
+        self._size = 0
+        self._must_answer = False
+        for each, found in zip(wanted, fetched, strict=True):
+            key = each.topic_partition
+            partition = reads.partition(key)
+            assert partition is not None
+            readable = _Readable(each, found, partition, reads)
+            if each.offset < readable.bound and not readable.take(found):
+                self._must_answer = True
+            self._size += readable.size
+            # A client may name a partition twice.
+            self._readable[key] = (*self._readable[key], readable) if key in self._readable else (readable,)
+
+    @property
+    def partitions(self) -> Iterable[TopicPartition]:
+        """The partitions whose moves can complete it."""
+        return self._readable.keys()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it need not wait: case B or D."""
+        return self._must_answer or self._size >= self._bytes_min
+
+    def try_complete(self, moved: TopicPartition) -> bool:
+        """Complete in case A, B or D."""
+        if self.future.done():
             return True
-        self._fetched = self._read()
-        if not is_satisfied(self._fetched, self._bytes_min):
+        self._fetched = None
+        partition = self._reads.partition(moved)
+        for readable in self._readable[moved]:
+            before = readable.size
+            if not readable.follow(partition):
+                self._must_answer = True
+            self._size += readable.size - before
+        if not self.is_due:
             return False
-        self._future.set_result(self._fetched)
+        self._answer()
         return True
 
     def expire(self) -> None:
         """Complete in case C."""
-        if not self._future.done():
-            # Whatever changed since was read then: every change of a partition makes `try_complete` be called.
-            self._future.set_result(self._fetched)
+        if self.future.done():
+            return
+        if self._fetched is None:
+            self._answer()
+        else:
+            # No partition has moved since.
+            self.future.set_result(self._fetched)
+
+    def _answer(self) -> None:
+        try:
+            found = self._read()
+        except Exception as error:  # noqa: BLE001 (it is the fetch's, not of the producer who completes it)
+            self.future.set_exception(error)
+            return
+        if isinstance(found, list):
+            self.future.set_result(found)
+        else:
+            _pass_on(found, self.future)
+
+
+class _Readable:
+    """What a waiting fetch can read of one partition: `size` bytes, from its offset up to `bound`.
+
+    Invariant: `position` is how far the log had grown when the bound was its end; None where the bound is not the end.
+    """
+
+    __slots__ = ("_leader_epoch", "_log", "_partition", "_position", "_reads", "_wanted", "bound", "size")
+
+    def __init__(
+        self, wanted: FetchPartition, found: FetchedPartition, partition: Partition[Log], reads: PartitionReads
+    ) -> None:
+        self._wanted = wanted
+        self._reads = reads
+        self._partition = partition
+        self._log = log = partition.log
+        self._leader_epoch = partition.leader_epoch
+        self.bound = found.last_stable_offset if wanted.is_read_committed else found.high_watermark
+        self._position = log.grown_bytes if self.bound == log.log_end_offset else None
+        self.size = 0
+
+    def follow(self, partition: Partition[Log] | None) -> bool:
+        """Take in that the partition moved; False if the fetch has to be answered, however little there is."""
+        wanted = self._wanted
+        log = self._log
+        if (
+            partition is not self._partition
+            or partition.log is not log
+            or partition.leader_epoch != self._leader_epoch
+            or not partition.is_leader
+            or wanted.offset < log.log_start_offset
+        ):
+            return False
+        bound = partition.last_stable_offset if wanted.is_read_committed else partition.high_watermark
+        if bound == self.bound:
+            return True
+        if bound < self.bound:  # the log was truncated
+            return False
+        before = self._position
+        self.bound = bound
+        self._position = log.grown_bytes if bound == log.log_end_offset else None
+        if before is None or self._position is None:
+            return self._measure()
+        if log.segments[-1].base_offset > wanted.offset:
+            return False
+        size = self.size + self._position - before
+        if size > wanted.bytes_max:
+            if self.size == 0:
+                # One batch may come even if it is larger than the limit.
+                return self._measure()
+            size = max(self.size, wanted.bytes_max)
+        self.size = size
+        return True
+
+    def take(self, found: FetchedPartition) -> bool:
+        """Take in what the fetch read before it waits, its offset being before the bound; as `follow`."""
+        records = found.records
+        if records is None or not records.size:
+            # The fetch's other partitions left nothing to it, or compaction left nothing.
+            return self._measure()
+        return self._count(records)
+
+    def _measure(self) -> bool:
+        """Read the partition, which does not wait for the device: the whole fetch can do that elsewhere."""
+        cold: list[ColdRead] = []
+        found = self._reads.read_one(self._wanted, self._wanted.bytes_max, True, cold)
+        if cold or found.error_code:
+            return False
+        if found.records is None or not found.records.size:
+            self.size = 0
+            return True
+        return self._count(found.records)
+
+    def _count(self, records: RecordSlice) -> bool:
+        assert isinstance(records, LogSlice)
+        segments = self._log.segments
+        following = bisect_right(segments, records.first_offset, key=_base_offset)
+        if following < len(segments) and segments[following].base_offset <= self.bound:
+            return False
+        # Cut off where a batch ends, it may be smaller than the limit that there is more for.
+        is_cut = self._log.end_of_slice(records) < self.bound
+        self.size = max(records.size, self._wanted.bytes_max) if is_cut else records.size
+        return True
+
+
+def _pass_on(found: asyncio.Future[Fetched], future: asyncio.Future[Fetched]) -> None:
+    """Let one future end as the other does; cancelling it cancels the other."""
+
+    def end(_: asyncio.Future[Fetched]) -> None:
+        if future.done():
+            return
+        if found.cancelled():
+            future.cancel()
+        elif (error := found.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(found.result())
+
+    found.add_done_callback(end)
+    future.add_done_callback(lambda done: found.cancel() if done.cancelled() else None)
 
 
 def is_satisfied(fetched: Sequence[FetchedPartition], bytes_min: int) -> bool:
-    """Whether a fetch need not wait: case A or B."""
+    """Whether a fetch need not wait: a partition answers with an error, or there is enough."""
     size = 0
     for partition in fetched:
         if partition.error_code:

@@ -51,16 +51,21 @@ class Partition(Generic[LogT]):
         self.isr: tuple[int, ...] = ()
         self.high_watermark = log.log_start_offset
 
-    def update(self, leader_id: int, leader_epoch: int, replicas: Sequence[int], isr: Sequence[int]) -> None:
-        """Adopt what the controller decided; a state of an older leader epoch is ignored."""
+    def update(self, leader_id: int, leader_epoch: int, replicas: Sequence[int], isr: Sequence[int]) -> bool:
+        """Adopt what the controller decided; a state of an older leader epoch is ignored.
+
+        Returns whether readers can notice: the leader, its epoch or the high watermark changed.
+        """
         if leader_epoch < self.leader_epoch:
-            return
+            return False
+        has_changed = (leader_id, leader_epoch) != (self.leader_id, self.leader_epoch)
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
         self.replicas = tuple(replicas)
         self.isr = tuple(isr)
-        if self.is_leader:
-            self.advance_high_watermark()
+        if self.is_leader and self.advance_high_watermark():
+            has_changed = True
+        return has_changed
 
     @property
     def is_leader(self) -> bool:

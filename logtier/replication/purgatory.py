@@ -1,7 +1,12 @@
 """Requests that wait for a partition to move on, or for their time to run out.
 
-An operation is watched under the partitions that can complete it. Whoever changes one of them calls `check`; the
-operation then says whether it is complete. Each is completed exactly once: by a check, by its timeout or by cancelling.
+An operation is watched under each partition that can complete it. Whoever moves a partition calls `check`, and each
+operation watched there is asked about that partition alone: its answer has to cost the same however many partitions
+the operation waits for, since producers pay for it. Each operation ends exactly once: by a check, by its timeout or by
+being forgotten.
+
+Fetches wait here (`delayed_fetch`). Produce requests with acks=all, which wait for the high watermark, and
+DeleteRecords, which wait for the low watermark, are operations of the same shape; each kind has a purgatory of its own.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,8 +18,11 @@ from logtier.protocol.topic_partition import TopicPartition
 class DelayedOperation(Protocol):
     """Something that waits."""
 
-    def try_complete(self) -> bool:
-        """Complete if it can be; whether it is complete now."""
+    def try_complete(self, moved: TopicPartition) -> bool:
+        """Complete if what a partition's move changed allows it; whether the operation is complete now.
+
+        Called by whoever moved the partition, hence cheap as long as the operation goes on waiting, and without errors.
+        """
 
     def expire(self) -> None:
         """The time is over: complete with what there is."""
@@ -46,13 +54,13 @@ class Watch:
         """Start the clock."""
         self._timer = call_later(timeout_s, self._expire)
 
-    def check(self) -> None:
-        """Something moved."""
-        if self._operation.try_complete():
+    def check(self, moved: TopicPartition) -> None:
+        """One of its partitions moved."""
+        if self._operation.try_complete(moved):
             self.forget()
 
     def forget(self) -> None:
-        """Take the operation out, complete or not."""
+        """Take the operation out, complete or not; once is enough."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -65,19 +73,29 @@ class Watch:
 
 
 class Purgatory:
-    """All that wait, by partition."""
+    """All operations of one kind that wait, by partition.
+
+    Invariant: an operation is listed under all of its partitions or under none, and no list is empty.
+    """
 
     def __init__(self, call_later: CallLater) -> None:
         self._call_later = call_later
+        self._waiting: set[Watch] = set()
         self._watches: dict[TopicPartition, dict[Watch, None]] = {}
 
     def __len__(self) -> int:
-        """How many distinct operations wait."""
-        return len({watch for watches in self._watches.values() for watch in watches})
+        """Number of operations that wait."""
+        return len(self._waiting)
+
+    @property
+    def watched_partitions(self) -> int:
+        """Number of partitions that an operation waits for."""
+        return len(self._watches)
 
     def watch(self, operation: DelayedOperation, keys: Iterable[TopicPartition], timeout_s: float) -> Watch:
-        """Keep an operation until it completes; the caller has tried it once."""
-        watch = Watch(self, operation, tuple(keys))
+        """Keep an operation until it completes; the caller has found that it cannot complete yet."""
+        watch = Watch(self, operation, tuple(dict.fromkeys(keys)))
+        self._waiting.add(watch)
         for key in watch._keys:
             self._watches.setdefault(key, {})[watch] = None
         watch.arm(self._call_later, timeout_s)
@@ -88,7 +106,7 @@ class Purgatory:
         watches = self._watches.get(key)
         if watches:
             for watch in list(watches):
-                watch.check()
+                watch.check(key)
 
     def check_soon(self, key: TopicPartition) -> None:
         """As `check`, but not before the caller is done: it may be inside of an operation that waits here."""
@@ -97,9 +115,11 @@ class Purgatory:
 
     def remove(self, watch: Watch, keys: tuple[TopicPartition, ...]) -> None:
         """Forget a watch."""
+        if watch not in self._waiting:
+            return
+        self._waiting.discard(watch)
         for key in keys:
-            watches = self._watches.get(key)
-            if watches is not None:
-                watches.pop(watch, None)
-                if not watches:
-                    del self._watches[key]
+            watches = self._watches[key]
+            del watches[watch]
+            if not watches:
+                del self._watches[key]

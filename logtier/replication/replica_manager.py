@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from logtier.config import TopicConfig
@@ -12,17 +12,16 @@ from logtier.log.log_manager import LogManager
 from logtier.log.partition_metadata import NO_TOPIC_ID
 from logtier.log.producer_state import Verification
 from logtier.log.recompression import PRODUCER
-from logtier.log.transaction_index import AbortedTransaction
 from logtier.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.fetch_response import FetchedPartition, RecordSlice
+from logtier.protocol.fetch_response import RecordSlice
 from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import CorruptRecordsError
 from logtier.replication.cold_reads import ColdRead, warm
-from logtier.replication.delayed_fetch import DelayedFetch, Fetched, FetchPartition, is_satisfied
+from logtier.replication.delayed_fetch import DelayedFetch, is_satisfied
 from logtier.replication.flush_wait import wait_flushed
 from logtier.replication.log_dirs import LogDirs
 from logtier.replication.partition import Partition
+from logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
 from logtier.replication.purgatory import CallLater, Purgatory
 from logtier.runtime.clock import Clock
 from logtier.runtime.read_ahead import ReadAhead
@@ -62,7 +61,8 @@ class ReplicaManager:
         self._missing: dict[TopicPartition, TopicImage] = {}
         #: Replicas whose log is in a folder that is offline: until the next start, or their deletion.
         self._offline: set[TopicPartition] = set()
-        self._purgatory = Purgatory(call_later)
+        self._reads = PartitionReads(self._partitions, lambda key: key in self._missing or key in self._offline)
+        self._delayed_fetches = Purgatory(call_later)
         # Who makes logs beside the event loop: one at a time.
         self._making = asyncio.Lock()
         #: Topics that have a codec of their own (`compression.type`).
@@ -203,7 +203,7 @@ class ReplicaManager:
     @property
     def delayed_operations(self) -> int:
         """Requests that wait for a partition to move on."""
-        return len(self._purgatory)
+        return len(self._delayed_fetches)
 
     def log(self, topic_partition: TopicPartition) -> Log:
         """The local log of a partition.
@@ -252,7 +252,7 @@ class ReplicaManager:
             is_coordinator=is_coordinator,
         )
         if partition.advance_high_watermark():
-            self._purgatory.check(topic_partition)
+            self._complete_delayed(topic_partition)
         return info
 
     def begin_verification(
@@ -317,7 +317,7 @@ class ReplicaManager:
         has_advanced = partition.advance_high_watermark()
         log.producers.settle(partition.high_watermark)
         if has_advanced:
-            self._purgatory.check(topic_partition)
+            self._complete_delayed(topic_partition)
         return info
 
     async def append_and_wait(
@@ -366,7 +366,7 @@ class ReplicaManager:
                 f"{topic_partition}: offset {offset} is not within 0..{partition.high_watermark}, the high watermark",
             )
         begins = log.delete_records_before(offset)
-        self._purgatory.check(topic_partition)
+        self._complete_delayed(topic_partition)
         return begins
 
     def read(
@@ -401,16 +401,23 @@ class ReplicaManager:
             The partitions in the order asked for, or a future of them; cancel it if the client is gone.
         """
         cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []
-        fetched = self._read_all(wanted, bytes_max, cold)
+        fetched = self._reads.read(wanted, bytes_max, cold)
         if cold:
             return asyncio.ensure_future(self._fetch_cold(cold, wanted, bytes_max, bytes_min, wait_ms_max))
         if wait_ms_max <= 0 or not wanted or is_satisfied(fetched, bytes_min):
             return fetched
-        future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
-        operation = DelayedFetch(lambda: self._read_all(wanted, bytes_max), bytes_min, future, fetched)
-        watch = self._purgatory.watch(operation, {w.topic_partition: None for w in wanted}, wait_ms_max / 1000)
-        future.add_done_callback(lambda done: watch.forget() if done.cancelled() else None)
-        return future
+        operation = DelayedFetch(
+            wanted,
+            fetched,
+            bytes_min,
+            self._reads,
+            lambda: self.fetch(wanted, bytes_max=bytes_max, bytes_min=0, wait_ms_max=0),
+        )
+        if operation.is_due:
+            return fetched
+        watch = self._delayed_fetches.watch(operation, operation.partitions, wait_ms_max / 1000)
+        operation.future.add_done_callback(lambda done: watch.forget() if done.cancelled() else None)
+        return operation.future
 
     async def _fetch_cold(
         self,
@@ -430,71 +437,9 @@ class ReplicaManager:
         logger.error("%s cannot be read at byte %d: %s", records.file.path, records.position, error)
         self._log_manager.observe(records.file.path, error)
 
-    def _read_all(
-        self, wanted: Iterable[FetchPartition], bytes_max: int, cold: list[ColdRead] | None = None
-    ) -> Fetched:
-        """Share `bytes_max` out in the order of the request; the first batch found comes whole (KIP-74).
-
-        With `cold` nothing waits for the device: that gets the reads that would, and what is returned lacks them.
-        """
-        found = []
-        left = bytes_max
-        nothing_yet = True
-        for each in wanted:
-            fetched = self._read_one(each, min(left, each.bytes_max), nothing_yet, cold)
-            size = fetched.size
-            if size:
-                nothing_yet = False
-                left = max(0, left - size)
-            found.append(fetched)
-        return found
-
-    def _read_one(
-        self, wanted: FetchPartition, bytes_max: int, min_one_batch: bool, cold: list[ColdRead] | None
-    ) -> FetchedPartition:
-        index = wanted.topic_partition.partition
-        if wanted.error_code:
-            return FetchedPartition(index, wanted.error_code)
-        partition = self._partitions.get(wanted.topic_partition)
-        if partition is None:
-            is_missing = wanted.topic_partition in self._missing or wanted.topic_partition in self._offline
-            return FetchedPartition(
-                index, ErrorCode.kafka_storage_error if is_missing else ErrorCode.unknown_topic_or_partition
-            )
-        log = partition.log
-        try:
-            partition.check_leader(wanted.leader_epoch)
-            high_watermark = partition.high_watermark
-            last_stable_offset = partition.last_stable_offset
-            bound = last_stable_offset if wanted.is_read_committed else high_watermark
-            aborted: list[AbortedTransaction] | None = [] if wanted.is_read_committed else None
-            if wanted.offset == bound or (bytes_max <= 0 and not min_one_batch):
-                records = None
-                if not log.log_start_offset <= wanted.offset <= log.log_end_offset:
-                    raise KafkaError(ErrorCode.offset_out_of_range)
-            else:
-                may_wait = cold is None
-                records = log.read(
-                    wanted.offset, bytes_max, upper_bound_offset=bound, min_one_batch=min_one_batch, may_wait=may_wait
-                )
-                if aborted is not None and records.size:
-                    end_offset = min(bound, log.end_of_slice(records))
-                    aborted = log.aborted_transactions(wanted.offset, end_offset, may_wait=may_wait)
-        except KafkaError as error:
-            return FetchedPartition(index, error.code, log_start_offset=log.log_start_offset)
-        except (OSError, CorruptRecordsError) as error:
-            if cold is not None and isinstance(error, BlockingIOError):
-                cold.append(ColdRead(log, wanted.offset, bytes_max, bound, min_one_batch, wanted.is_read_committed))
-                return FetchedPartition(index, ErrorCode.none)
-            # Concerns this partition alone; above all, it must not reach a producer who has just woken this fetch.
-            logger.error("%s cannot be read at offset %d: %s", wanted.topic_partition, wanted.offset, error)
-            damaged = isinstance(error, CorruptRecordsError)
-            if isinstance(error, OSError):
-                log.health.observe(f"read {log.directory}", error)
-            return FetchedPartition(index, ErrorCode.corrupt_message if damaged else ErrorCode.kafka_storage_error)
-        return FetchedPartition(
-            index, ErrorCode.none, high_watermark, last_stable_offset, log.log_start_offset, records, aborted
-        )
+    def _complete_delayed(self, topic_partition: TopicPartition) -> None:
+        """A partition moved, or is gone: complete the requests that wait for that."""
+        self._delayed_fetches.check(topic_partition)
 
     def _apply_topic(self, topic: TopicImage) -> None:
         config = self._topic_config(topic)
@@ -526,7 +471,8 @@ class ReplicaManager:
                 partition = self._partitions[key] = Partition(key, self._broker_id, log)
             if partition.log.config is not config:
                 partition.log.config = config
-            partition.update(state.leader, state.leader_epoch, state.replicas, state.isr)
+            if partition.update(state.leader, state.leader_epoch, state.replicas, state.isr):
+                self._complete_delayed(key)
         if first_error is not None:
             raise first_error
 
@@ -541,7 +487,7 @@ class ReplicaManager:
         self._log_manager.delete(*gone)
         for topic_partition in gone:
             # Those who wait for it learn that it is gone.
-            self._purgatory.check(topic_partition)
+            self._complete_delayed(topic_partition)
 
     def _take_offline(self, gone: Sequence[TopicPartition]) -> None:
         """A log folder has failed: its partitions answer KAFKA_STORAGE_ERROR, above all to fetches that wait."""
@@ -550,7 +496,7 @@ class ReplicaManager:
                 self._offline.add(topic_partition)
         for topic_partition in gone:
             # Soon, since the failure may have been found by a read of one of them.
-            self._purgatory.check_soon(topic_partition)
+            self._delayed_fetches.check_soon(topic_partition)
 
 
 def _replicas_of(broker_id: int, image: MetadataImage) -> Iterator[TopicPartition]:

@@ -27,7 +27,7 @@ from logtier.protocol.fetch_response import FetchedPartition, encode_fetch_respo
 from logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import TRANSACTIONAL, Record, build_batch
-from logtier.replication.delayed_fetch import FetchPartition
+from logtier.replication.partition_reads import FetchPartition
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.disk import RealDisk

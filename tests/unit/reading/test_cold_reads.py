@@ -23,7 +23,7 @@ from logtier.protocol.errors import ErrorCode
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import TRANSACTIONAL, Record, build_batch
 from logtier.replication.cold_reads import look_up
-from logtier.replication.delayed_fetch import Fetched, FetchPartition
+from logtier.replication.partition_reads import Fetched, FetchPartition
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.disk import File, RealDisk, RealFile
@@ -217,6 +217,34 @@ def test_a_fetch_whose_client_goes_away_is_given_up(node: Node, ahead: ReadAhead
         assert node.replicas.delayed_operations == 0
 
     asyncio.run(scenario())
+
+
+def test_a_fetch_that_waited_is_answered_by_another_thread_if_its_records_are_no_longer_in_memory(
+    node: Node, ahead: ReadAhead
+) -> None:
+    async def scenario() -> None:
+        log = node.reopen(ahead)
+        for is_client_there in (False, True):
+            segment = log.segments[-1]
+            wanted = FetchPartition(P0, None, segment.base_offset, 1_000_000)
+            waiting = node.replicas.fetch([wanted], bytes_max=1_000_000, bytes_min=2_000, wait_ms_max=60_000)
+            assert not isinstance(waiting, list)
+            while not node.replicas.delayed_operations:  # noqa: ASYNC110 (another thread decides)
+                await asyncio.sleep(0)
+            node.disk.evict()
+            while log.segments[-1] is segment:
+                assert not waiting.done()
+                node.replicas.append(P0, build_batch([Record(None, b"late" * 20, 99_000)]), now_ms=1_000)
+            assert node.replicas.delayed_operations == 0
+            if is_client_there:
+                [found] = await waiting
+                assert found.size == segment.size
+            else:
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+            assert node.disk.waited_for == []
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 @pytest.mark.parametrize("timestamp_ms", [-1, 0, 15_500, 50_000, 99_000, 1_000_000, None])

@@ -18,7 +18,7 @@ from logtier.metadata.image import MetadataImage, metadata_delta
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, build_batch
-from logtier.replication.delayed_fetch import FetchPartition
+from logtier.replication.partition_reads import FetchPartition
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.disk import Buffer, Completion, File, RealDisk, RealFile
@@ -177,9 +177,8 @@ def test_a_producer_does_not_get_the_read_error_of_a_fetch_that_it_wakes(world: 
         world.create(FIRST)
         for _ in range(10):
             world.append()
-        world.disk.failing = {"pread": BROKEN}
-        wanted = [FetchPartition(P0, None, 10, 1_000_000), FetchPartition(P0, None, 1, 10)]
-        world.disk.failing = {}
+        # The append begins a segment: the second one's records are all it gets, and lie on the disk.
+        wanted = [FetchPartition(P0, None, 10, 1_000_000), FetchPartition(P0, None, 6, 10)]
         waiting = world.replicas.fetch(wanted, bytes_max=1_000_000, bytes_min=1_000_000, wait_ms_max=60_000)
         assert not isinstance(waiting, list)
         world.disk.failing = {"pread": BROKEN}

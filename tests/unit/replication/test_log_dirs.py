@@ -24,7 +24,7 @@ from logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, build_batch
-from logtier.replication.delayed_fetch import FetchPartition
+from logtier.replication.partition_reads import FetchPartition
 from logtier.replication.replica_manager import ReplicaManager
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.disk import Disk, RealDisk

@@ -30,8 +30,10 @@ class FakeLoop:
 class Waiting:
     ready: bool = False
     outcomes: list[str] = field(default_factory=list)
+    asked: list[TopicPartition] = field(default_factory=list)
 
-    def try_complete(self) -> bool:
+    def try_complete(self, moved: TopicPartition) -> bool:
+        self.asked.append(moved)
         if self.ready:
             self.outcomes.append("completed")
         return self.ready
@@ -51,8 +53,9 @@ def test_a_check_of_any_of_its_partitions_completes_an_operation_once() -> None:
     purgatory.check(P1)
     purgatory.check(P0)
     assert waiting.outcomes == ["completed"]
+    assert waiting.asked == [P0, P1]
     assert loop.timers[0].cancelled
-    assert len(purgatory) == 0
+    assert (len(purgatory), purgatory.watched_partitions) == (0, 0)
 
 
 def test_time_over_expires_an_operation_once() -> None:
@@ -64,17 +67,20 @@ def test_time_over_expires_an_operation_once() -> None:
     waiting.ready = True
     purgatory.check(P0)
     assert waiting.outcomes == ["expired"]
-    assert len(purgatory) == 0
+    assert (len(purgatory), purgatory.watched_partitions) == (0, 0)
 
 
 def test_a_forgotten_operation_hears_nothing_more() -> None:
     loop = FakeLoop()
     purgatory = Purgatory(loop.call_later)
     waiting = Waiting(ready=True)
-    purgatory.watch(waiting, (P0,), 0.5).forget()
+    watch = purgatory.watch(waiting, (P0, P1, P0), 0.5)
+    watch.forget()
+    watch.forget()
     purgatory.check(P0)
-    assert waiting.outcomes == []
+    assert waiting.asked == []
     assert loop.timers[0].cancelled
+    assert (len(purgatory), purgatory.watched_partitions) == (0, 0)
 
 
 def test_operations_of_one_partition_complete_independently() -> None:

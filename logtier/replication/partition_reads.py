@@ -1,0 +1,122 @@
+"""What the partitions of a fetch hold: read within its limits, up to where its isolation level lets it see."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from logtier.log.log import Log
+from logtier.log.transaction_index import AbortedTransaction
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.fetch_response import FetchedPartition
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import CorruptRecordsError
+from logtier.replication.cold_reads import ColdRead
+from logtier.replication.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+
+class FetchPartition(NamedTuple):
+    """What a client asks of one partition.
+
+    Attributes:
+        topic_id: The id the client asked by, None where it asked by name.
+        bytes_max: What it takes of this partition; one whole batch comes even if it is larger (KIP-74).
+        leader_epoch: The epoch the client believes in, -1 if it does not say (KIP-320).
+        error_code: A refusal found before reading, such as an unknown topic id.
+        is_read_committed: Whether it wants what is below the last stable offset only, and is told what was aborted.
+    """
+
+    topic_partition: TopicPartition
+    topic_id: UUID | None
+    offset: int
+    bytes_max: int
+    leader_epoch: int = -1
+    error_code: ErrorCode = ErrorCode.none
+    is_read_committed: bool = False
+
+
+Fetched = list[FetchedPartition]
+
+
+class PartitionReads:
+    """Reads partitions for fetches. Knows no clock and nobody who waits; an error concerns its partition alone."""
+
+    def __init__(
+        self,
+        partitions: Mapping[TopicPartition, Partition[Log]],
+        is_unusable: Callable[[TopicPartition], bool],
+    ) -> None:
+        """`is_unusable` tells of a replica that is not among the partitions whether its log cannot be used now."""
+        self._partitions = partitions
+        self._is_unusable = is_unusable
+
+    def partition(self, topic_partition: TopicPartition) -> Partition[Log] | None:
+        """The local partition, None where there is none whose log can be used."""
+        return self._partitions.get(topic_partition)
+
+    def read(self, wanted: Iterable[FetchPartition], bytes_max: int, cold: list[ColdRead] | None = None) -> Fetched:
+        """Share `bytes_max` out in the order of the request; the first batch found comes whole (KIP-74).
+
+        With `cold` nothing waits for the device: that gets the reads that would, and what is returned lacks them.
+        """
+        found = []
+        left = bytes_max
+        nothing_yet = True
+        for each in wanted:
+            fetched = self.read_one(each, min(left, each.bytes_max), nothing_yet, cold)
+            size = fetched.size
+            if size:
+                nothing_yet = False
+                left = max(0, left - size)
+            found.append(fetched)
+        return found
+
+    def read_one(
+        self, wanted: FetchPartition, bytes_max: int, min_one_batch: bool, cold: list[ColdRead] | None = None
+    ) -> FetchedPartition:
+        """Read one partition; `bytes_max` is what of the fetch's limits is left to it."""
+        index = wanted.topic_partition.partition
+        if wanted.error_code:
+            return FetchedPartition(index, wanted.error_code)
+        partition = self._partitions.get(wanted.topic_partition)
+        if partition is None:
+            is_unusable = self._is_unusable(wanted.topic_partition)
+            return FetchedPartition(
+                index, ErrorCode.kafka_storage_error if is_unusable else ErrorCode.unknown_topic_or_partition
+            )
+        log = partition.log
+        try:
+            partition.check_leader(wanted.leader_epoch)
+            high_watermark = partition.high_watermark
+            last_stable_offset = partition.last_stable_offset
+            bound = last_stable_offset if wanted.is_read_committed else high_watermark
+            aborted: list[AbortedTransaction] | None = [] if wanted.is_read_committed else None
+            if wanted.offset == bound or (bytes_max <= 0 and not min_one_batch):
+                records = None
+                if not log.log_start_offset <= wanted.offset <= log.log_end_offset:
+                    raise KafkaError(ErrorCode.offset_out_of_range)
+            else:
+                may_wait = cold is None
+                records = log.read(
+                    wanted.offset, bytes_max, upper_bound_offset=bound, min_one_batch=min_one_batch, may_wait=may_wait
+                )
+                if aborted is not None and records.size:
+                    end_offset = min(bound, log.end_of_slice(records))
+                    aborted = log.aborted_transactions(wanted.offset, end_offset, may_wait=may_wait)
+        except KafkaError as error:
+            return FetchedPartition(index, error.code, log_start_offset=log.log_start_offset)
+        except (OSError, CorruptRecordsError) as error:
+            if cold is not None and isinstance(error, BlockingIOError):
+                cold.append(ColdRead(log, wanted.offset, bytes_max, bound, min_one_batch, wanted.is_read_committed))
+                return FetchedPartition(index, ErrorCode.none)
+            # Concerns this partition alone; above all, it must not reach a producer who has just woken this fetch.
+            logger.error("%s cannot be read at offset %d: %s", wanted.topic_partition, wanted.offset, error)
+            damaged = isinstance(error, CorruptRecordsError)
+            if isinstance(error, OSError):
+                log.health.observe(f"read {log.directory}", error)
+            return FetchedPartition(index, ErrorCode.corrupt_message if damaged else ErrorCode.kafka_storage_error)
+        return FetchedPartition(
+            index, ErrorCode.none, high_watermark, last_stable_offset, log.log_start_offset, records, aborted
+        )
