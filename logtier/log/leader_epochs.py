@@ -44,6 +44,10 @@ class LeaderEpochs:
         except (FileNotFoundError, ValueError):
             self._set([], [])
 
+    def note_moved(self, directory: str) -> None:
+        """The file is in a folder of another name now."""
+        self._path = f"{directory}/{FILE_NAME}"
+
     def entries(self) -> list[tuple[int, int]]:
         """Return (epoch, start offset) of every epoch."""
         return list(zip(self._epochs, self._start_offsets, strict=True))

@@ -19,19 +19,14 @@ from logtier.log.batch_validation import (
     stamp_append_time,
 )
 from logtier.log.deleted_segments import DeletedSegments
-from logtier.log.directory_health import DirectoryHealth, is_no_space
+from logtier.log.directory_health import DirectoryHealth
 from logtier.log.durability import Durability, FlushRound, Post
 from logtier.log.leader_epochs import LeaderEpochs
 from logtier.log.offset_index import ENTRY as OFFSET_ENTRY
 from logtier.log.producer_snapshot_codec import encode_snapshot
 from logtier.log.producer_snapshots import ProducerSnapshots
 from logtier.log.producer_state import ProducerStates, Verification
-from logtier.log.reading import (
-    LogReader,
-    LogSlice,
-    TimestampOffset,
-    segment_ages,
-)
+from logtier.log.reading import LogReader, LogSlice, TimestampOffset, segment_ages
 from logtier.log.recompression import PRODUCER, recompressed
 from logtier.log.record_frames import CheckedRecords
 from logtier.log.retention import roll_interval_ms, segments_to_delete
@@ -373,7 +368,7 @@ class Log(LogReader):
             return old
         try:
             old.write_indexes()
-            self._take_snapshot()
+            self._snapshots.take(self.producers, self.log_end_offset, keep=self._base_offsets)
             new = LogSegment.create(
                 self._disk,
                 self.directory,
@@ -502,24 +497,10 @@ class Log(LogReader):
 
     # -- durability
 
-    @property
-    def recovery_point(self) -> int:
-        """The segment that holds this offset is the first that has to be checked after a crash."""
-        return self.durability.recovery_point
-
     def flush(self) -> None:
         """Wait until every record is on the device."""
         if not self.durability.is_complete:
             self.durability.flush()
-
-    def _take_snapshot(self) -> None:
-        try:
-            self._snapshots.take(self.producers, self.log_end_offset, keep=self._base_offsets)
-        except OSError as error:
-            if not is_no_space(error):
-                raise
-            # It spares a start time; without it the state is replayed from the batches.
-            _logger.warning("%s: no room for a snapshot of the producers", self.topic_partition)
 
     @property
     def grown_bytes(self) -> int:
@@ -529,8 +510,7 @@ class Log(LogReader):
     def active_checkpoint(self, grown_bytes: int) -> ActiveCheckpoint | None:
         """Return what is known of the last segment, if so much came since it was last returned.
 
-        A start after a crash reads on from there. It may be written when everything up to it is on the device, unless
-        checkpoints were forgotten meanwhile.
+        It may be written when everything up to it is on the device, unless checkpoints were forgotten meanwhile.
         """
         segment = self._active
         unknown_bytes = self.grown_bytes - self._checkpointed_bytes
@@ -571,7 +551,7 @@ class Log(LogReader):
         if is_noted and self.durability.is_complete:
             return False
         if not is_noted:
-            self._take_snapshot()
+            self._snapshots.take(self.producers, self.log_end_offset, keep=self._base_offsets)
         self._active.write_indexes()
         return True
 
@@ -591,6 +571,17 @@ class Log(LogReader):
         """The log goes away, or its folder failed: whoever waits for a sync is told, and all files are let go."""
         self.durability.abandon()
         self.release()
+
+    def note_moved(self, directory: str, roll_jitter_ms: int) -> None:
+        """The folder has another name now, in the same parent. Nothing is opened: this cannot fail."""
+        self.directory = directory
+        for segment in self._segments:
+            segment.note_moved(directory)
+        self._snapshots.note_moved(directory)
+        self.leader_epochs.note_moved(directory)
+        self._roll_jitter_ms = roll_jitter_ms
+        # A record that is acknowledged from the device must be found under this name after a power loss.
+        self.durability.add_names_in(os.path.dirname(directory))
 
     def release(self) -> None:
         """Let go of all files."""

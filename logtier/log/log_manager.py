@@ -315,42 +315,39 @@ class LogManager:
         write_partition_metadata(self.disk, path, log.topic_id)
         return path
 
-    def replace(self, topic_partition: TopicPartition, future_path: str, directory: LogDirectory) -> Log:
-        """Let a complete, marked copy in another folder be the log from now on (see `replica_folders`)."""
+    def replace(self, future: Log, directory: LogDirectory) -> None:
+        """Let a complete, marked copy in another folder be the log from now on (see `replica_folders`).
+
+        The copy is open, and two folders get other names: nothing else can fail. After an OSError the old log is what
+        it was, unless its folder went offline: then the copy must stay, for it is the log at the next start.
+        """
+        topic_partition = future.topic_partition
         old, old_directory = self.logs[topic_partition], self._directory_of[topic_partition]
         path = f"{directory.path}/{topic_partition}"
         deleted_path = f"{old_directory.path}/{deleted_folder_name(topic_partition, self.prng)}"
         self.disk.rename(old.directory, deleted_path)
         try:
-            self.disk.rename(future_path, path)
+            self.disk.rename(future.directory, path)
         except OSError:
-            self.disk.rename(deleted_path, old.directory)
+            self._rename_back(deleted_path, old.directory, old_directory)
             raise
-        self._deleted.append((self._clock.now_ms() + old.config.file_delete_delay_ms, deleted_path))
+        future.note_moved(path, self._draw_jitter_ms(old.config))
+        future.config = old.config
         old_directory.log_count -= 1
-        start_offset = old.log_start_offset
-        log = self._open(
-            directory,
-            topic_partition,
-            old.topic_id,
-            old.config,
-            clean=True,
-            recovery_point=0,
-            start_offset=start_offset,
-        )
+        self._register(directory, future)
+        self._deleted.append((self._clock.now_ms() + old.config.file_delete_delay_ms, deleted_path))
         # What is waited for on the old disk is on the new one.
         old.durability.hand_over()
         old.abandon()
-        disk, old_path = self.disk, old_directory.path
-
-        def settle() -> None:
-            disk.fsync_directory(old_path)
-            disk.fsync_directory(directory.path)
-            remove_marker(disk, path)
-
-        disk.in_background(settle)
+        self.disk.in_background(partial(_settle, self.disk, old_directory.path, path))
         self.flusher.checkpoint()
-        return log
+
+    def _rename_back(self, path: str, old_path: str, directory: LogDirectory) -> None:
+        """A log whose folder has the name of a deleted one must take no record: the next start removes it."""
+        try:
+            self.disk.rename(path, old_path)
+        except OSError as error:
+            directory.health.fail(f"cannot rename {path} back to {old_path}: {error.strerror or error}")
 
     # -- while it runs
 
@@ -525,6 +522,16 @@ class LogManager:
             # Without it more is checked than need be, and records that DeleteRecords hid may show again.
             _logger.warning("%s; it is written anew", error)
             return {}
+
+
+def _settle(disk: Disk, old_directory: str, path: str) -> None:
+    """Both names of a move are on the device: the log need not say any more what it replaces."""
+    try:
+        disk.fsync_directory(old_directory)
+        disk.fsync_directory(os.path.dirname(path))
+        remove_marker(disk, path)
+    except OSError as error:
+        _logger.warning("%s goes on saying what it replaces: %s", path, error)
 
 
 def _remove_folders(disk: Disk, paths: Sequence[str]) -> None:

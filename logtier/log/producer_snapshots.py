@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from logtier.log.directory_health import is_no_space
 from logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot, encode_snapshot
 from logtier.log.producer_state import ProducerStates
 from logtier.log.segment import SNAPSHOT_SUFFIX, LogSegment, segment_name
@@ -33,12 +34,23 @@ class ProducerSnapshots:
         """Offset of the newest snapshot, NO_SNAPSHOT without one."""
         return self._offsets[-1] if self._offsets else NO_SNAPSHOT
 
+    def note_moved(self, directory: str) -> None:
+        """The files are in a folder of another name now."""
+        self._directory = directory
+
     def take(self, producers: ProducerStates, offset: int, *, keep: Sequence[int]) -> None:
         """Write the snapshot at `offset`; of the older ones those at the offsets `keep` (segments' beginnings) stay.
 
-        Does not wait for the device: one that a power loss damages does not match its checksum.
+        Does not wait for the device: one that a power loss damages does not match its checksum. On a full disk there
+        is none: it spares a start time, and without it the state is replayed from the batches.
         """
-        self._disk.write_atomic(self._path(offset), encode_snapshot(producers), sync=False)
+        try:
+            self._disk.write_atomic(self._path(offset), encode_snapshot(producers), sync=False)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            _logger.warning("%s: no room for a snapshot of the producers", self._directory)
+            return
         kept = set(keep)
         for stray in [known for known in self._offsets if known != offset and known not in kept]:
             self._remove(stray)

@@ -347,6 +347,10 @@ class LogSegment:
                 self._disk.rename(path + self._suffix, path + suffix)
         self._suffix = suffix
 
+    def note_moved(self, directory: str) -> None:
+        """Its files are in a folder of another name now; an open file stays open."""
+        self._prefix = f"{directory}/{segment_name(self.base_offset)}"
+
     def mark_deleted(self) -> None:
         """Give the files the names of deleted ones: a restart then removes them, reads under way go on."""
         for suffix in _SUFFIXES:

@@ -61,7 +61,7 @@ class ReplicaMove:
         """`throttle` is shared by all moves."""
         self.topic_partition = topic_partition
         self.directory = directory
-        #: Whether an end leaves the folder, by which the next start knows that there was a move.
+        #: Whether an end leaves the folder: the next start knows by it that there was a move, or has nothing else.
         self.keep_folder = False
         #: Bytes that are in the copy.
         self.copied_bytes = 0
@@ -282,8 +282,13 @@ class ReplicaMove:
         # Those whose batches are gone are known to the old log alone.
         future.producers = source.producers
         future.prepare_close()
-        future.release()
-        return self._log_manager.replace(self.topic_partition, self._path, self.directory)
+        try:
+            self._log_manager.replace(future, self.directory)
+        except OSError:
+            # The old log's folder has the name of a deleted one for good: at the next start the copy is the log.
+            self.keep_folder = source.health.failure is not None
+            raise
+        return future
 
     async def _in_background(self, task: Callable[[], None]) -> None:
         await completed(self._disk.in_background(task))

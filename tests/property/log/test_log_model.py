@@ -180,7 +180,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        recovery_point = self.log.recovery_point
+        recovery_point = self.log.durability.recovery_point
         self.log.release()
         self.log = self.open(clean=False, recovery_point=recovery_point)
 
@@ -194,7 +194,7 @@ class LogMachine(RuleBasedStateMachine):
         located = active.locate(self.model[-1][0])
         assert located is not None
         path = Path(active.log_path)
-        recovery_point = min(self.log.recovery_point, self.model[-1][0])
+        recovery_point = min(self.log.durability.recovery_point, self.model[-1][0])
         self.log.release()
         cut = located.position + int(located.size_bytes * fraction)
         path.write_bytes(path.read_bytes()[:cut] + (tail if cut - located.position < 12 else b""))

@@ -134,7 +134,7 @@ def test_reading_on_from_a_checkpoint_equals_reading_everything(
         found = log.active_checkpoint(1)
         if found is not None:
             write_active_checkpoint(RealDisk(), folder, found)
-        recovery_point = log.recovery_point if is_recovery_point_written else 0
+        recovery_point = log.durability.recovery_point if is_recovery_point_written else 0
         for step in after:
             writer.write(step)
         log.release()
@@ -194,7 +194,7 @@ def test_a_checkpoint_is_a_recovery_point_of_its_own(checkpointed: Path, monkeyp
     """It is written when its batches are on the device, the recovery points of all logs a little later."""
     assert first_checked(checkpointed, 0, monkeypatch) > 0
     log = open_folder(str(checkpointed), TopicConfig(index_interval_bytes=100), clean=False)
-    assert log.recovery_point == 29
+    assert log.durability.recovery_point == 29
 
 
 def test_a_checkpoint_of_a_segment_before_the_recovery_point_is_not_needed(
@@ -203,7 +203,7 @@ def test_a_checkpoint_of_a_segment_before_the_recovery_point_is_not_needed(
     log = open_folder(str(checkpointed), TopicConfig(index_interval_bytes=100), clean=True)
     log.roll(NOW_MS)
     log.flush()
-    recovery_point = log.recovery_point
+    recovery_point = log.durability.recovery_point
     log.release()
     assert recovery_point == 40
     assert first_checked(checkpointed, 40, monkeypatch) == 0

@@ -198,14 +198,14 @@ def test_a_rolled_segment_is_synced_with_its_indexes_before_the_recovery_point_p
     world.disk.end()
     # All records are on the device, but not the index of the segment that ended since.
     assert world.log.durability.flushed_offset == 5
-    assert world.log.recovery_point == 4
+    assert world.log.durability.recovery_point == 4
     world.log.durability.request()
     names = world.disk.syncs[0][1]
     assert "00000000000000000000.timeindex" in names
     assert "00000000000000000000.index" in names
     assert "flights-0" in names
     world.disk.end()
-    assert world.log.recovery_point == 5
+    assert world.log.durability.recovery_point == 5
 
 
 def test_the_recovery_point_stays_within_a_segment_that_may_still_end_there(
@@ -217,7 +217,7 @@ def test_the_recovery_point_stays_within_a_segment_that_may_still_end_there(
     world.log.durability.request()
     world.disk.end()
     assert world.log.durability.flushed_offset == 5
-    assert world.log.recovery_point == 4
+    assert world.log.durability.recovery_point == 4
 
 
 def test_recovered_segments_are_synced_before_the_recovery_point_passes_them(
@@ -228,7 +228,7 @@ def test_recovered_segments_are_synced_before_the_recovery_point_passes_them(
         world.log.append_as_leader(make_batch(1), leader_epoch=0, now_ms=NOW_MS)
     world.disk.syncs.clear()
     log = world.open(clean=False, recovery_point=0)
-    assert log.recovery_point == 0
+    assert log.durability.recovery_point == 0
     assert not log.durability.is_complete
     log.durability.request()
     segments = [f"{segment.base_offset:020d}" for segment in log.segments]

@@ -271,9 +271,9 @@ def test_a_checkpoint_of_another_topic_is_not_believed(manager: LogManager, disk
     found = log.active_checkpoint(1)
     assert found is not None
     write_active_checkpoint(disk, log.directory, found._replace(topic_id=uuid.UUID(int=3)))
-    assert crashed(manager, disk).logs[PARTITION].recovery_point == 0
+    assert crashed(manager, disk).logs[PARTITION].durability.recovery_point == 0
     write_active_checkpoint(disk, log.directory, found)
-    assert crashed(manager, disk).logs[PARTITION].recovery_point == 2
+    assert crashed(manager, disk).logs[PARTITION].durability.recovery_point == 2
 
 
 def test_a_stop_while_all_logs_are_flushed_is_clean(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def last_log(folder: LogFolder) -> Path:
 def test_a_clean_stop_and_start_keeps_everything(small_segments: LogFolder, make_batch: MakeBatch) -> None:
     before = fill(small_segments, make_batch)
     log = small_segments.reopen()
-    assert log.recovery_point == log.log_end_offset == 50
+    assert log.durability.recovery_point == log.log_end_offset == 50
     assert small_segments.read_all() == before
     assert log.leader_epochs.entries() == [(0, 0), (1, 20), (2, 40)]
     assert log.offset_of_max_timestamp() == (1_049, 49, 2)
@@ -300,6 +300,6 @@ def test_a_failed_background_sync_stops_the_partition(
 def test_a_finished_background_sync_moves_the_recovery_point(folder: LogFolder, make_batch: MakeBatch) -> None:
     folder.append(make_batch(3))
     folder.log.roll(1_000_000)
-    assert folder.log.recovery_point == 0
+    assert folder.log.durability.recovery_point == 0
     folder.log.durability.poll()
-    assert folder.log.recovery_point == 3
+    assert folder.log.durability.recovery_point == 3
