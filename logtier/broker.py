@@ -37,7 +37,7 @@ from logtier.runtime.metrics import BrokerMetrics
 from logtier.runtime.network import Network, SocketNetwork
 from logtier.runtime.read_ahead import ReadAhead
 from logtier.runtime.spawned_tasks import SpawnedTasks
-from logtier.security.scram import ScramCredential
+from logtier.security.scram import ScramUsers
 from logtier.transaction.coordinator import TransactionCoordinator
 
 logger = logging.getLogger(__name__)
@@ -271,11 +271,8 @@ class Broker:
 
     def _listen(self, network: Network, dispatcher: Dispatcher, metadata: MetadataCache) -> Listeners:
         """Open every listener."""
-
-        def credential(mechanism: str, user: str) -> ScramCredential | None:
-            return metadata.image.scram_credentials.get(user, {}).get(mechanism)
-
-        listeners = Listeners(self._config, network, self._clock, dispatcher.dispatch, credential)
+        users = ScramUsers(lambda: metadata.image.scram_credentials)
+        listeners = Listeners(self._config, network, self._clock, dispatcher.dispatch, users.credential, users.shapes)
         self._parts.callback(listeners.stop)
         try:
             listeners.open()

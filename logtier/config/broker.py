@@ -31,6 +31,7 @@ from logtier.config.listener_config import (
 )
 from logtier.config.listeners import Listener, check_listeners, parse_listener, parse_protocol_map
 from logtier.config.principals import are_principals
+from logtier.config.security import check_connections_per_ip
 from logtier.config.transactions import TransactionConfig
 from logtier.config.unused import UNUSED
 
@@ -568,10 +569,7 @@ def _check_together(broker: BrokerConfig) -> None:
         )
     check_group_protocol(broker)
     _check_retention(broker)
-    if broker.max_connections_per_ip == 0 and not broker.max_connections_per_ip_overrides:
-        raise ConfigError(
-            "max.connections.per.ip is 0 and max.connections.per.ip.overrides names no address: nobody could connect"
-        )
+    check_connections_per_ip(broker.max_connections_per_ip, broker.max_connections_per_ip_overrides)
     if broker.message_max_bytes > broker.socket_request_max_bytes:
         raise ConfigError(
             f"message.max.bytes ({broker.message_max_bytes}) is above socket.request.max.bytes "

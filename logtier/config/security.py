@@ -1,5 +1,6 @@
 """The configs of listeners, TLS and authentication: a part of the broker's table (see `broker`)."""
 
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -48,8 +49,11 @@ def _parsed_by(parse: Callable[[str], object], expects: str) -> Validator:
 def parse_ip_overrides(text: str) -> dict[str, int]:
     """Connections by address, of the text of `max.connections.per.ip.overrides`; ConfigError.
 
-    >>> parse_ip_overrides("10.0.0.1:200, 127.0.0.1:0")
-    {'10.0.0.1': 200, '127.0.0.1': 0}
+    0 shuts an address out. Not this machine: administrators and this node's own processes connect from it, so who shut
+    it out could never take that back.
+
+    >>> parse_ip_overrides("10.0.0.1:0, 127.0.0.1:200")
+    {'10.0.0.1': 0, '127.0.0.1': 200}
     """
     overrides: dict[str, int] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -61,8 +65,35 @@ def parse_ip_overrides(text: str) -> dict[str, int]:
             host.encode("idna")
         except UnicodeError:
             raise ConfigError(f"max.connections.per.ip.overrides: {host[:200]!r} is no name of a host") from None
+        if int(count) == 0 and is_loopback(host):
+            raise ConfigError(
+                f"max.connections.per.ip.overrides: {entry[:200]!r} would shut this machine out, its own tools and "
+                "processes too; allow at least 1"
+            )
         overrides[host] = int(count)
     return overrides
+
+
+def check_connections_per_ip(connections_max: int, overrides: str) -> None:
+    """ConfigError if every address is shut out."""
+    if connections_max == 0 and not any(parse_ip_overrides(overrides).values()):
+        raise ConfigError(
+            "max.connections.per.ip is 0 and max.connections.per.ip.overrides names no address: nobody could connect"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, as far as its name or address alone tells.
+
+    >>> [is_loopback(host) for host in ("127.0.0.2", "::1", "::ffff:127.0.0.1", "Localhost", "10.0.0.1", "db")]
+    [True, True, True, True, False, False]
+    """
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host.lower().removesuffix(".") == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 _KEYS_AND_CERTIFICATES: Final = Unsupported(
@@ -223,7 +254,7 @@ class SecurityConfig:
         ConfigType.STRING,
         "",
         "Most connections at a time from certain addresses: 10.0.0.1:200,127.0.0.1:1000.",
-        _parsed_by(parse_ip_overrides, "address:count,..."),
+        _parsed_by(parse_ip_overrides, "address:count,..., for this machine 1 at least"),
         dynamic=True,
     )
     max_connection_creation_rate: int = config(

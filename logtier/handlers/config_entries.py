@@ -2,10 +2,13 @@
 
 import enum
 from dataclasses import dataclass
+from typing import Final
 
 from logtier.config import BROKER_CONFIGS, ConfigDef, ConfigError, ConsumerGroupConfig, broker_default, render
 from logtier.metadata import paths
 from logtier.metadata.image import MetadataCache, TopicImage
+
+_ADVERTISED: Final = "advertised.listeners"
 
 
 class ConfigSource(enum.IntEnum):
@@ -88,7 +91,24 @@ def broker_config_entry(definition: ConfigDef, metadata: MetadataCache) -> Confi
     synonyms = _broker_synonyms(definition, metadata)
     value = render(metadata.config.value(definition.name))
     source = _source(definition.name, metadata)
+    if definition.name == _ADVERTISED and source is ConfigSource.DEFAULT_CONFIG:
+        # Inferred from the listeners at start; clients look up here, and in Metadata, how this broker is reached.
+        value, source = _advertised(metadata), ConfigSource.STATIC_BROKER_CONFIG
+        synonyms = [Synonym(_ADVERTISED, value, source)]
     return _entry(definition, value, source, read_only=not definition.dynamic, synonyms=synonyms)
+
+
+def _advertised(metadata: MetadataCache) -> str:
+    """The addresses that clients of this broker are told."""
+    config = metadata.static_config
+    broker = metadata.image.brokers.get(config.node_id)
+    if broker is None:  # it is about to register
+        return render(config.listeners) or ""
+    return ",".join(
+        str(endpoint._replace(host=host, port=port))
+        for endpoint in config.bind_endpoints
+        for host, port in (broker.reached_by(endpoint.name),)
+    )
 
 
 def cluster_default_entry(definition: ConfigDef, metadata: MetadataCache) -> ConfigEntry:

@@ -4,7 +4,8 @@
 - Topics by id (version 12 on; before, INVALID_REQUEST for every topic): UNKNOWN_TOPIC_ID where there is none; an id is
   never created.
 - A missing topic is created when the request allows it (version 4 on says so, before it is implied) and
-  `auto.create.topics.enable` is set; the answer then holds it.
+  `auto.create.topics.enable` is set; the answer then holds it. Clients of versions 0 and 1 expect
+  UNKNOWN_TOPIC_OR_PARTITION from the request that creates a topic, as Kafka answers, and ask again.
 
 An answer without errors depends on the image alone, so it is encoded once and sent to everybody who asks the same until
 the image changes: encoding 1,000 partitions takes milliseconds. With an authorizer everybody is the same principal at
@@ -43,6 +44,8 @@ _NULL_IS_ALL_FROM = 1
 _IDS_FROM = 12
 #: From here on an answer begins with how long the client has to wait.
 _THROTTLE_TIME_FROM = 3
+#: From here on the answer holds a topic that its request has created.
+_TELLS_CREATED_FROM = 2
 _THROTTLE_TIME = struct.Struct(">i")
 
 _DENIED = KafkaError(ErrorCode.topic_authorization_failed)
@@ -167,6 +170,8 @@ async def _create(names: Sequence[str], request: Any, context: RequestContext) -
             # Somebody else was first: as good as our own.
             if result.error is not None and result.error.code != ErrorCode.topic_already_exists:
                 refused[result.name] = result.error
+            elif context.api_version < _TELLS_CREATED_FROM:
+                refused[result.name] = unknown
     return refused
 
 

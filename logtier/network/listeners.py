@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from logtier.config import BrokerConfig, Listener
-from logtier.config.security import parse_ip_overrides
+from logtier.config.security import is_loopback, parse_ip_overrides
 from logtier.network.connection_limits import UNLIMITED, ConnectionRules
 from logtier.network.server import Dispatch, Server, ServerLimits, shared_limits
 from logtier.runtime.clock import Clock
 from logtier.runtime.network import Network
-from logtier.security.listener import CredentialLookup, ListenerGuard
+from logtier.security.listener import CredentialLookup, ListenerGuard, ShapesLookup, no_shapes
 
 
 class ListenError(OSError):
@@ -25,13 +25,20 @@ class Listeners:
     """The open ports of one broker. Each may be called once, in this order: `open`, `serve`, `stop`."""
 
     def __init__(
-        self, config: BrokerConfig, network: Network, clock: Clock, dispatch: Dispatch, credential: CredentialLookup
+        self,
+        config: BrokerConfig,
+        network: Network,
+        clock: Clock,
+        dispatch: Dispatch,
+        credential: CredentialLookup,
+        shapes: ShapesLookup = no_shapes,
     ) -> None:
         self._config = config
         self._network = network
         self._clock = clock
         self._dispatch = dispatch
         self._credential = credential
+        self._shapes = shapes
         self._servers: list[Server] = []
         self._guards: list[ListenerGuard] = []
         #: The configs with the limits that were asked for last.
@@ -83,7 +90,7 @@ class Listeners:
         told = {listener.name: listener for listener in config.advertised_endpoints}
         advertised = []
         for endpoint in config.bind_endpoints:
-            guard = ListenerGuard(config.listener_config(endpoint), self._clock, self._credential)
+            guard = ListenerGuard(config.listener_config(endpoint), self._clock, self._credential, self._shapes)
             server = Server(self._network, self._clock, self._dispatch, limits, guard.security, shared)
             try:
                 _, port = server.bind(endpoint.host, endpoint.port)
@@ -155,7 +162,8 @@ def _limits_by_address(overrides: str) -> dict[str, int]:
     """Limits by address, of `max.connections.per.ip.overrides`; names of hosts are looked up, which may wait."""
     by_host: dict[str, int] = {}
     for host, count in parse_ip_overrides(overrides).items():
-        by_host.update(dict.fromkeys(_addresses(host), count))
+        # A name can stand for this machine without saying so; nobody shuts that out (see `parse_ip_overrides`).
+        by_host |= {address: count for address in _addresses(host) if count or not is_loopback(address)}
     return by_host
 
 

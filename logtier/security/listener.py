@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ from logtier.security.jwks import JwksKeys, RefreshPolicy
 from logtier.security.oauthbearer import OAuthBearerServer, TokenRules, TokenValidator
 from logtier.security.sasl import PlainServer, SaslServer
 from logtier.security.sasl_session import ANONYMOUS, SaslListener
-from logtier.security.scram import ScramCredential, ScramServer
+from logtier.security.scram import CredentialShape, ScramCredential, ScramServer
 from logtier.security.tls import ListenerTls
 
 logger = logging.getLogger(__name__)
@@ -26,6 +26,13 @@ CERTIFICATES_CHECK_S: Final = 10
 
 #: The credential of a user for a mechanism, or None.
 CredentialLookup = Callable[[str, str], ScramCredential | None]
+#: The shapes of a mechanism's credentials.
+ShapesLookup = Callable[[str], Sequence[CredentialShape]]
+
+
+def no_shapes(mechanism: str) -> Sequence[CredentialShape]:  # noqa: ARG001 (there are no users)
+    """Of a listener whose users are not known."""
+    return ()
 
 
 class UnnamedCertificateError(Exception):
@@ -60,7 +67,9 @@ PLAINTEXT_LISTENER: Final = ListenerSecurity()
 class ListenerGuard:
     """The security of one listener, and what it needs while the broker runs: fresh keys and certificates."""
 
-    def __init__(self, config: ListenerConfig, clock: Clock, credential: CredentialLookup) -> None:
+    def __init__(
+        self, config: ListenerConfig, clock: Clock, credential: CredentialLookup, shapes: ShapesLookup = no_shapes
+    ) -> None:
         """Make it from configs that passed their rules.
 
         Raises:
@@ -68,6 +77,7 @@ class ListenerGuard:
         """
         endpoint = config.listener
         self._name = endpoint.name
+        self._shapes = shapes
         self._tls = ListenerTls(config) if endpoint.uses_tls else None
         self._keys: JwksKeys | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -135,7 +145,8 @@ class ListenerGuard:
         if mechanism == "OAUTHBEARER":
             validator = self._validator(config, clock)
             return lambda: OAuthBearerServer(validator)
-        return lambda: ScramServer(mechanism, lambda user: credential(mechanism, user))
+        shapes = self._shapes
+        return lambda: ScramServer(mechanism, lambda user: credential(mechanism, user), lambda: shapes(mechanism))
 
     def _validator(self, config: ListenerConfig, clock: Clock) -> TokenValidator:
         def value(name: str) -> object:

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,8 +61,53 @@ class ScramCredential:
         return ScramCredential(salt, stored_key, hmac.digest(salted, b"Server Key", name), iterations)
 
 
+#: What a client learns of a credential before it has proven anything: bytes of its salt, and its iterations.
+CredentialShape = tuple[int, int]
+
+_USUAL_SHAPE: Final[CredentialShape] = (24, ITERATIONS_MIN)
+
+
+def credential_shapes(credentials: Iterable[ScramCredential]) -> Sequence[CredentialShape]:
+    """Each shape that credentials have, once, in an order that does not depend on theirs.
+
+    >>> one, other = (ScramCredential(bytes(size), b"", b"", 8192) for size in (24, 16))
+    >>> credential_shapes([one, other, one])
+    [(16, 8192), (24, 8192)]
+    """
+    return sorted({(len(credential.salt), credential.iterations) for credential in credentials})
+
+
 #: The credential of a user, or None.
 CredentialLookup = Callable[[str], ScramCredential | None]
+
+
+class ScramUsers:
+    """The users that there are, as listeners ask for them.
+
+    Args:
+        users: Gives credentials by user and mechanism: the same object until one of them changes.
+    """
+
+    def __init__(self, users: Callable[[], Mapping[str, Mapping[str, ScramCredential]]]) -> None:
+        self._users = users
+        self._known: Mapping[str, Mapping[str, ScramCredential]] | None = None
+        self._shapes: dict[str, Sequence[CredentialShape]] = {}
+
+    def credential(self, mechanism: str, user: str) -> ScramCredential | None:
+        """The credential of a user for a mechanism."""
+        return self._users().get(user, {}).get(mechanism)
+
+    def shapes(self, mechanism: str) -> Sequence[CredentialShape]:
+        """The shapes of a mechanism's credentials."""
+        users = self._users()
+        if users is not self._known:
+            self._known = users
+            self._shapes = {
+                name: credential_shapes(of_user[name] for of_user in users.values() if name in of_user)
+                for name in MECHANISMS
+            }
+        return self._shapes[mechanism]
+
 
 #: Makes up the salt of users that there are not: always the same for a name, as with those that there are.
 _UNKNOWN_USERS_KEY: Final = secrets.token_bytes(32)
@@ -72,14 +117,33 @@ class ScramServer:
     """One exchange: the client's first message, the server's first, the client's final, the server's final.
 
     Whether the user exists is told by nothing before the end, and then not either: a user that there is not gets a salt
-    and fails as with a wrong password.
+    and an iteration count, always the same for a name, and fails as with a wrong password.
+
+    Args:
+        shapes: Those of the users' credentials. A user that there is not gets one of them.
     """
 
-    __slots__ = ("_auth_message", "_credential", "_gs2_header", "_hash", "_known", "_lookup", "_nonce", "_user")
+    __slots__ = (
+        "_auth_message",
+        "_credential",
+        "_gs2_header",
+        "_hash",
+        "_known",
+        "_lookup",
+        "_nonce",
+        "_shapes",
+        "_user",
+    )
 
-    def __init__(self, mechanism: str, lookup: CredentialLookup) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        lookup: CredentialLookup,
+        shapes: Callable[[], Sequence[CredentialShape]] = tuple,
+    ) -> None:
         self._hash = _HASHES[mechanism]
         self._lookup = lookup
+        self._shapes = shapes
         self._nonce = ""
         self._user = ""
         self._gs2_header = b""
@@ -106,7 +170,9 @@ class ScramServer:
             raise AuthenticationError(AUTHORIZATION_ID_MESSAGE)
         credential = self._lookup(self._user)
         self._known = credential is not None
-        self._credential = credential or self._made_up()
+        # Made up for those that there are, too: else the time would tell.
+        made_up = self._made_up()
+        self._credential = credential or made_up
         self._gs2_header = text[: header.end()].encode()
         self._nonce = first[2] + secrets.token_urlsafe(_NONCE_BYTES)
         salt = base64.b64encode(self._credential.salt).decode()
@@ -135,9 +201,11 @@ class ScramServer:
         return SaslStep(b"v=" + verifier, user=self._user)
 
     def _made_up(self) -> ScramCredential:
-        salt = hmac.digest(_UNKNOWN_USERS_KEY, self._user.encode(), "sha256")[:24]
-        size = hashlib.new(self._hash).digest_size
-        return ScramCredential(salt, secrets.token_bytes(size), b"", ITERATIONS_MIN)
+        seed = hmac.digest(_UNKNOWN_USERS_KEY, self._user.encode(), "sha256")
+        shapes = self._shapes() or (_USUAL_SHAPE,)
+        salt_bytes, iterations = shapes[int.from_bytes(seed[:8], "big") % len(shapes)]
+        salt = hashlib.shake_256(seed).digest(salt_bytes)
+        return ScramCredential(salt, secrets.token_bytes(hashlib.new(self._hash).digest_size), b"", iterations)
 
 
 def _text(token: bytes) -> str:

@@ -206,10 +206,11 @@ def test_metadata_creates_a_missing_topic_where_that_is_wanted(tmp_path: Path, v
                 ErrorCode.invalid_topic_exception,
             ]
             assert client.services.metadata.image.topics == {}
-        for _ in range(2):
+        for time in range(2):
             response = await client.send(metadata, version, topics=asked, allow_auto_topic_creation=True)
+            is_told = time > 0 or version > 1
             assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in response.topics] == [
-                ("new", ErrorCode.none, 4),
+                ("new", ErrorCode.none, 4) if is_told else ("new", ErrorCode.unknown_topic_or_partition, 0),
                 ("a b", ErrorCode.invalid_topic_exception, 0),
             ]
 
@@ -595,5 +596,20 @@ def test_the_cluster_is_described(tmp_path: Path, version: int) -> None:
         if version >= 1:
             response = await client.send(describe_cluster, version, endpoint_type=2, **fields)
             assert response.error_code is ErrorCode.mismatched_endpoint_type
+
+    run(tmp_path, scenario)
+
+
+def test_inferred_advertised_listeners_are_told_as_set_with_the_address_that_metadata_has(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        asked = [{"resource_type": 4, "resource_name": "1", "configuration_keys": ("advertised.listeners",)}]
+        told = await client.send(
+            describe_configs, 4, resources=asked, include_synonyms=True, include_documentation=False
+        )
+        [broker] = client.services.metadata.image.brokers.values()
+        [config] = told.results[0].configs
+        expected = f"PLAINTEXT://{broker.host}:{broker.port}"
+        assert (config.name, config.value, config.config_source) == ("advertised.listeners", expected, 4)
+        assert [(synonym.value, synonym.source) for synonym in config.synonyms] == [(expected, 4)]
 
     run(tmp_path, scenario)

@@ -109,3 +109,9 @@ def test_names_are_not_looked_up_again_for_another_config(names: Names) -> None:
         assert not admits(listeners, "address of host:0")
 
     run(scenario)
+
+
+def test_a_name_of_this_machine_shuts_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners_module, "_addresses", lambda host: ["127.0.1.1", "10.0.0.9"] if host == "me" else [])
+    assert listeners_module._limits_by_address("me:0,other:5") == {"10.0.0.9": 0}
+    assert listeners_module._limits_by_address("me:2") == {"127.0.1.1": 2, "10.0.0.9": 2}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslStep
-from logtier.security.scram import ScramCredential, ScramServer
+from logtier.security.scram import ScramCredential, ScramServer, ScramUsers
 
 PASSWORD = "pencil"
 MECHANISM = "SCRAM-SHA-256"
@@ -118,3 +118,43 @@ def test_a_credential_tells_nothing_in_its_text() -> None:
     for secret in (CREDENTIAL.salt, CREDENTIAL.stored_key, CREDENTIAL.server_key):
         assert repr(secret) not in text
     assert PASSWORD not in text
+
+
+def shape(answer: bytes) -> tuple[int, int]:
+    fields = dict(part.split("=", 1) for part in answer.decode().split(","))
+    return len(base64.b64decode(fields["s"])), int(fields["i"])
+
+
+def first_answer(users: ScramUsers, name: str) -> bytes:
+    server = ScramServer(MECHANISM, lambda user: users.credential(MECHANISM, user), lambda: users.shapes(MECHANISM))
+    return evaluate(server, f"n,,n={name},r=abc".encode()).token
+
+
+def test_an_unknown_user_is_not_told_from_a_known_one_by_iterations_or_salt() -> None:
+    """All users have credentials unlike the usual ones: who is unknown must, too."""
+    made = ScramCredential.from_password(MECHANISM, PASSWORD, salt=bytes(18), iterations=8192)
+    users = ScramUsers(lambda: {"known": {MECHANISM: made}})
+    assert {shape(first_answer(users, name)) for name in ("known", "unknown", "other")} == {(18, 8192)}
+
+
+def test_unknown_users_have_the_shapes_of_all_users_and_each_always_the_same() -> None:
+    by_user = {
+        str(iterations): {MECHANISM: ScramCredential.from_password(MECHANISM, PASSWORD, iterations=iterations)}
+        for iterations in (4096, 5000)
+    }
+    users = ScramUsers(lambda: by_user)
+    names = [f"unknown{number}" for number in range(40)]
+    shapes = [shape(first_answer(users, name)) for name in names]
+    assert set(shapes) == {(24, 4096), (24, 5000)}
+    assert [shape(first_answer(users, name)) for name in names] == shapes
+
+
+def test_the_shapes_follow_the_users() -> None:
+    def of(iterations: int) -> dict[str, dict[str, ScramCredential]]:
+        return {"u": {MECHANISM: ScramCredential.from_password(MECHANISM, PASSWORD, iterations=iterations)}}
+
+    current = of(5000)
+    users = ScramUsers(lambda: current)
+    assert users.shapes(MECHANISM) == [(24, 5000)]
+    current = of(6000)
+    assert users.shapes(MECHANISM) == [(24, 6000)]
