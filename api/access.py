@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Depends, Path, Request
 
 from api.links import Links, request_root
 from api.topic_admin import TopicAdmin
 from api.topic_model import TOPIC_NAME_LENGTH_MAX, ErrorCode, TopicAdminError
+
+BROKER_IS_SECURED: Final = "the broker is secured, and this server would act with its own rights for whoever asks"
+HOST_IS_OPEN: Final = "it listens on an address that other machines reach"
+SETTING_FORBIDS: Final = "the setting http_changes is 'refuse'"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePolicy:
+    """Whether this server may change anything for its callers, whom it cannot tell apart; `refusal` says why not."""
+
+    refusal: str | None = None
+
+    @classmethod
+    def of(cls, setting: str, *, broker_is_secured: bool, host_is_loopback: bool) -> ChangePolicy:
+        """Decide by the setting `http_changes`: allow, refuse, or auto, which allows them where only this machine asks.
+
+        >>> ChangePolicy.of("auto", broker_is_secured=False, host_is_loopback=True).refusal is None
+        True
+        >>> ChangePolicy.of("auto", broker_is_secured=False, host_is_loopback=False).refusal
+        'it listens on an address that other machines reach'
+        """
+        if setting == "allow":
+            return cls()
+        if setting == "refuse":
+            return cls(SETTING_FORBIDS)
+        if broker_is_secured:
+            return cls(BROKER_IS_SECURED)
+        return cls() if host_is_loopback else cls(HOST_IS_OPEN)
+
+    def require(self, method: str) -> None:
+        """Raise NOT_AUTHORIZED if nothing may be changed."""
+        if self.refusal is not None:
+            raise TopicAdminError(
+                ErrorCode.NOT_AUTHORIZED,
+                f"{method} is refused: this server does not ask who is calling, and {self.refusal}; change it with the "
+                "command line, or let everybody who reaches this port make changes: the setting http_changes=allow",
+            )
 
 
 class ClusterDirectory:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
-from api.access import ClusterDirectory
+from api.access import ChangePolicy, ClusterDirectory
 from api.errors import install_error_handlers
+from api.hosts import KnownHosts
 from api.limits import BODY_BYTES_MAX, BodyLimits
 from api.pipeline_status import PipelineStatus
 from api.registry import routes as registry_routes
@@ -28,8 +30,13 @@ def create_app(
     *,
     registry: SchemaRegistry | None = None,
     status: PipelineStatus | None = None,
+    changes: ChangePolicy | None = None,
+    hosts: Collection[str] = (),
 ) -> FastAPI:
-    """Build the application around one cluster's administration client, its schema registry, its pipelines' status."""
+    """Build the application around one cluster's administration client, its schema registry, its pipelines' status.
+
+    `hosts` are the names, beside those of this machine's loopback, by which it may be called.
+    """
     app = FastAPI(
         title="Headwater REST API",
         description="Topic administration with Confluent REST v3's paths and shapes, at /v3 and at /kafka/v3; a schema "
@@ -42,8 +49,10 @@ def create_app(
     app.state.clusters = ClusterDirectory(admin)
     app.state.registry = registry if registry is not None else SchemaRegistry.on_topic(admin)
     app.state.pipelines = status if status is not None else PipelineStatus(admin)
+    app.state.changes = changes if changes is not None else ChangePolicy()
     install_error_handlers(app)
     app.add_middleware(BodyLimits, body_bytes_max=body_bytes_max)
+    app.add_middleware(KnownHosts, hosts=hosts)
 
     resources = APIRouter()
     # Order matters: `topics/-/configs` must be tried before `topics/{topic_name}/configs`.

@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from api.topic_model import ErrorCode, TopicAdminError
 
@@ -26,6 +27,8 @@ UNKNOWN_TOPIC = 40403
 UNKNOWN_RESOURCE = 40404
 PAYLOAD = 42206
 UNAVAILABLE = 50301
+
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 PROBLEMS_SHOWN_MAX = 5
 """Validation problems named in one message; a body of a thousand wrong items needs no thousand lines."""
@@ -94,9 +97,23 @@ async def _validation(_request: Request, error: Exception) -> JSONResponse:
     return error_response(422, PAYLOAD, f"the body does not fit: {describe_problems(problems)}")
 
 
-async def _http(_request: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return error_response(error.status_code, error.status_code, str(error.detail))
+    response = error_response(error.status_code, error.status_code, str(error.detail))
+    response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["Allow"] = ", ".join(sorted(_methods(request)))
+    return response
+
+
+def _methods(request: Request) -> set[str]:
+    """Return the methods that any route has for a path: the framework tells those of the first route only."""
+    return {
+        method
+        for method in _METHODS
+        for route in request.app.routes
+        if route.matches(dict(request.scope) | {"method": method})[0] is Match.FULL
+    }
 
 
 async def _fault(request: Request, error: Exception) -> JSONResponse:

@@ -207,12 +207,24 @@ def validate_changes(changes: Sequence[ConfigChange]) -> None:
         if change.name in seen:
             raise TopicAdminError(ErrorCode.INVALID_CONFIG, f"config {change.name!r} is given twice")
         seen.add(change.name)
+        for text in (change.name, change.value or ""):
+            _require_text(text)
         if change.value is not None and len(change.value) > CONFIG_VALUE_LENGTH_MAX:
             raise TopicAdminError(
                 ErrorCode.INVALID_CONFIG,
                 f"the value of config {change.name!r} has {len(change.value)} characters; "
                 f"at most {CONFIG_VALUE_LENGTH_MAX} are allowed",
             )
+
+
+def _require_text(text: str) -> None:
+    """Refuse what the protocol's strings cannot hold: librdkafka's binding ends the process, or cuts it at a NUL."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise TopicAdminError(ErrorCode.INVALID_CONFIG, f"{text[:60]!a} is not Unicode text") from None
+    if "\0" in text:
+        raise TopicAdminError(ErrorCode.INVALID_CONFIG, f"{text[:60]!a} has a NUL character")
 
 
 def validate_request(request: TopicRequest) -> None:

@@ -5,7 +5,6 @@ Unlike the rest of the API, unknown fields of a body are ignored: clients of lat
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -100,12 +99,8 @@ class SchemaBody(_Body):
         """Turn the body into what can be registered.
 
         Raises:
-            RegistryError: its rules are wrong, or it has half of a surrogate pair, which is no text.
+            RegistryError: its rules are wrong.
         """
-        try:
-            json.dumps(self.model_dump(), ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise RegistryError(errors.INVALID_REQUEST, f"a text is not Unicode: {error.reason}") from None
         metadata = self.metadata.model_dump(exclude_none=True) if self.metadata is not None else None
         rule_set = self.rule_set.checked() if self.rule_set is not None else None
         return Candidate(

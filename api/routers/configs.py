@@ -5,12 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from api.access import Cluster, ConfigName, TopicName
+from api.json_route import JsonRoute
 from api.schemas.configs import AlterConfigsBody, TopicConfigData, UpdateConfigBody
 from api.schemas.resource import ListMetadata, ResourceList
 from api.topic_admin import TOPICS_PER_REQUEST_MAX
 from api.topic_model import ConfigChange
 
-router = APIRouter(tags=["configs"])
+router = APIRouter(tags=["configs"], route_class=JsonRoute)
 
 
 @router.get("/clusters/{cluster_id}/topics/-/configs")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from api.access import BrokerId, Cluster, ClusterAccess, PartitionId, TopicName
+from api.json_route import JsonRoute
 from api.schemas.partitions import PartitionData, ReplicaData
 from api.schemas.resource import ListMetadata, ResourceList
 from api.topic_model import ErrorCode, PartitionInfo, TopicAdminError
 
-router = APIRouter(tags=["partitions"])
+router = APIRouter(tags=["partitions"], route_class=JsonRoute)
 
 
 def _partition(cluster: ClusterAccess, topic_name: str, partition_id: int) -> PartitionInfo:

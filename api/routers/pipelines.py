@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
+from api.json_route import JsonRoute
 from api.pipeline_status import PipelineStatus
 from api.schemas.pipelines import PipelineData, PipelineListData, StageData
 from api.schemas.resource import ListMetadata
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 PREFIX = "/headwater/v1"
 NAME_LENGTH_MAX = 200
 
-router = APIRouter(tags=["pipelines"], prefix=PREFIX)
+router = APIRouter(tags=["pipelines"], prefix=PREFIX, route_class=JsonRoute)
 
 
 async def get_status(request: Request) -> PipelineStatus:

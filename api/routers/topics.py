@@ -5,10 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 
 from api.access import Cluster, TopicName
+from api.json_route import JsonRoute
 from api.schemas.resource import ListMetadata, ResourceList
 from api.schemas.topics import CreateTopicBody, TopicData, UpdatePartitionsBody
 
-router = APIRouter(tags=["topics"])
+router = APIRouter(tags=["topics"], route_class=JsonRoute)
 
 
 @router.get("/clusters/{cluster_id}/topics")

@@ -6,6 +6,7 @@ told the broker's address as soon as the broker has one; it spends that time imp
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -56,7 +57,7 @@ class Node:
         ...
     RuntimeError: the node is not started
 
-    Processes that die are started again on the ports they had. When one is given up, `wait` returns False.
+    Processes that die are started again on the ports they had. When the broker is given up, `wait` returns False.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Node:
         self._report = report or _report_to_stderr
         self._over = threading.Event()
         self._gave_up = False
-        policy = RestartPolicy(
+        broker_policy = RestartPolicy(
             attempts_max=self._settings.restart_attempts_max,
             backoff_ms=self._settings.restart_backoff_ms,
             backoff_max_ms=self._settings.restart_backoff_max_ms,
@@ -102,8 +103,10 @@ class Node:
             port = http_port if known is None else int(known["port"])
             return child_command("api", "--http-port", str(port), "--host", host)
 
-        self._broker = self._child("the broker", broker_command, policy)
-        self._api = self._child("the REST API", api_command, policy)
+        # Producers and consumers need the broker alone: whatever ends the REST API, however often, leaves them alone.
+        api_policy = dataclasses.replace(broker_policy, attempts_max=None)
+        self._broker = self._child("the broker", broker_command, broker_policy)
+        self._api = self._child("the REST API", api_command, api_policy)
 
     def start(self) -> None:
         """Start both processes and wait until both are ready.

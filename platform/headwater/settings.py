@@ -27,6 +27,7 @@ FILE_BYTES_MAX: Final = 1 << 20
 PORT_MAX: Final = 65_535
 INT_MAX: Final = 2**31 - 1
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
+HTTP_CHANGES: Final = ("auto", "allow", "refuse")
 
 
 class SettingsError(ValueError):
@@ -67,6 +68,18 @@ class Settings:
         10_000, "How long a request to a broker may take before it counts as failed.", min=100, max=600_000
     )
     http_body_bytes_max: int = _setting(1_048_576, "Largest body that the REST API takes.", min=1_024, max=1 << 28)
+    http_changes: str = _setting(
+        "auto",
+        "Whether the REST API and the schema registry change anything: `auto` only with a broker that asks nobody who "
+        "is there and a `host` that only this machine reaches, `allow` for everybody who reaches the port, `refuse` "
+        "for nobody.",
+        choices=HTTP_CHANGES,
+    )
+    http_hosts: str = _setting(
+        "",
+        "Names by which the REST API may be called, beside localhost, `host` and the address that is reached, "
+        "separated by commas; others are refused.",
+    )
     registry_topic: str = _setting("_schemas", "Topic that the schema registry keeps its schemas in.")
     spark_master: str = _setting(
         "local[*]",
@@ -83,7 +96,11 @@ class Settings:
         30_000, "How long a process of a node may take to stop before it is killed.", min=100, max=INT_MAX
     )
     restart_attempts_max: int = _setting(
-        5, "How often in a row a process of a node that died is started again.", min=0, max=1_000
+        5,
+        "How often in a row a broker that died is started again before the node ends; the REST API is started again "
+        "for ever.",
+        min=0,
+        max=1_000,
     )
     restart_backoff_ms: int = _setting(
         200, "Pause before the first restart; each further one is twice as long.", min=1, max=INT_MAX

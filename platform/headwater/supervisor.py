@@ -25,9 +25,9 @@ GROUP_SIGNAL_GRACE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often, and how soon, a child that died is started again."""
+    """How often, and how soon, a child that died is started again; without `attempts_max` for ever."""
 
-    attempts_max: int
+    attempts_max: int | None
     backoff_ms: int
     backoff_max_ms: int
     healthy_after_ms: int
@@ -63,7 +63,7 @@ def decide(policy: RestartPolicy, attempts: int, uptime_ms: int) -> Restart | Gi
     """
     if uptime_ms >= policy.healthy_after_ms:
         attempts = 0
-    if attempts >= policy.attempts_max:
+    if policy.attempts_max is not None and attempts >= policy.attempts_max:
         return GiveUp(attempts)
     # The exponent is bounded: 2**31 ms is above every limit of the settings.
     return Restart(attempts + 1, min(policy.backoff_ms << min(attempts, 31), policy.backoff_max_ms))
@@ -176,7 +176,12 @@ class Child:
                 return
             self._close_pipes()
             ready_read, ready_write = os.pipe()
-            parent_read, parent_write = os.pipe()
+            try:
+                parent_read, parent_write = os.pipe()
+            except OSError:
+                os.close(ready_read)
+                os.close(ready_write)
+                raise
             command = [*self._command(self.addresses), "--ready-fd", str(ready_write), "--parent-fd", str(parent_read)]
             try:
                 self._process = subprocess.Popen(
@@ -242,14 +247,17 @@ class Child:
                 self._on_give_up()
                 return
             attempts = decision.attempt
-            self._report(
-                f"{self.name} {describe_exit(exit_code)}: restart {attempts} of {self._policy.attempts_max} "
-                f"in {decision.after_ms} ms"
-            )
+            limit = "" if self._policy.attempts_max is None else f" of {self._policy.attempts_max}"
+            self._report(f"{self.name} {describe_exit(exit_code)}: restart {attempts}{limit} in {decision.after_ms} ms")
             if self._stopping.wait(decision.after_ms / 1000):
                 return
             started = time.monotonic()
-            self._spawn()
+            try:
+                self._spawn()
+            except OSError as error:
+                # No descriptor or no memory. The watcher lives on, and the ended process brings the next attempt.
+                self._report(f"{self.name} could not be started: {error.strerror}")
+                continue
             if self._stopping.is_set():
                 return
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from api.json_route import READS_ONLY
 from api.registry import errors
 from api.registry.bodies import SchemaBody
 from api.registry.errors import RegistryError
@@ -14,7 +15,7 @@ from api.registry.service import SchemaRegistry
 routes = router()
 
 
-@routes.post("/compatibility/subjects/{subject:path}/versions/{version}")
+@routes.post("/compatibility/subjects/{subject:path}/versions/{version}", openapi_extra=READS_ONLY)
 def check_against_version(
     registry: Registry,
     subject: Subject,
@@ -27,7 +28,7 @@ def check_against_version(
     return _checked(registry, subject, body, normalize, verbose, version)
 
 
-@routes.post("/compatibility/subjects/{subject:path}/versions")
+@routes.post("/compatibility/subjects/{subject:path}/versions", openapi_extra=READS_ONLY)
 def check_against_all(
     registry: Registry, subject: Subject, body: SchemaBody, normalize: bool = False, verbose: bool = False
 ) -> dict[str, Any]:

@@ -8,14 +8,15 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from api.errors import describe_problems
+from api.json_route import JsonRoute
 from api.registry import errors
 from api.registry.errors import RegistryError
 from api.registry.model import VERSION_MAX
 from api.registry.service import SchemaRegistry
+from api.topic_model import ErrorCode, TopicAdminError
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
@@ -26,7 +27,7 @@ class RegistryResponse(JSONResponse):
     media_type = MEDIA_TYPE
 
 
-class RegistryRoute(APIRoute):
+class RegistryRoute(JsonRoute):
     """A route whose failures have the registry's codes, and whose answers the media type that was asked for."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -39,6 +40,11 @@ class RegistryRoute(APIRoute):
             except RegistryError as error:
                 body = {"error_code": error.code, "message": error.message}
                 response = RegistryResponse(body, status_code=error.status)
+            except TopicAdminError as error:
+                if error.code is not ErrorCode.NOT_AUTHORIZED:
+                    raise
+                body = {"error_code": errors.FORBIDDEN, "message": error.message}
+                response = RegistryResponse(body, status_code=403)
             except RequestValidationError as error:
                 response = _refused(error)
             accepted = request.headers.get("accept", "")

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import Response
 from fastapi.responses import PlainTextResponse
 
+from api.json_route import READS_ONLY
 from api.registry import errors
 from api.registry.bodies import SchemaBody, version_body
 from api.registry.deleting import delete_subject, delete_version
@@ -185,7 +186,7 @@ def get_latest_with_metadata(
     raise errors.schema_not_found()
 
 
-@routes.post("/subjects/{subject:path}")
+@routes.post("/subjects/{subject:path}", openapi_extra=READS_ONLY)
 def look_up_schema(
     registry: Registry,
     subject: Subject,

@@ -45,15 +45,15 @@ def api(
 ) -> None:
     """Serve topic administration (Confluent REST v3), a schema registry and the status of pipelines over HTTP.
 
-    It asks nobody who is there: it listens on 127.0.0.1 unless told otherwise. When it is ready, one line on stdout
-    says where.
+    It asks nobody who is there: it listens on 127.0.0.1 unless told otherwise. With a secured broker or on another
+    address it changes nothing unless the setting http_changes allows it. When it is ready, one line on stdout says
+    where.
     """
     link = ParentLink(ready_fd, parent_fd)
     try:
-        listener = listen(
-            host if host is not None else settings().host, http_port if http_port is not None else settings().http_port
-        )
-        _serve(listener, bootstrap_servers, link)
+        asked_host = host if host is not None else settings().host
+        listener = listen(asked_host, http_port if http_port is not None else settings().http_port)
+        _serve(listener, asked_host, bootstrap_servers, link)
     except CliError as error:
         if not link.supervised:
             raise
@@ -97,12 +97,14 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _serve(listener: socket.socket, bootstrap_servers: str | None, link: ParentLink) -> None:
+def _serve(listener: socket.socket, asked_host: str, bootstrap_servers: str | None, link: ParentLink) -> None:
     import asyncio
+    import ipaddress
     import logging
 
     import uvicorn
 
+    from api.access import ChangePolicy
     from api.app import create_app
     from api.connection import BootstrapServersError, parse_bootstrap_servers
     from api.pipeline_status import PipelineStatus
@@ -126,7 +128,19 @@ def _serve(listener: socket.socket, bootstrap_servers: str | None, link: ParentL
         security=client_security(),
     )
     status = PipelineStatus(admin, request_timeout_ms=settings().request_timeout_ms, security=client_security())
-    app: FastAPI = create_app(admin, settings().http_body_bytes_max, registry=registry, status=status)
+    host = listener.getsockname()[0]
+    app: FastAPI = create_app(
+        admin,
+        settings().http_body_bytes_max,
+        registry=registry,
+        status=status,
+        changes=ChangePolicy.of(
+            settings().http_changes,
+            broker_is_secured=client_security().get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT",
+            host_is_loopback=ipaddress.ip_address(host.partition("%")[0]).is_loopback,
+        ),
+        hosts=[name for name in (asked_host, *settings().http_hosts.replace(" ", "").split(",")) if name],
+    )
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, server_header=False, ws="none")
 
     def ready() -> None:

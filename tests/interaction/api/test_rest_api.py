@@ -51,6 +51,15 @@ def topic(topics: str) -> Iterator[str]:
     assert httpx.delete(created.headers["location"]).status_code in (204, 404)
 
 
+def test_a_hostile_body_or_name_is_refused_and_the_server_lives_on(server: str, topics: str) -> None:
+    headers = {"content-type": "application/json"}
+    for _ in range(2):
+        body = rb'{"topic_name": "hostile", "configs": [{"name": "\ud800", "value": "1"}]}'
+        assert httpx.post(topics, content=body, headers=headers).status_code == 400
+        assert httpx.get(f"{server}/v3/clusters", headers={"host": "rebound.example"}).status_code == 421
+    assert httpx.get(f"{server}/healthz").status_code == 200
+
+
 def test_the_links_of_a_topic_lead_to_its_parts(topic: str) -> None:
     body = httpx.get(topic).json()
     assert (body["partitions_count"], body["replication_factor"], body["is_internal"]) == (2, 1, False)

@@ -22,7 +22,7 @@ def test_a_broker_that_is_not_there_is_503(path: str) -> None:
         transport = httpx.ASGITransport(create_app(TopicAdmin(address)))
 
         async def get(url: str) -> httpx.Response:
-            async with httpx.AsyncClient(transport=transport, base_url="http://headwater") as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
                 return await client.get(url)
 
         answer = asyncio.run(get(path))

@@ -89,7 +89,13 @@ def asked(url: str, body: dict[str, Any] | None = None) -> Any:
 def test_rest_and_commands_reach_it(up: Up, secured: Any, certificates: Certificates) -> None:
     _, kafka, http = up()
     [cluster] = asked(f"{http}/v3/clusters")["data"]
-    asked(f"{http}/v3/clusters/{cluster['cluster_id']}/topics", {"topic_name": "orders", "partitions_count": 2})
+    # REST acts with the administrator's rights and does not know who asks.
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        asked(f"{http}/v3/clusters/{cluster['cluster_id']}/topics", {"topic_name": "orders", "partitions_count": 2})
+    with refused.value as answer:
+        assert answer.code == 403
+        assert "http_changes" in json.load(answer)["message"]
+    secured.run("topic", "create", "orders", "-p", "2", "-b", kafka)
     assert "orders" in secured.run("topic", "list", "-b", kafka)[0]
     secured.run("produce", "orders", "-b", kafka, stdin=b"1\n2\n")
     assert sorted(secured.run("consume", "orders", "-e", "-b", kafka)[0].split()) == ["1", "2"]

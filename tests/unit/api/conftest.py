@@ -119,7 +119,7 @@ class Client:
 
     def __init__(self, admin: InMemoryTopicAdmin, body_bytes_max: int = 1 << 20) -> None:
         self.admin = admin
-        self.app = create_app(admin, body_bytes_max)
+        self.app = create_app(admin, body_bytes_max, hosts=("headwater",))
 
     def call(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         async def send() -> httpx.Response:

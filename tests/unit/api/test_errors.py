@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx
 import pytest
 
+from api.access import ChangePolicy
 from api.errors import STATUS
 from api.topic_admin import ErrorCode, TopicAdminError
+from api.topic_model import ConfigChange, validate_changes
 
 
 def failure(answer: httpx.Response) -> tuple[int, int]:
@@ -100,6 +103,106 @@ def test_a_thousand_problems_are_one_line(client: Any) -> None:
     answer = client.topics("POST", json={"topic_name": "t", "configs": configs})
     assert failure(answer) == (422, 42206)
     assert len(answer.json()["message"]) < 600
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"topic_name": "t", "configs": [{"name": "\ud800", "value": "1"}]}',
+        rb'{"topic_name": "t", "configs": [{"name": "a", "value": "\uDFFF"}]}',
+        b'{"topic_name": "t", "configs": [{"name": "\xed\xa0\x80"}]}',
+        b'{"topic_name": "t", "configs": [{"name": "\xff"}]}',
+        rb'{"\ud800": 1}',
+        b'{"topic_name": "t", "partitions_count": ' + b"9" * 5_000 + b"}",
+        b"[" * 100_000,
+    ],
+)
+def test_a_body_that_is_no_text_or_holds_an_endless_number_is_400_and_says_why(client: Any, body: bytes) -> None:
+    answer = client.topics("POST", content=body, headers={"content-type": "application/json"})
+    assert failure(answer) == (400, 400)
+    message = answer.json()["message"]
+    assert any(reason in message for reason in ("surrogate", "UTF-8", "digits", "deeply")), message
+    assert client.admin.topics == {}
+
+
+def test_a_pair_of_surrogates_is_text(client: Any) -> None:
+    body = rb'{"topic_name": "t", "configs": [{"name": "a", "value": "\ud83d\ude00"}]}'
+    assert client.topics("POST", content=body, headers={"content-type": "application/json"}).status_code == 201
+    assert client.admin.overrides["t"] == {"a": "\U0001f600"}
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\0b"])
+def test_what_librdkafka_cannot_take_is_refused_before_it_is_asked(text: str) -> None:
+    for changes in ([ConfigChange(text, "1")], [ConfigChange("a", text)]):
+        with pytest.raises(TopicAdminError) as refused:
+            validate_changes(changes)
+        assert refused.value.code is ErrorCode.INVALID_CONFIG
+        refused.value.message.encode()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v3/clusters/cluster-1/topics/t", "DELETE, GET, PATCH"),
+        ("POST", "/v3/clusters/cluster-1/topics/t/configs/a", "DELETE, GET, PUT"),
+        ("DELETE", "/healthz", "GET"),
+        ("PATCH", "/subjects/s", "DELETE, POST"),
+    ],
+)
+def test_a_method_that_a_path_lacks_is_405_with_those_it_has(client: Any, method: str, path: str, allowed: str) -> None:
+    answer = client.call(method, path)
+    assert failure(answer) == (405, 405)
+    assert answer.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8082", "headwater.evil.example", "[::2]:80", "10.0.0.1"]
+)
+def test_a_name_that_is_not_the_servers_is_421(client: Any, host: str) -> None:
+    for method, path in (("GET", "/v3/clusters"), ("GET", "/subjects"), ("DELETE", "/v3/clusters/cluster-1/topics/t")):
+        answer = client.call(method, path, headers={"host": host})
+        assert failure(answer) == (421, 421)
+        assert "http_hosts" in answer.json()["message"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8082", "127.0.0.1:1", "[::1]:8082", "headwater"])
+def test_a_name_of_the_server_is_served(client: Any, host: str) -> None:
+    assert client.call("GET", "/v3/clusters", headers={"host": host}).status_code == 200
+
+
+def changes(app: Any) -> list[tuple[str, str]]:
+    """Every method and path of the application that may change something."""
+    reads = {
+        ("POST", "/subjects/{subject}"),
+        ("POST", "/compatibility/subjects/{subject}/versions"),
+        ("POST", "/compatibility/subjects/{subject}/versions/{version}"),
+    }
+    found = [
+        (method.upper(), path)
+        for path, methods in app.openapi()["paths"].items()
+        for method in methods
+        if method != "get" and (method.upper(), path) not in reads
+    ]
+    return [(method, re.sub(r"\{\w+\}", "1", path.replace("{cluster_id}", "cluster-1"))) for method, path in found]
+
+
+@pytest.mark.parametrize("policy", [{"broker_is_secured": True}, {"host_is_loopback": False}])
+def test_a_server_that_others_reach_or_whose_broker_is_secured_changes_nothing(
+    client: Any, policy: dict[str, bool]
+) -> None:
+    given = {"broker_is_secured": False, "host_is_loopback": True} | policy
+    client.app.state.changes = ChangePolicy.of("auto", **given)
+    asked = changes(client.app)
+    assert len(asked) >= 15
+    for method, path in asked:
+        answer = client.call(method, path, json={})
+        assert failure(answer) == (403, 40301), (method, path)
+        assert "http_changes" in answer.json()["message"]
+    assert client.call("GET", "/v3/clusters").status_code == 200
+    for setting, refused in (("allow", False), ("refuse", True)):
+        client.app.state.changes = ChangePolicy.of(setting, **given)
+        answer = client.topics("POST", json={"topic_name": setting})
+        assert (answer.status_code == 403) is refused
 
 
 def test_broken_json_is_400(client: Any) -> None:

@@ -42,6 +42,13 @@ def test_without_attempts_nothing_is_restarted() -> None:
     assert run(RestartPolicy(0, 1, 1, 1_000), [0]) == [GiveUp(0)]
 
 
+def test_without_a_limit_pauses_grow_to_their_limit_and_restarts_never_end() -> None:
+    policy = RestartPolicy(None, 200, 1_000, 60_000)
+    decisions = run(policy, [0] * 1_000)
+    assert decisions[:4] == [Restart(1, 200), Restart(2, 400), Restart(3, 800), Restart(4, 1_000)]
+    assert decisions[-1] == Restart(1_000, 1_000)
+
+
 @given(attempts=st.integers(0, 1_000), uptime_ms=st.integers(0, 10**9))
 def test_a_pause_is_never_above_its_limit(attempts: int, uptime_ms: int) -> None:
     decision = decide(RestartPolicy(2_000, 200, 1_000, 60_000), attempts, uptime_ms)

@@ -28,7 +28,7 @@ AVRO_WITH_REQUIRED = (
 @functools.cache
 def application() -> FastAPI:
     """The application of all tests: it takes a tenth of a second to make."""
-    return create_app(TopicAdmin("127.0.0.1:1"))
+    return create_app(TopicAdmin("127.0.0.1:1"), hosts=("registry",))
 
 
 class MemoryLog:

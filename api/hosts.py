@@ -1,0 +1,70 @@
+"""The names by which the server may be called, which keeps out web pages that use DNS rebinding.
+
+A browser lets a page talk to the host it came from. The owner of that name can let it point to 127.0.0.1 afterwards.
+The Host header of such a request still has the page's name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.errors import error_response
+
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+NAME_SHOWN_MAX: Final = 100
+
+
+def host_name(header: str) -> str:
+    """Return the host of a Host header without its port, in lower case.
+
+    >>> host_name("LocalHost:8082"), host_name("[::1]:8082"), host_name("example.com.")
+    ('localhost', '::1', 'example.com')
+    """
+    header = header.strip().lower()
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].removesuffix(".")
+
+
+def is_known(name: str, hosts: Collection[str], server: str | None) -> bool:
+    """Tell whether a server may be called by a name: a configured one, the loopback's, or the address that was reached.
+
+    An address in place of a name is safe, since nobody can bind it anew.
+
+    >>> is_known("localhost", (), "127.0.0.1"), is_known("10.0.0.1", (), "10.0.0.1"), is_known("evil.example", (), None)
+    (True, True, False)
+    """
+    if name in hosts or name in LOOPBACK_NAMES:
+        return True
+    try:
+        return server is not None and ipaddress.ip_address(name) == ipaddress.ip_address(server)
+    except ValueError:
+        return False
+
+
+class KnownHosts:
+    """ASGI middleware: 421 for a request that calls the server by a name which is not one of its own."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
+        self._app = app
+        self._hosts = frozenset(host_name(f"[{host}]" if ":" in host else host) for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer it here."""
+        if scope["type"] == "http":
+            server = scope.get("server")
+            for key, value in scope["headers"]:
+                name = host_name(value.decode("latin-1")) if key == b"host" else None
+                if name is not None and not is_known(name, self._hosts, server[0] if server else None):
+                    message = (
+                        f"{name[:NAME_SHOWN_MAX]!r} is no name of this server; call it by its address or as localhost, "
+                        "or name it in the setting http_hosts"
+                    )
+                    await error_response(421, 421, message)(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
