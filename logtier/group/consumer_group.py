@@ -52,8 +52,9 @@ class ConsumerGroup:
     def __init__(self, group_id: str, state: ConsumerState | None = None) -> None:
         self.group_id = group_id
         self.state = state or ConsumerState(group_id)
-        #: Set when topics were made, deleted or grew: the next heartbeat looks at them.
-        self.is_stale = True
+        # Counts changes of topics. A step decided before a change must not make the group count as up to date.
+        self._topics_version = 1
+        self._seen_topics_version = 0
         self._deadlines: dict[tuple[str, Deadline], tuple[int, int]] = {}
         self._explanation = Explanation()
         self._is_explaining = False
@@ -61,6 +62,20 @@ class ConsumerGroup:
         self._settled_epoch = -1
 
     # ---- events ----
+
+    @property
+    def topics_version(self) -> int:
+        """Number of changes of topics so far: with it `Heartbeat.resolved_version` says what was looked at."""
+        return self._topics_version
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether topics have changed since the group last looked at them: the next heartbeat does."""
+        return self._seen_topics_version < self._topics_version
+
+    def topics_changed(self) -> None:
+        """Topics were made, deleted or grew. May come between a step's decision and its commit."""
+        self._topics_version += 1
 
     def restore(self, limits: ConsumerGroupLimits, now_ms: int) -> None:
         """Begin with a state that was read from the log: members get one session timeout to be heard of."""
@@ -149,8 +164,7 @@ class ConsumerGroup:
     def commit(self, step: Step, now_ms: int) -> list[str]:
         """The step is in the log: become what it says. The lines are for the broker's log."""
         self.state = step.state
-        if step.is_fresh:
-            self.is_stale = False
+        self._seen_topics_version = max(self._seen_topics_version, step.topics_version)
         for key, deadline in step.deadlines.items():
             if deadline is None:
                 self._deadlines.pop(key, None)
@@ -277,7 +291,7 @@ class ConsumerGroup:
         bumps |= self._resolve(step, beat.resolved)
         self._forget_unused_regexes(step)
         if bumps or self.is_stale:
-            self._refresh(step, image, bumps=bumps)
+            self._refresh(step, beat, image, bumps=bumps)
         if step.state.epoch > step.state.target_epoch:
             self._assign(step, image, limits)
         member = reconcile(
@@ -377,9 +391,13 @@ class ConsumerGroup:
             for regex in [each for each in step.state.regexes if each not in used]:
                 step.put(RecordKind.REGEX, regex, None)
 
-    def _refresh(self, step: Step, image: MetadataImage, *, bumps: bool) -> None:
+    def _refresh(self, step: Step, beat: Heartbeat, image: MetadataImage, *, bumps: bool) -> None:
         """Look at the topics; a new epoch if they have changed, or something else asks for one."""
-        step.is_fresh = True
+        if not step.state.regexes:
+            step.topics_version = self._topics_version
+        elif step.state.regexes.keys() <= beat.resolved.keys():
+            # The names were matched before this turn: topics may have been made since.
+            step.topics_version = beat.resolved_version
         hashed = metadata_hash(step.state.subscribed_topics(), image)
         if hashed != step.state.metadata_hash and not bumps:
             step.causes.append("its topics changed")

@@ -123,7 +123,7 @@ class ConsumerGroups:
         """Topics were made, deleted or grew: every group looks at its own with its next heartbeat."""
         for group in self._groups.values():
             if isinstance(group, ConsumerGroup):
-                group.is_stale = True
+                group.topics_changed()
 
     def remove(self, group: ConsumerGroup) -> None:
         """The group is no more."""
@@ -166,8 +166,9 @@ class ConsumerGroups:
         while True:
             group = await self._group_for(group_id, joins=beat.member_epoch == JOIN_EPOCH)
             try:
+                version = group.topics_version
                 resolved = await self._resolve(group, beat.topic_regex, is_visible)
-                told = replace(beat, resolved=resolved) if resolved else beat
+                told = replace(beat, resolved=resolved, resolved_version=version) if resolved else beat
                 return await self._decide(group, functools.partial(self._heartbeat, group, told))
             except GroupReplacedError:
                 continue
@@ -395,7 +396,10 @@ class ConsumerGroups:
                 compiled = _compiled(regex)
             except InvalidRegexError as error:
                 if regex != topic_regex:
-                    continue  # from a log that others wrote
+                    # From a log that others wrote: it keeps what they matched.
+                    if (known := group.state.regexes.get(regex)) is not None:
+                        resolved[regex] = known
+                    continue
                 raise KafkaError(
                     ErrorCode.invalid_regular_expression,
                     f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",

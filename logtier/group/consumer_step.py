@@ -62,6 +62,8 @@ class Heartbeat:
     server_assignor: str | None = None
     owned: Partitions | None = None
     resolved: Mapping[str, RegexValue] = field(default_factory=dict)
+    #: The group's `topics_version` when names began to be matched for `resolved`.
+    resolved_version: int = 0
 
     @property
     def is_full(self) -> bool:
@@ -109,7 +111,7 @@ class Step:
     so a write that fails needs no undoing.
     """
 
-    __slots__ = ("_is_copied", "assignor", "causes", "changes", "deadlines", "is_fresh", "state", "successor")
+    __slots__ = ("_is_copied", "assignor", "causes", "changes", "deadlines", "state", "successor", "topics_version")
 
     def __init__(self, state: ConsumerState) -> None:
         self.state = state
@@ -121,8 +123,8 @@ class Step:
         self.causes: list[str] = []
         #: The assignor that has made a new target assignment.
         self.assignor: str | None = None
-        #: Whether the metadata of the group's topics was looked at.
-        self.is_fresh = False
+        #: The version of topics that the decision took in; 0 if it looked at none.
+        self.topics_version = 0
         self.successor: ClassicSuccessor | None = None
 
     def put(self, kind: RecordKind, name: str, value: ConsumerValue | None) -> None:

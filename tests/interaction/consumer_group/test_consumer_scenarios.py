@@ -5,6 +5,9 @@ the outcome of the present code into the scripts; the difference is then to be r
 
 Events (NAME is any word; a member behaves like a client: it says its epoch and what it has been given):
     topics t=6 u=3         the topics that exist, with their partitions; those not named are gone
+    metadata t=6 u=3       metadata changed in between: the same, when the next step is decided and not yet written
+    matched t=6 u=3        the same, after the next heartbeat's patterns are matched and before it is decided
+    gone                   caller gone in between: the next step is written, and nobody hears the answer
     limits [max_size=N] [session=MS] [policy=disabled]
     join NAME [topics=t,u] [regex=R] [instance=I] [assignor=A] [id=ID] [rebalance=MS]
     beat NAME [epoch=N] [owned=t:0,1|none|all] [topics=t,u] [instance=I] [full]
@@ -93,6 +96,10 @@ class Script:
     lives: dict[str, int] = field(default_factory=dict)
     written: list[Change] = field(default_factory=list)
     fails: bool = False
+    #: The topics that change while the next step is being written, or decided.
+    metadata: dict[str, str] | None = None
+    matched: dict[str, str] | None = None
+    caller_is_gone: bool = False
     lines: list[str] = field(default_factory=list)
 
     def run(self, event: str) -> str:
@@ -119,7 +126,16 @@ class Script:
             topics[name] = TopicImage(name, topic_id(name, self.lives[name]), partitions)
         names = {topic.topic_id: name for name, topic in topics.items()}
         self.image = replace(self.image, topics=topics, topic_names=names)
-        self.group.is_stale = True
+        self.group.topics_changed()
+
+    def do_metadata(self, _: list[str], named: dict[str, str]) -> None:
+        self.metadata = named
+
+    def do_matched(self, _: list[str], named: dict[str, str]) -> None:
+        self.matched = named
+
+    def do_gone(self, *_: object) -> None:
+        self.caller_is_gone = True
 
     def do_limits(self, _: list[str], named: dict[str, str]) -> None:
         allowed = named.get("policy") != "disabled"
@@ -282,7 +298,11 @@ class Script:
             for regex in self.group.regexes_to_resolve(beat.topic_regex)
             if regex not in self.group.state.regexes or self.group.is_stale
         }
-        result, step = self.group.heartbeat(replace(beat, resolved=resolved), self.image, self.limits, self.now_ms)
+        beat = replace(beat, resolved=resolved, resolved_version=self.group.topics_version)
+        if self.matched is not None:
+            self.do_topics([], self.matched)
+            self.matched = None
+        result, step = self.group.heartbeat(beat, self.image, self.limits, self.now_ms)
         if not self.write(step):
             return
         known = self.clients[name]
@@ -300,13 +320,17 @@ class Script:
         if step.changes:
             self.lines.extend(f"write: {self.record(change)}" for change in step.changes)
             self.written.extend(step.changes)
+        if self.metadata is not None:
+            self.do_topics([], self.metadata)
+            self.metadata = None
         if step.successor is not None:
             members = [member.member_id for member in step.successor.metadata.members]
             self.lines.append(f"classic group of {members}: {step.successor.cause}")
             self.group = ConsumerGroup("g")
-            return True
-        self.lines.extend(f"log: {line}" for line in self.group.commit(step, self.now_ms))
-        return True
+        else:
+            self.lines.extend(f"log: {line}" for line in self.group.commit(step, self.now_ms))
+        is_heard, self.caller_is_gone = not self.caller_is_gone, False
+        return is_heard
 
     def record(self, change: Change) -> str:
         """A record in a few words."""

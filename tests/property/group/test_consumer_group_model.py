@@ -200,7 +200,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             topics[name] = TopicImage(name, old.topic_id if old else uuid.UUID(int=self.number), partitions)
         names = {topic.topic_id: name for name, topic in topics.items()}
         self.image = replace(self.image, topics=topics, topic_names=names)
-        self.group.is_stale = True
+        self.group.topics_changed()
 
     def beat(self, client: Client, *, is_lost: bool = False) -> bool:
         """Send a heartbeat, and do what its answer says."""
@@ -231,7 +231,8 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             if each not in self.group.state.regexes or self.group.is_stale
         }
         try:
-            result, step = self.group.heartbeat(replace(event, resolved=resolved), self.image, LIMITS, self.now_ms)
+            event = replace(event, resolved=resolved, resolved_version=self.group.topics_version)
+            result, step = self.group.heartbeat(event, self.image, LIMITS, self.now_ms)
         except KafkaError as error:
             if error.code in (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch):
                 client.epoch, client.holds, client.told = 0, frozenset(), frozenset()

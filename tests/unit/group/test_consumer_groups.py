@@ -213,6 +213,41 @@ def test_topics_are_looked_at_again_when_they_change(make_world: MakeWorld) -> N
     in_world(scenario, make_world)
 
 
+def test_a_topic_that_grows_while_a_step_is_written_is_looked_at_by_the_next_heartbeat(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    async def scenario(world: Any) -> None:
+        world.replicas.gate = asyncio.Event()
+        joining = asyncio.ensure_future(join(world, "a"))
+        await settled()
+        world.metadata.grow("t", 4)
+        world.replicas.gate.set()
+        assert assigned(await joining) == {0, 1, 2}
+        assert assigned(await beat(world, "a", 1, 0, 1, 2)) == {0, 1, 2, 3}
+
+    in_world(scenario, make_world)
+
+
+def test_a_topic_that_is_made_while_names_are_matched_is_matched_by_the_next_heartbeat(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    async def scenario(world: Any) -> None:
+        await join(world, "a", topic_names=None, topic_regex="t.*")
+        # The second one has matched its names and waits for the turn of the first.
+        world.replicas.gate = asyncio.Event()
+        first = asyncio.ensure_future(join(world, "b", topic_names=frozenset({"t"})))
+        await settled()
+        second = asyncio.ensure_future(join(world, "c", topic_names=None, topic_regex="t.*"))
+        await settled()
+        world.metadata.add("tt", 1)
+        world.replicas.gate.set()
+        await asyncio.gather(first, second)
+        await beat(world, "a", 1, 0, 1, 2)
+        assert group(world).state.regexes["t.*"].topics == {"t", "tt"}
+
+    in_world(scenario, make_world)
+
+
 def test_a_regular_expression_matches_only_what_the_member_may_see(make_world: MakeWorld) -> None:
     async def scenario(world: Any) -> None:
         world.metadata.add("secret")

@@ -77,6 +77,11 @@ class MemoryMetadata:
         topic = TopicImage(name, uuid.uuid4(), tuple(first_partition_state((1,)) for _ in range(partitions)))
         self.set_topics({**self.image.topics, name: topic})
 
+    def grow(self, name: str, partitions: int) -> None:
+        topic = self.image.topics[name]
+        more = tuple(first_partition_state((1,)) for _ in range(partitions - len(topic.partitions)))
+        self.set_topics({**self.image.topics, name: replace(topic, partitions=(*topic.partitions, *more))})
+
     def remove(self, name: str) -> None:
         self.set_topics({key: topic for key, topic in self.image.topics.items() if key != name})
 
