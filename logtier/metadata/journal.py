@@ -6,13 +6,16 @@ a torn last entry (a crash in the middle of a write; never acknowledged) is told
 that lost what it had confirmed).
 """
 
-import asyncio
+import contextlib
+import errno
+import os
 import struct
 from collections.abc import Iterable
 from typing import Final
 
 import crc32c
 
+from logtier.runtime.completed import completed
 from logtier.runtime.disk import Disk, File
 
 HEADER: Final = b"HWMETA\x00\x01"
@@ -22,11 +25,16 @@ ENTRY_BYTES_MAX: Final = 64 << 20
 
 _MARK: Final = b"\xc1HWE"
 _ENTRY: Final = struct.Struct(">4sII")
-_SYNC_POLL_S: Final = 0.0005
+# A sync of a folder that fails so could not open it: it may be tried again.
+_NOT_TRIED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class CorruptJournalError(Exception):
     """A journal that is broken before its end: confirmed metadata is lost, and only a person can decide what to do."""
+
+
+class SyncFailedError(OSError):
+    """The device did not take what was written; the kernel may have dropped it, and a second sync would not tell."""
 
 
 def encode_entry(payload: bytes) -> bytes:
@@ -94,6 +102,8 @@ class Journal:
         self._disk = disk
         self._path = path
         self._file: File | None = None
+        # Whether the file is found under its name after a power loss.
+        self._is_name_synced = True
 
     @property
     def size_bytes(self) -> int:
@@ -105,31 +115,64 @@ class Journal:
         assert self._file is not None, "open the journal first"
         return self._file
 
-    def open(self) -> list[bytes]:
+    async def open(self) -> list[bytes]:
         """Open it, made if it is not there; cut off a torn last entry; the payloads in order."""
         if not self._disk.exists(self._path):
-            self.rewrite([])
+            await self.rewrite([])
             return []
         payloads, whole = decode_entries(self._disk.read(self._path), self._path)
         self._file = self._disk.open(self._path)
         if whole < self._file.size:
             self._file.truncate(whole)
-            self._file.fsync()
+            await completed(self._disk.fsync_in_background([self._file]))
         return payloads
 
     async def append(self, payload: bytes) -> None:
-        """Add an entry; it is on the device on return. The wait leaves the loop to others."""
-        self._opened.append([encode_entry(payload)])
-        completion = self._disk.fsync_in_background([self._opened])
-        while not completion.done():  # noqa: ASYNC110 (a Completion has no callback, so that a simulated one is simple)
-            await asyncio.sleep(_SYNC_POLL_S)
-        completion.result()
+        """Add an entry; it is on the device on return. The wait leaves the loop to others.
 
-    def rewrite(self, payloads: Iterable[bytes]) -> None:
-        """Replace all entries, at once: a crash leaves the old file or the new one."""
-        self._disk.write_atomic(self._path, b"".join([HEADER, *map(encode_entry, payloads)]))
+        Raises SyncFailedError, after which nothing is known of the entry; any other OSError adds nothing.
+        """
+        await self._sync_name()
+        self._opened.append([encode_entry(payload)])
+        try:
+            await completed(self._disk.fsync_in_background([self._opened]))
+        except OSError as error:
+            raise SyncFailedError(error.errno, error.strerror or str(error)) from error
+
+    async def rewrite(self, payloads: Iterable[bytes]) -> None:
+        """Replace all entries, at once: a crash leaves the old file or the new one.
+
+        The new file is open before it takes the old one's name. An OSError leaves one of them open, to be appended to;
+        after SyncFailedError nobody knows which of them a power loss leaves.
+        """
+        temporary = f"{self._path}.tmp"
+        file = self._disk.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.append([b"".join([HEADER, *map(encode_entry, payloads)])])
+            await completed(self._disk.fsync_in_background([file]))
+            self._disk.rename(temporary, self._path)
+        except OSError:
+            file.close()
+            with contextlib.suppress(OSError):
+                self._disk.remove(temporary)
+            raise
         self.close()
-        self._file = self._disk.open(self._path)
+        self._file = file
+        self._is_name_synced = False
+        await self._sync_name()
+
+    async def _sync_name(self) -> None:
+        """What is appended to a new file counts only if that file is found after a power loss."""
+        if self._is_name_synced:
+            return
+        try:
+            await completed(self._disk.fsync_in_background([], [os.path.dirname(self._path)]))
+        except OSError as error:
+            if error.errno in _NOT_TRIED:
+                raise
+            raise SyncFailedError(error.errno, error.strerror or str(error)) from error
+        self._is_name_synced = True
 
     def close(self) -> None:
         """Close the file."""

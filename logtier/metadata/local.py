@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from logtier.metadata.journal import CorruptJournalError, Journal
+from logtier.metadata.journal import CorruptJournalError, Journal, SyncFailedError
 from logtier.metadata.store import (
     ANY_VERSION,
     Create,
@@ -68,10 +68,9 @@ class LocalMetadataStore:
         try:
             self._disk.makedirs(self._directory)
             self._lock = self._disk.lock(os.path.join(self._directory, ".lock"))
-            for payload in self._journal.open():
+            for payload in await self._journal.open():
                 self._load(payload)
-            if self._journal.size_bytes > self._compact_above_bytes:
-                self._compact()
+            await self._compact_if_grown()
         except BlockingIOError:
             raise StoreUnavailableError(self._directory, "another broker uses this folder; stop that one") from None
         except CorruptJournalError as error:
@@ -151,9 +150,8 @@ class LocalMetadataStore:
                 await self._write(_encode(persistent))
                 self._end_offset += 1
             self._tree.load(prepared.changes.items())
-            if self._journal.size_bytes > self._compact_above_bytes:
-                self._compact()
-        self._notify(prepared.events)
+            self._notify(prepared.events)
+            await self._compact_if_grown()
         return prepared.versions
 
     def _load(self, payload: bytes) -> None:
@@ -175,32 +173,39 @@ class LocalMetadataStore:
         return persistent
 
     async def _write(self, payload: bytes) -> None:
-        size_before = self._journal.size_bytes
         try:
             await self._journal.append(payload)
         except OSError as error:
             reason = error.strerror or str(error)
-            if self._journal.size_bytes != size_before:
-                # Written but not synced: the kernel may have dropped it, and a second sync would not tell.
-                self._failure = f"the disk failed to sync metadata ({reason}); restart the broker once it is sound"
-                log.error("%s: %s", self._directory, self._failure)
-                if self._on_failure is not None:
-                    self._on_failure(f"{self._directory}: {self._failure}")
+            if isinstance(error, SyncFailedError):
+                self._fail(reason)
             raise StoreUnavailableError(self._directory, f"metadata could not be written: {reason}") from None
 
-    def _compact(self) -> None:
-        """Replace the journal by the nodes that it comes to, unless they are most of it."""
+    def _fail(self, reason: str) -> None:
+        self._failure = f"the disk failed to sync metadata ({reason}); restart the broker once it is sound"
+        log.error("%s: %s", self._directory, self._failure)
+        if self._on_failure is not None:
+            self._on_failure(f"{self._directory}: {self._failure}")
+
+    async def _compact_if_grown(self) -> None:
+        """Replace a journal that has grown by the nodes that it comes to, unless they are most of it."""
+        if self._journal.size_bytes <= self._compact_above_bytes:
+            return
         nodes = self._tree.persistent_nodes()
         payloads = [
             _encode(nodes[first : first + _NODES_PER_ENTRY]) for first in range(0, len(nodes), _NODES_PER_ENTRY)
         ]
         live_bytes = sum(map(len, payloads))
+        self._compact_above_bytes = max(_COMPACT_BYTES_MIN, _COMPACT_FACTOR * (live_bytes + _COMPACT_BYTES_MIN))
         if self._journal.size_bytes > _COMPACT_FACTOR * live_bytes:
             try:
-                self._journal.rewrite([*payloads, orjson.dumps({_END_OFFSET: self._end_offset})])
+                await self._journal.rewrite([*payloads, orjson.dumps({_END_OFFSET: self._end_offset})])
+            except SyncFailedError as error:
+                self._fail(error.strerror or str(error))
             except OSError as error:
+                # Whatever failed, a journal is open and has everything. Not with every change is it tried again.
+                self._compact_above_bytes = self._journal.size_bytes + _COMPACT_BYTES_MIN
                 log.warning("%s: the metadata journal could not be compacted: %s", self._directory, error)
-        self._compact_above_bytes = max(_COMPACT_BYTES_MIN, _COMPACT_FACTOR * (live_bytes + _COMPACT_BYTES_MIN))
 
     def _notify(self, events: Iterable[WatchEvent]) -> None:
         for event in events:
