@@ -39,11 +39,13 @@ class DelayedFetch:
         bytes_min: int,
         reads: PartitionReads,
         read: Callable[[], Fetched | asyncio.Future[Fetched]],
+        may_wait: bool = False,
     ) -> None:
         """Begin with `fetched`, which was read just now, without an error, and is too little.
 
         Args:
             read: Reads all partitions afresh; a future where that waits for the device.
+            may_wait: Whether `fetched` was read with waits for the device, where it had to.
         """
         self._fetched: Fetched | None = fetched
         self._bytes_min = bytes_min
@@ -59,7 +61,7 @@ class DelayedFetch:
             partition = reads.partition(key)
             assert partition is not None
             readable = _Readable(each, found, partition, reads)
-            if each.offset < readable.bound and not readable.take(found):
+            if each.offset < readable.bound and not readable.take(found, may_wait):
                 self._must_answer = True
             self._size += readable.size
             # A client may name a partition twice.
@@ -166,17 +168,17 @@ class _Readable:
         self.size = size
         return True
 
-    def take(self, found: FetchedPartition) -> bool:
+    def take(self, found: FetchedPartition, may_wait: bool) -> bool:
         """Take in what the fetch read before it waits, its offset being before the bound; as `follow`."""
         records = found.records
         if records is None or not records.size:
             # The fetch's other partitions left nothing to it, or compaction left nothing.
-            return self._measure()
+            return self._measure(may_wait)
         return self._count(records)
 
-    def _measure(self) -> bool:
-        """Read the partition, which does not wait for the device: the whole fetch can do that elsewhere."""
-        cold: list[ColdRead] = []
+    def _measure(self, may_wait: bool = False) -> bool:
+        """Read the partition. What would wait for the device is left to the answer, which has other threads for it."""
+        cold: list[ColdRead] | None = None if may_wait else []
         found = self._reads.read_one(self._wanted, self._wanted.bytes_max, True, cold)
         if cold or found.error_code:
             return False

@@ -412,6 +412,7 @@ class ReplicaManager:
             bytes_min,
             self._reads,
             lambda: self.fetch(wanted, bytes_max=bytes_max, bytes_min=0, wait_ms_max=0),
+            may_wait=cold is None,
         )
         if operation.is_due:
             return fetched

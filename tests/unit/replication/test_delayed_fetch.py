@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from logtier.config import TopicConfig
+from logtier.log.reading import LogSlice
 from logtier.metadata.image import MetadataDelta
 from logtier.protocol.errors import ErrorCode
 from logtier.records.batch import CorruptRecordsError
 from logtier.replication.partition import Partition
-from tests.unit.replication.replicas_on_disk import LARGE, ReplicasOnDisk, partition, size_of
+from logtier.runtime.disk import EMPTY_FILE
+from tests.unit.replication.replicas_on_disk import LARGE, NOW_MS, ReplicasOnDisk, partition, size_of
 
 Make = Callable[..., ReplicasOnDisk]
 
@@ -193,6 +195,23 @@ def test_a_fetch_at_the_end_of_a_segment_waits_for_the_next_ones_records(make: M
         assert not waiting.done()
         world.append()
         assert size_of(await waiting) == 2 * size
+
+    run(scenario)
+
+
+def test_an_offset_behind_which_compaction_left_nothing_waits_for_the_next_record(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        world = make()
+        for _ in range(5):
+            world.append()
+        world.replicas.log(partition(0)).roll(NOW_MS)
+        with monkeypatch.context() as compacted:
+            compacted.setattr("logtier.log.log.Log.read", lambda *_, **__: LogSlice(EMPTY_FILE, 0, 0, 3))
+            waiting = world.waiting([world.wanted(0, 3)], 1)
+        world.append()
+        assert size_of(await waiting) > 0
 
     run(scenario)
 
