@@ -35,7 +35,7 @@ def consume(bootstrap_servers: str, topic: str, partitions: int, count: int) -> 
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     messages: list[Any] = []
     while len(messages) < count:
-        got = consumer.consume(count, timeout=10)
+        got = consumer.consume(count - len(messages), timeout=60)
         assert got, f"{len(messages)} of {count} records came"
         assert not [message.error() for message in got if message.error()]
         messages += got

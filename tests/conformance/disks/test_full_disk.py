@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 if TYPE_CHECKING:
     from tests.conftest import StartBroker
@@ -108,9 +108,12 @@ def test_retention_makes_room_on_a_full_disk(start_broker: StartBroker, small_di
     }
     broker = start_broker(small_disk / "data", properties=properties)
     admin = AdminClient({"bootstrap.servers": broker.address})
-    topic = NewTopic("flights", 1, 1, config={"retention.ms": "3000"})
-    admin.create_topics([topic])["flights"].result(WAIT_S)
+    admin.create_topics([NewTopic("flights", 1, 1)])["flights"].result(WAIT_S)
     assert KafkaError.KAFKA_STORAGE_ERROR in produce(broker.address, "flights", 400).errors
+    # Not before it is full: a machine that is slow to fill it would never get there.
+    retention = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "flights", incremental_configs=[retention])
+    admin.incremental_alter_configs([resource])[resource].result(WAIT_S)
     deadline = time.monotonic() + WAIT_S
     while produce(broker.address, "flights", 1).errors and time.monotonic() < deadline:
         time.sleep(0.2)

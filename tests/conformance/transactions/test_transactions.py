@@ -183,6 +183,7 @@ def test_what_was_promised_survives_kill_9_between_any_two_steps(start_broker: S
     aborted: set[bytes] = set()
     for life in range(3):
         stop = threading.Event()
+        before = len(promised)
         writers = [
             threading.Thread(target=_commit_until, args=(broker, f"{life}-{each}", stop, promised, uncertain, aborted))
             for each in range(2)
@@ -190,6 +191,8 @@ def test_what_was_promised_survives_kill_9_between_any_two_steps(start_broker: S
         for writer in writers:
             writer.start()
         time.sleep(1)
+        while len(promised) == before and any(writer.is_alive() for writer in writers):
+            time.sleep(0.05)
         broker.kill()
         stop.set()
         for writer in writers:

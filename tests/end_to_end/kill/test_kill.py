@@ -120,6 +120,10 @@ class ProducerProcess:
         rows = [line.split() for line in self.journal.read_text().splitlines()]
         return [Acknowledged(key, *map(int, numbers)) for key, *numbers in rows]
 
+    def has_acknowledged(self) -> bool:
+        """Whether its journal has a record."""
+        return self.journal.exists() and self.journal.stat().st_size > 0
+
     def finish(self) -> tuple[int, int]:
         """(sent, acknowledged) once every record has its answer."""
         out, err = self.process.communicate(timeout=END_S)
@@ -194,7 +198,10 @@ def test_kill_9_during_idempotent_produce_loses_and_doubles_nothing(
         if round_number in {0, ROUNDS // 2}:
             # A producer that comes later must never be given a producer id that is in use.
             producers.append(ProducerProcess(address, f"after-{round_number}", tmp_path))
-    time.sleep(1)
+    deadline_s = time.monotonic() + END_S
+    while not all(producer.has_acknowledged() for producer in producers) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    time.sleep(1)  # some more, undisturbed
     counts = [producer.finish() for producer in producers]
     stored = read_all(address)
     broker.stop()

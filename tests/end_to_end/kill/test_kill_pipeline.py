@@ -27,6 +27,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.end_to_end.delta_log import delta_rows
+from tests.stopped_process import is_stopped
 
 if TYPE_CHECKING:
     from tests.conftest import StartBroker
@@ -328,10 +329,6 @@ def test_a_driver_that_was_thought_dead_is_fenced_when_it_comes_back(world: Worl
 def communicate(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=END_S)
     return process.returncode, out, err
-
-
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def wait_until(done: Callable[[], bool], otherwise: str) -> None:

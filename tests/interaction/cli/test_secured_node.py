@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 30
+WAIT_S = 120
 READY = re.compile(r"Headwater is ready: kafka (localhost:\d+), http (http://127\.0\.0\.1:\d+), metrics \S+\n")
 SECRETS = ("admin-secret", "alice-secret", "wrong-secret")
 

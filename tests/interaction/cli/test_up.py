@@ -23,7 +23,7 @@ from headwater.settings import Settings
 
 pytestmark = pytest.mark.slow
 
-WAIT_S = 30
+WAIT_S = 120
 READY = re.compile(r"Headwater is ready: kafka (127\.0\.0\.1:\d+), http (http://127\.0\.0\.1:\d+), metrics (\S+)\n")
 
 

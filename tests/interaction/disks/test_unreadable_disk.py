@@ -36,11 +36,11 @@ def fail_reads_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pread", broken_pread)
 
 
-def outcome_of_reading(address: str, partition: int) -> bytes | int:
+def outcome_of_reading(address: str, partition: int, wait_s: float = WAIT_S) -> bytes | int:
     """The first value of a partition, or the code that a produce to it then gets."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "none", "log_level": 0, "enable.auto.commit": False})
     consumer.assign([TopicPartition("flights", partition, 0)])
-    message = consumer.poll(3)
+    message = consumer.poll(wait_s)
     consumer.close()
     value = None if message is None or message.error() is not None else message.value()
     return produced(address, partition) if value is None else bytes(value)
@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_read_goes_offline_and_the_others_serve_on(
         [lost] = [int(path.name[-1]) for path in folders[1].glob("flights-*")]
         fail_reads_below(folders[1], monkeypatch)
         # Who begins now waits for a leader.
-        assert outcome_of_reading(address, lost) == KafkaError._MSG_TIMED_OUT
+        assert outcome_of_reading(address, lost, 3) == KafkaError._MSG_TIMED_OUT
         assert outcome_of_reading(address, 1 - lost) == b"v" * size
         assert produced(address, 1 - lost) == KafkaError.NO_ERROR
 

@@ -62,7 +62,7 @@ class Broker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._thread.start()
-        assert self._is_serving.wait(10)
+        assert self._is_serving.wait(60)
 
     async def _serve(self) -> None:
         services: Any = SimpleNamespace(
@@ -95,7 +95,7 @@ class Broker:
     def close(self) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(60)
 
     def security(self, mechanism: str | None = None, **properties: str) -> ClientSecurity:
         given = {"security.protocol": self.protocol, "ssl.ca.location": str(self.certificates.ca)}

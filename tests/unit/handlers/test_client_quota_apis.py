@@ -28,6 +28,7 @@ from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.disk import RealDisk
+from tests.manual_clock import ManualClock
 
 
 def some(**values: Any) -> Any:
@@ -228,18 +229,28 @@ def test_an_answer_made_before_tells_each_client_its_own_time(tmp_path: Path) ->
     run(tmp_path, scenario)
 
 
-def test_waiting_does_not_count_as_time_of_the_loop() -> None:
+def test_waiting_does_not_count_as_time_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr("logtier.handlers.loop_time.perf_counter_ns", lambda: clock.ms * 1_000_000)
     loop_time = LoopTime()
 
     async def steps() -> str:
-        await asyncio.sleep(0.05)
+        clock.ms += 3
+        waiting = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(wake, waiting)
+        await waiting
+        clock.ms += 4
         return "done"
+
+    def wake(waiting: asyncio.Future[None]) -> None:
+        clock.ms += 50
+        waiting.set_result(None)
 
     async def main() -> str:
         return await measured(steps(), loop_time)
 
     assert asyncio.run(main()) == "done"
-    assert loop_time.take_ms() < 40
+    assert loop_time.take_ms() == 7
     assert loop_time.take_ms() == 0
 
 

@@ -22,6 +22,7 @@ from logtier.runtime.cold_sender import PART_BYTES, PARTS_MAX, ColdSender, Sende
 from logtier.runtime.event_loop import run
 from logtier.runtime.network import FileSlice, SocketNetwork, UnreadableError
 from logtier.runtime.streams import Part
+from tests.stopped_process import stop
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
 REQUEST = struct.pack(">i", 20) + bytes(20)
@@ -110,7 +111,7 @@ def halted(sender: ColdSender) -> Iterator[int]:
     """The process does nothing for a while, so what it is given stays with it."""
     process = sender.process_id
     assert process is not None
-    os.kill(process, signal.SIGSTOP)
+    stop(process)
     try:
         yield process
     finally:

@@ -167,11 +167,13 @@ def test_a_hostile_length_closes_the_connection(length: int, caplog: pytest.LogC
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_request_or_a_wait_is_forgotten() -> None:
+    waits: list[asyncio.Future[Response]] = []
     cancelled: list[bool] = []
 
     def wait(frame: memoryview, _: ClientConnection) -> Awaitable[Response]:
         future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: cancelled.append(done.cancelled()))
+        waits.append(future)
         return future
 
     async def main() -> None:
@@ -180,15 +182,10 @@ def test_a_client_that_leaves_in_the_middle_of_a_request_or_a_wait_is_forgotten(
             half.write(request(1)[:10])
             _, waiting = await running.connect()
             waiting.write(request(2))
-            await asyncio.sleep(0.05)
-            assert len(running.server._connections) == 2
+            await until(lambda: len(running.server._connections) == 2 and len(waits) == 1)
             await close(half)
             await close(waiting)
-            for _ in range(500):
-                if not running.server._connections:
-                    break
-                await asyncio.sleep(0.01)
-            assert not running.server._connections
+            await until(lambda: not running.server._connections)
 
     run(main())
     assert cancelled == [True]
@@ -207,7 +204,7 @@ def test_connections_over_the_limit_are_refused_and_the_others_go_on(caplog: pyt
             assert await third_reader.read() == b""
             await close(third_writer)
             await close(first[1])
-            await asyncio.sleep(0.05)
+            await until(lambda: len(running.server._connections) == 1)
             reader, writer = await running.connect()
             writer.write(request(2))
             assert await reader.readexactly(len(request(2))) == request(2)
@@ -240,8 +237,7 @@ def test_large_requests_beyond_the_memory_for_requests_wait_for_each_other_and_a
             clients = [await running.connect() for _ in range(5)]
             for _, writer in clients:
                 writer.write(large[:30_000])
-            await asyncio.sleep(0.05)
-            assert running.server._memory.used_bytes == len(large)
+            await until(lambda: running.server._memory.used_bytes == len(large))
             small_reader, small_writer = await running.connect()
             small_writer.write(request(1))
             assert await small_reader.readexactly(len(request(1))) == request(1)

@@ -25,6 +25,7 @@ from logtier.runtime.cold_sender import (
 )
 from logtier.runtime.cold_sender_worker import Pace
 from tests.manual_clock import ManualClock
+from tests.stopped_process import stop
 
 PATIENCE_S = 120  # on a busy machine the process gets little time
 
@@ -47,7 +48,7 @@ def test_a_process_that_gets_too_little_time_is_left_alone_for_a_while(
         try:
             await until_ready(sender)
             assert sender.process_id is not None
-            os.kill(sender.process_id, signal.SIGSTOP)
+            stop(sender.process_id)
             told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             with (tmp_path / "file").open("wb+") as file:
                 file.truncate(10)
@@ -82,7 +83,7 @@ def test_it_takes_what_it_is_left_with_until_its_socket_is_full(tmp_path: Path) 
         try:
             await until_ready(sender)
             assert sender.process_id is not None
-            os.kill(sender.process_id, signal.SIGSTOP)
+            stop(sender.process_id)
             with (tmp_path / "file").open("wb+") as file:
                 file.truncate(10)
                 taken = 0

@@ -65,6 +65,12 @@ def keys(endpoint: Endpoint, clock: Clock) -> JwksKeys:
     return JwksKeys("https://issuer/keys", clock, RefreshPolicy(refresh_ms=60_000), endpoint)
 
 
+async def refreshed(source: JwksKeys) -> None:
+    """Wait for the fetch that goes on while keys that are there are given out."""
+    if source._refreshing is not None:
+        await source._refreshing
+
+
 def server(rules: TokenRules | None = None, endpoint: Endpoint | None = None) -> OAuthBearerServer:
     return OAuthBearerServer(TokenValidator(keys(endpoint or Endpoint(), Clock()), rules or TokenRules()))
 
@@ -219,7 +225,7 @@ def test_keys_are_fetched_once_and_again_when_they_are_old_or_unknown() -> None:
         assert await source.key("new", "ES256") is not None
         clock.now += 60_000
         assert await source.key("new", "ES256") is not None
-        await asyncio.sleep(0.05)
+        await refreshed(source)
         assert endpoint.fetches == 4
 
     asyncio.run(run())
@@ -234,7 +240,7 @@ def test_an_outage_of_the_endpoint_leaves_the_keys_that_there_are() -> None:
         endpoint.fails = True
         clock.now += 3_600_000
         assert await source.key("ec", "ES256") is not None
-        await asyncio.sleep(0.05)
+        await refreshed(source)
         assert await source.key("ec", "ES256") is not None
         assert endpoint.fetches == 2, "after a failure there is a pause"
 
