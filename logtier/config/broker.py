@@ -89,7 +89,8 @@ class BrokerConfig(TransactionConfig):
     queued_max_request_bytes: int = config(
         ConfigType.LONG,
         268_435_456,  # Kafka's default (-1) is no limit
-        "Bytes of requests that are being received, in all; more wait for their turn. -1 is no limit.",
+        "Bytes of requests that are being received, in all; more wait for their turn. One principal has half of them "
+        "at most, one request a quarter, or the next turn. -1 is no limit.",
         at_least(-1),
     )
     socket_listen_backlog_size: int = config(

@@ -10,10 +10,13 @@ from logtier.protocol.errors import ProtocolViolationError
 _LENGTH = struct.Struct(">i")
 #: What an idle connection costs; most requests that are not Produce fit.
 INITIAL_BUFFER_BYTES = 16 << 10
-#: A buffer that grew past this is given back as soon as it is empty; a smaller one when the connection rests.
-KEPT_BUFFER_BYTES = 1 << 20
+#: A buffer grows by so much at a time while its frame arrives: what a frame claims makes no room for it.
+BUFFER_GROWTH = 4
 #: Received beyond the frame that is being filled, so that a burst of small requests takes one system call.
 READ_AHEAD_BYTES = 64 << 10
+#: A buffer that grew past this is given back as soon as it is empty; a smaller one when the connection rests. Requests
+#: of a producer's usual size (`max.request.size`, 1 MiB) find theirs again.
+KEPT_BUFFER_BYTES = (1 << 20) + 2 * READ_AHEAD_BYTES
 #: What a TLS client says first, read as a length: a handshake record of TLS 1.x.
 _TLS_HANDSHAKE = 0x160300
 _TLS_MESSAGE = "the client speaks TLS to a listener without it, or what it sends is no request"
@@ -26,8 +29,8 @@ class RequestFramer:
     """Collects received bytes and hands out whole frames.
 
     Invariant: `_start <= _end <= len(_buffer)`; the bytes between them are received and not yet handed out. The buffer
-    never grows past one frame of the largest size and the read-ahead. What was handed out last is not overwritten
-    before `next_frame` is called again: its reader may hold views into it.
+    never grows past one frame of the largest size and the read-ahead, nor far past what has arrived. What was handed
+    out last is not overwritten before `next_frame` is called again: its reader may hold views into it.
 
     Args:
         frame_bytes_max: The largest frame that is accepted (`socket.request.max.bytes`).
@@ -39,6 +42,7 @@ class RequestFramer:
         "_frame_bytes_max",
         "_frame_bytes_min",
         "_is_frame_in_use",
+        "_kept_bytes_max",
         "_limit_name",
         "_start",
         "_view",
@@ -53,9 +57,16 @@ class RequestFramer:
         self._start = 0
         self._end = 0
         self._is_frame_in_use = False
+        self._kept_bytes_max = KEPT_BUFFER_BYTES
 
-    def limit(self, frame_bytes_min: int, frame_bytes_max: int, limit_name: str) -> None:
-        """Take other sizes from the next frame on; `limit_name` is the config that says so."""
+    def limit(
+        self, frame_bytes_min: int, frame_bytes_max: int, limit_name: str, kept_bytes_max: int = KEPT_BUFFER_BYTES
+    ) -> None:
+        """Take other sizes from the next frame on; `limit_name` is the config that says so.
+
+        A buffer larger than `kept_bytes_max` is given back as soon as it is empty.
+        """
+        self._kept_bytes_max = kept_bytes_max
         self._frame_bytes_min = frame_bytes_min
         self._frame_bytes_max = frame_bytes_max
         self._limit_name = limit_name
@@ -66,16 +77,15 @@ class RequestFramer:
         size = len(self._buffer)
         if not received and not self._is_frame_in_use:
             self._start = self._end = 0
-            if size <= KEPT_BUFFER_BYTES:
+            if size <= self._kept_bytes_max:
                 return self._view
             self._replace(INITIAL_BUFFER_BYTES)
             size = INITIAL_BUFFER_BYTES
         wanted = self._size_at_start() if received >= 4 else 0
-        if size - self._start < wanted or self._end == size:
+        if self._end == size or (self._start and size - self._start < wanted):
             capacity = max(size, INITIAL_BUFFER_BYTES)
-            # A frame larger than the buffer says that larger ones will follow: grow past it at once.
-            if wanted > capacity or received == capacity:
-                capacity = max(wanted, 2 * received) + READ_AHEAD_BYTES
+            if received == capacity:
+                capacity = grown(received, wanted) if wanted > received else 2 * received
             self._replace(capacity)
         return self._view[self._end :]
 
@@ -110,7 +120,9 @@ class RequestFramer:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Size of a frame that has begun and outgrows the initial buffer, else 0.
+        """What a frame that has begun needs to go on, if it outgrows the initial buffer; else 0.
+
+        That is what has arrived of it and the next piece of buffer, whatever length it claims.
 
         Raises:
             ProtocolViolationError: as `next_frame`.
@@ -119,7 +131,9 @@ class RequestFramer:
         if received < 4:
             return 0
         size = self._size_at_start()
-        return size if size > max(received, INITIAL_BUFFER_BYTES) else 0
+        if received >= size or received < INITIAL_BUFFER_BYTES:
+            return 0
+        return grown(received, size)
 
     def shrink(self) -> None:
         """Give a grown buffer back, if nothing is in it."""
@@ -160,3 +174,17 @@ class RequestFramer:
         self._buffer = fresh
         self._view = memoryview(fresh)
         self._start, self._end = 0, received
+
+
+def grown(received: int, wanted: int) -> int:
+    """The size of buffer for a frame of `wanted` bytes of which as many have arrived as fill the one before.
+
+    >>> [grown(received, 1_000_000) for received in (16_384, 65_535, 65_536, 262_144, 999_999)]
+    [65536, 65536, 262144, 1048576, 1048576]
+    >>> grown(20_000, 30_000)
+    65536
+    """
+    size = INITIAL_BUFFER_BYTES
+    while size <= received:
+        size *= BUFFER_GROWTH
+    return min(size, max(wanted + READ_AHEAD_BYTES, received + 1))

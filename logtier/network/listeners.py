@@ -86,7 +86,7 @@ class Listeners:
         )
         self._by_host = _limits_by_address(self._overrides)
         shared = shared_limits(limits, _rules(config, self._by_host))
-        self._limits = shared[1]
+        self._limits = shared.connections
         told = {listener.name: listener for listener in config.advertised_endpoints}
         advertised = []
         for endpoint in config.bind_endpoints:

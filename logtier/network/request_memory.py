@@ -1,15 +1,49 @@
-"""The bytes of requests that are being received, in all (`queued.max.request.bytes`); pure."""
+"""The bytes of requests that are being received, in all (`queued.max.request.bytes`), and who may have how many; pure.
+
+What is counted is what has arrived, and the next piece of buffer for it. A length that is announced counts nothing, so
+whoever announces much and sends little takes nothing from others.
+"""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Final
+
+#: Of the budget, one owner may have one part in so many: others always find the rest.
+OWNER_SHARE: Final = 2
+#: Of the budget, the request of one connection may have one part in so many, while it does not have the turn.
+CONNECTION_SHARE: Final = 4
+#: Requests of those who have not logged in, in all. Tokens that exceed a connection's first buffer are rare, and none
+#: exceeds `sasl.server.max.receive.size`.
+BEFORE_LOGIN_BYTES_MAX: Final = 8 << 20
+
+
+class Holder:
+    """The unfinished request of one connection, as the budget sees it.
+
+    Attributes:
+        owner: Whose share it counts in; changes only while nothing is held and nothing waited for.
+        held_bytes: What is granted.
+        wanted_bytes: What is to be granted, if it waits; else 0.
+    """
+
+    __slots__ = ("held_bytes", "owner", "wanted_bytes", "when_granted")
+
+    def __init__(self, owner: Hashable, when_granted: Callable[[], None]) -> None:
+        self.owner = owner
+        self.held_bytes = 0
+        self.wanted_bytes = 0
+        self.when_granted = when_granted
 
 
 class RequestMemory:
     """A budget that many connections share.
 
-    A request is admitted as a whole before its buffer is made, so what is admitted can always be received to its end
-    and the budget comes back: requests never wait for each other in a circle. One request is admitted whatever its size
-    (`socket.request.max.bytes` bounds it), else one larger than the budget would wait for ever.
+    A request is granted its memory piece by piece, as it arrives. So that requests never wait for each other in a
+    circle, one of those that wait has the turn: it is granted whatever it still needs (`socket.request.max.bytes`
+    bounds it), whether that fits or not, until it is whole. Owners take turns.
+
+    Invariant: what is granted without the turn is within the budget and within each share; where somebody waits,
+    somebody has the turn.
 
     Args:
         bytes_max: The budget; -1 for none.
@@ -18,11 +52,14 @@ class RequestMemory:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._used_bytes = 0
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._used_by_owner: dict[Hashable, int] = {}
+        #: Those who wait, by owner; the owner that was served last stands last.
+        self._waiting: dict[Hashable, deque[Holder]] = {}
+        self._turn: Holder | None = None
 
     @property
     def used_bytes(self) -> int:
-        """What is admitted and not yet released."""
+        """What is granted and not yet released."""
         return self._used_bytes
 
     @property
@@ -30,30 +67,76 @@ class RequestMemory:
         """Whether requests wait for others to be received."""
         return bool(self._waiting)
 
-    def admit(self, size: int, when_admitted: Callable[[], None]) -> bool:
-        """Admit a request now, or call back when its turn has come; those who wait are served in their order."""
-        if not self._waiting and self._fits(size):
-            self._used_bytes += size
+    def grant(self, holder: Holder, size: int) -> bool:
+        """Raise what a request holds to `size` bytes: now, or later, of which the holder is told."""
+        assert size > holder.held_bytes
+        assert not holder.wanted_bytes, "it waits already"
+        if self._turn is None and not self._may_have(holder, size):
+            self._turn = holder
+        if self._may_have(holder, size):
+            self._count(holder, size - holder.held_bytes)
             return True
-        self._waiting.append((size, when_admitted))
+        holder.wanted_bytes = size
+        self._waiting.setdefault(holder.owner, deque()).append(holder)
         return False
 
-    def withdraw(self, when_admitted: Callable[[], None]) -> None:
-        """Wait no more: the connection is gone."""
-        self._waiting = deque(waiting for waiting in self._waiting if waiting[1] != when_admitted)
-        self._admit_waiting()
+    def release(self, holder: Holder) -> None:
+        """The request is whole, or its connection is gone: it holds nothing more and waits no more."""
+        if holder.wanted_bytes:
+            holder.wanted_bytes = 0
+            self._forget_waiting(holder)
+        elif not holder.held_bytes:
+            return
+        self._count(holder, -holder.held_bytes)
+        if self._turn is holder:
+            self._turn = None
+        self._serve_waiting()
 
-    def release(self, size: int) -> None:
-        """A request was handed out, or its connection is gone."""
-        assert 0 <= size <= self._used_bytes
-        self._used_bytes -= size
-        self._admit_waiting()
+    def _may_have(self, holder: Holder, size: int) -> bool:
+        if self._bytes_max < 0 or self._turn is holder:
+            return True
+        more = size - holder.held_bytes
+        of_owner = self._used_by_owner.get(holder.owner, 0)
+        return (
+            self._used_bytes + more <= self._bytes_max
+            and of_owner + more <= self._bytes_max // OWNER_SHARE
+            and size <= self._bytes_max // CONNECTION_SHARE
+        )
 
-    def _fits(self, size: int) -> bool:
-        return self._bytes_max < 0 or not self._used_bytes or self._used_bytes + size <= self._bytes_max
+    def _count(self, holder: Holder, more: int) -> None:
+        holder.held_bytes += more
+        self._used_bytes += more
+        of_owner = self._used_by_owner.get(holder.owner, 0) + more
+        if of_owner:
+            self._used_by_owner[holder.owner] = of_owner
+        else:
+            self._used_by_owner.pop(holder.owner, None)
 
-    def _admit_waiting(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            size, when_admitted = self._waiting.popleft()
-            self._used_bytes += size
-            when_admitted()
+    def _forget_waiting(self, holder: Holder) -> None:
+        waiting = self._waiting[holder.owner]
+        waiting.remove(holder)
+        if not waiting:
+            del self._waiting[holder.owner]
+
+    def _serve_waiting(self) -> None:
+        """Grant what fits, and the turn to the first of the rest; tell the holders when all is settled."""
+        granted: list[Holder] = []
+        for owner in list(self._waiting):
+            waiting = self._waiting[owner]
+            while waiting and self._may_have(waiting[0], waiting[0].wanted_bytes):
+                granted.append(self._grant_first(owner))
+        if self._turn is None and self._waiting:
+            owner = next(iter(self._waiting))
+            self._turn = self._waiting[owner][0]
+            granted.append(self._grant_first(owner))
+        for holder in granted:
+            holder.when_granted()
+
+    def _grant_first(self, owner: Hashable) -> Holder:
+        waiting = self._waiting.pop(owner)
+        holder = waiting.popleft()
+        if waiting:
+            self._waiting[owner] = waiting  # behind all others
+        self._count(holder, holder.wanted_bytes - holder.held_bytes)
+        holder.wanted_bytes = 0
+        return holder

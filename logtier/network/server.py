@@ -7,11 +7,11 @@ and lets a slow consumer wait for itself alone.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from logtier.network.connection import SMALLEST_FRAME_BYTES, RequestFramer
+from logtier.network.connection import INITIAL_BUFFER_BYTES, KEPT_BUFFER_BYTES, SMALLEST_FRAME_BYTES, RequestFramer
 from logtier.network.connection_limits import ConnectionLimits, ConnectionRules
-from logtier.network.request_memory import RequestMemory
+from logtier.network.request_memory import BEFORE_LOGIN_BYTES_MAX, Holder, RequestMemory
 from logtier.protocol.errors import ProtocolViolationError
 from logtier.runtime.clock import Clock
 from logtier.runtime.network import Listener, Network, Part, Stream, TlsError, UnreadableError
@@ -60,13 +60,26 @@ class ServerLimits:
     backlog: int = 50
 
 
+@dataclass(frozen=True, slots=True)
+class SharedLimits:
+    """What the listeners of one broker share.
+
+    Attributes:
+        memory: For requests of clients whose listener asks for no login, or who have logged in.
+        memory_before_login: For requests of all others. Apart, so that strangers hold up nobody who is known.
+    """
+
+    memory: RequestMemory
+    connections: ConnectionLimits
+    memory_before_login: RequestMemory = field(default_factory=lambda: RequestMemory(BEFORE_LOGIN_BYTES_MAX))
+
+
 class Server:
     """A listener and its connections.
 
     Args:
         security: How its connections are secured.
-        shared: What all listeners of a broker share: the budget of requests, and the count of connections. By default
-            they are this listener's own.
+        shared: What all listeners of a broker share; by default they are this listener's own.
     """
 
     def __init__(
@@ -76,14 +89,15 @@ class Server:
         dispatch: Dispatch,
         limits: ServerLimits,
         security: ListenerSecurity = PLAINTEXT_LISTENER,
-        shared: tuple[RequestMemory, ConnectionLimits] | None = None,
+        shared: SharedLimits | None = None,
     ) -> None:
         self._network = network
         self._clock = clock
         self._dispatch = dispatch
         self._limits = limits
         self._security = security
-        self._memory, self._connection_limits = shared or shared_limits(limits)
+        self._shared = shared or shared_limits(limits)
+        self._connection_limits = self._shared.connections
         self._connections: set[ClientConnection] = set()
         self._listener: Listener | None = None
         self._idle_check: asyncio.TimerHandle | None = None
@@ -102,7 +116,7 @@ class Server:
         self._listener = self._network.listen(
             host,
             port,
-            lambda: ClientConnection(self, self._clock, self._dispatch, self._limits, self._memory, self._security),
+            lambda: ClientConnection(self, self._clock, self._dispatch, self._limits, self._shared, self._security),
             backlog=self._limits.backlog,
             buffer_bytes=self._limits.buffer_bytes,
             tls=self._security.tls,
@@ -174,7 +188,7 @@ class Server:
                 connection.close()
             elif connection.is_idle_since(now_ms - REST_MS):
                 connection.shrink()
-            if self._memory.is_waited_for and connection.withholds_request_since(now_ms - SLOW_REQUEST_MS):
+            if connection.withholds_request_since(now_ms - SLOW_REQUEST_MS):
                 self.warn(
                     connection.peer_host,
                     "closed the connection of %s: others wait for the memory of its request, of which it sent only a "
@@ -186,10 +200,10 @@ class Server:
         self._schedule_idle_check()
 
 
-def shared_limits(limits: ServerLimits, rules: ConnectionRules | None = None) -> tuple[RequestMemory, ConnectionLimits]:
+def shared_limits(limits: ServerLimits, rules: ConnectionRules | None = None) -> SharedLimits:
     """What the listeners of one broker share."""
     rules = rules or ConnectionRules(limits.connections_max, limits.connections_per_host_max)
-    return RequestMemory(limits.queued_bytes_max), ConnectionLimits(rules)
+    return SharedLimits(RequestMemory(limits.queued_bytes_max), ConnectionLimits(rules))
 
 
 class ClientConnection:
@@ -204,7 +218,7 @@ class ClientConnection:
         clock: Clock,
         dispatch: Dispatch,
         limits: ServerLimits,
-        memory: RequestMemory,
+        shared: SharedLimits,
         security: ListenerSecurity = PLAINTEXT_LISTENER,
     ) -> None:
         self.peer_host = ""
@@ -222,11 +236,12 @@ class ClientConnection:
         self.get_buffer: Callable[[], memoryview] = self._framer.get_buffer
         #: What ends the connection if TLS and SASL are not through by then; None once they are.
         self._handshake: asyncio.TimerHandle | None = None
-        self._memory = memory
-        #: What this connection holds of the shared budget: its unfinished request.
-        self._admitted_bytes = 0
-        self._admitted_ms = 0
-        self._is_queued = False
+        self._shared = shared
+        #: The budget of the unfinished request, and what it holds of it.
+        self._memory = shared.memory
+        self._holder = Holder(None, self._granted)
+        #: When the unfinished request was first granted memory, or last after it had waited.
+        self._granted_ms = 0
         self._stream: Stream | None = None
         self._answering: asyncio.Future[Response] | None = None
         self._serving = False
@@ -283,9 +298,7 @@ class ClientConnection:
     def connection_lost(self, error: OSError | None) -> None:
         """The client is gone; what was being answered is given up."""
         self._stream = None
-        if self._is_queued:
-            self._memory.withdraw(self._admitted)
-        self._release()
+        self._memory.release(self._holder)
         self._end_handshake()
         if isinstance(error, UnreadableError):
             self._server.on_unreadable(error)
@@ -338,8 +351,18 @@ class ClientConnection:
         return self._last_active_ms < deadline_ms and self._answering is None and self._unmuting is None
 
     def withholds_request_since(self, deadline_ms: int) -> bool:
-        """Whether a request, admitted to the shared budget before then, has still not come as a whole, unhindered."""
-        return self._admitted_bytes > 0 and self._admitted_ms < deadline_ms and self._unmuting is None
+        """Whether others wait for the memory of a request that has had some since then and is still not whole.
+
+        One that was kept from coming is not meant.
+        """
+        holder = self._holder
+        return (
+            holder.held_bytes > 0
+            and not holder.wanted_bytes
+            and self._granted_ms < deadline_ms
+            and self._unmuting is None
+            and self._memory.is_waited_for
+        )
 
     def shrink(self) -> None:
         """Give back the buffer of a connection that rests."""
@@ -363,8 +386,8 @@ class ClientConnection:
                     if framer.is_empty:
                         drained = stream
                     break
-                if self._admitted_bytes:
-                    self._release()
+                if self._holder.held_bytes or self._holder.wanted_bytes:
+                    self._memory.release(self._holder)
                 response = self._dispatch(frame, self)
                 if response.__class__ is list:  # first: to ask an abstract class takes longer
                     stream.write(response)
@@ -388,31 +411,27 @@ class ClientConnection:
                 self._stream.resume_reading()
 
     def _has_memory(self) -> bool:
-        """Whether the request that is being received, if there is one, is admitted to the shared budget."""
-        if self._is_queued:
+        """Whether the request that is being received, if there is one, may have the buffer that it needs to go on."""
+        holder = self._holder
+        if holder.wanted_bytes:
             return False
         wanted = self._framer.unfinished_bytes
-        if wanted <= self._admitted_bytes:
+        if wanted <= holder.held_bytes:
             return True
-        self._is_queued = not self._memory.admit(wanted, self._admitted)
-        if not self._is_queued:
-            self._admitted_bytes = wanted
-            self._admitted_ms = self._last_active_ms
-        return not self._is_queued
+        if not holder.held_bytes:
+            is_known = self.sasl is None or self.sasl.principal != ANONYMOUS
+            principal = self.principal if self.sasl is None else self.sasl.principal
+            self._memory = self._shared.memory if is_known else self._shared.memory_before_login
+            # Those without a name are told apart by where they are.
+            holder.owner = (principal, self.peer_host if principal == ANONYMOUS else "")
+            self._granted_ms = self._last_active_ms
+        return self._memory.grant(holder, wanted)
 
-    def _admitted(self) -> None:
-        """The budget has room for the request at last: receive the rest of it."""
-        self._is_queued = False
-        self._admitted_bytes = self._framer.unfinished_bytes
-        self._admitted_ms = self._clock.monotonic_ms()
+    def _granted(self) -> None:
+        """The budget has room for more of the request at last: receive it."""
+        self._granted_ms = self._clock.monotonic_ms()
         if self._stream is not None and self._unmuting is None:
             self._stream.resume_reading()
-
-    def _release(self) -> None:
-        if self._admitted_bytes:
-            # First to zero: whoever is admitted by the release may be this connection again.
-            released, self._admitted_bytes = self._admitted_bytes, 0
-            self._memory.release(released)
 
     def _await(self, response: Awaitable[Response]) -> None:
         answering = asyncio.ensure_future(response)
@@ -456,7 +475,12 @@ class ClientConnection:
         if sasl.is_authenticated:
             if self._handshake is not None:
                 self._end_handshake()
-                self._framer.limit(SMALLEST_FRAME_BYTES, self._limits.request_bytes_max, "socket.request.max.bytes")
+                self._framer.limit(
+                    SMALLEST_FRAME_BYTES,
+                    self._limits.request_bytes_max,
+                    "socket.request.max.bytes",
+                    kept_bytes_max=KEPT_BUFFER_BYTES,
+                )
         elif sasl.has_failed:
             if self._stream is not None and not self._stream.is_writing:
                 # Some clients do not read what comes together with the end of the connection.
@@ -464,7 +488,12 @@ class ClientConnection:
         elif self._handshake is not None:
             # A token without a header may be empty.
             smallest = 0 if sasl.takes_raw_tokens else SMALLEST_FRAME_BYTES
-            self._framer.limit(smallest, sasl.listener.receive_bytes_max, "sasl.server.max.receive.size")
+            self._framer.limit(
+                smallest,
+                sasl.listener.receive_bytes_max,
+                "sasl.server.max.receive.size",
+                kept_bytes_max=INITIAL_BUFFER_BYTES,
+            )
 
     def _end_handshake(self) -> None:
         if self._handshake is not None:

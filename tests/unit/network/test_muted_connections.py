@@ -10,7 +10,7 @@ import pytest
 
 from logtier.network.connection_limits import ConnectionLimits, ConnectionRules
 from logtier.network.request_memory import RequestMemory
-from logtier.network.server import ClientConnection, Response, Server, ServerLimits
+from logtier.network.server import ClientConnection, Response, Server, ServerLimits, SharedLimits
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.event_loop import run
 from logtier.runtime.network import SocketNetwork, Stream
@@ -31,7 +31,9 @@ def request(name: bytes) -> bytes:
 class Running:
     def __init__(self, dispatch: Callable[[memoryview, ClientConnection], Response]) -> None:
         self.limits = ConnectionLimits(ConnectionRules())
-        self.server = Server(SocketNetwork(), SystemClock(), dispatch, LIMITS, shared=(RequestMemory(-1), self.limits))
+        self.server = Server(
+            SocketNetwork(), SystemClock(), dispatch, LIMITS, shared=SharedLimits(RequestMemory(-1), self.limits)
+        )
 
     async def __aenter__(self) -> "Running":
         self.host, self.port = self.server.bind("127.0.0.1", 0)

@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from logtier.network.server import SLOW_REQUEST_MS, ClientConnection, Response, Server, ServerLimits
+from logtier.network.connection_limits import ConnectionLimits, ConnectionRules
+from logtier.network.request_memory import RequestMemory
+from logtier.network.server import SLOW_REQUEST_MS, ClientConnection, Response, Server, ServerLimits, SharedLimits
 from logtier.protocol.errors import ProtocolViolationError
 from logtier.runtime.clock import Clock, SystemClock
 from logtier.runtime.event_loop import run
 from logtier.runtime.network import FileSlice, SocketNetwork
+from logtier.security.listener import ListenerSecurity
+from logtier.security.sasl import PlainServer
+from logtier.security.sasl_session import SaslListener
 from tests.manual_clock import ManualClock
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
@@ -236,20 +241,69 @@ def test_large_requests_beyond_the_memory_for_requests_wait_for_each_other_and_a
         async with Running(echo, limits) as running:
             clients = [await running.connect() for _ in range(5)]
             for _, writer in clients:
-                writer.write(large[:30_000])
-            await until(lambda: running.server._memory.used_bytes == len(large))
+                writer.write(large[:300_000])
+            memory = running.server._shared.memory
+            await until(lambda: memory.is_waited_for)
             small_reader, small_writer = await running.connect()
             small_writer.write(request(1))
             assert await small_reader.readexactly(len(request(1))) == request(1)
             await close(clients[1][1])
             rest = [clients[index] for index in (0, 2, 3, 4)]
             for _, writer in rest:
-                writer.write(large[30_000:])
+                writer.write(large[300_000:])
             for reader, writer in rest:
                 assert await reader.readexactly(len(large)) == large
                 await close(writer)
             await close(small_writer)
-            assert running.server._memory.used_bytes == 0
+            assert running.server._shared.memory.used_bytes == 0
+
+    run(main())
+
+
+def test_what_is_announced_and_not_sent_holds_up_nobody() -> None:
+    large = request(7, 900_000)
+
+    async def main() -> None:
+        async with Running(echo, replace(LIMITS, queued_bytes_max=4 << 20)) as running:
+            announcing = [await running.connect() for _ in range(10)]
+            for _, writer in announcing:
+                writer.write(large[:17_000])
+            await until(lambda: running.server._shared.memory.used_bytes > 0)
+            reader, writer = await running.connect()
+            writer.write(large)
+            assert await reader.readexactly(len(large)) == large
+            for _, each in (*announcing, (reader, writer)):
+                await close(each)
+
+    run(main())
+
+
+def test_who_has_not_logged_in_takes_no_memory_from_those_who_have() -> None:
+    sasl = SaslListener({"PLAIN": lambda: PlainServer({})}, {}, 0, 1 << 20)
+    shared = SharedLimits(RequestMemory(4 << 20), ConnectionLimits(ConnectionRules()), RequestMemory(1 << 20))
+    open_listener = Server(SocketNetwork(), SystemClock(), echo, LIMITS, shared=shared)
+    secured = Server(
+        SocketNetwork(), SystemClock(), echo, LIMITS, ListenerSecurity("S", "SASL_PLAINTEXT", sasl=sasl), shared
+    )
+    large = request(7, 900_000)
+
+    async def main() -> None:
+        addresses = [server.bind("127.0.0.1", 0) for server in (open_listener, secured)]
+        open_listener.serve()
+        secured.serve()
+        strangers = [await asyncio.open_connection(*addresses[1]) for _ in range(6)]
+        for _, writer in strangers:
+            writer.write(large[:600_000])
+        await until(lambda: shared.memory_before_login.is_waited_for)
+        assert shared.memory.used_bytes == 0
+        reader, writer = await asyncio.open_connection(*addresses[0])
+        writer.write(large)
+        assert await reader.readexactly(len(large)) == large
+        for _, each in (*strangers, (reader, writer)):
+            await close(each)
+        await until(lambda: shared.memory_before_login.used_bytes == 0)
+        open_listener.stop()
+        secured.stop()
 
     run(main())
 
@@ -262,14 +316,14 @@ def test_who_sends_a_part_of_a_large_request_and_no_more_does_not_keep_others_wa
     async def main() -> None:
         async with Running(echo, limits, clock) as running:
             slow, slow_writer = await running.connect()
-            slow_writer.write(large[:30_000])
-            await until(lambda: running.server._memory.used_bytes > 0)
+            slow_writer.write(large[:300_000])
+            await until(lambda: running.server._shared.memory.used_bytes > 300_000)
             clock.ms = SLOW_REQUEST_MS + 1
             running.server._check_idle()
-            assert running.server._memory.used_bytes == len(large), "nobody waits: it has time"
+            assert running.server._shared.memory.used_bytes > 300_000, "nobody waits: it has time"
             reader, writer = await running.connect()
             writer.write(large)
-            await until(lambda: running.server._memory.is_waited_for)
+            await until(lambda: running.server._shared.memory.is_waited_for)
             running.server._check_idle()
             assert await slow.read() == b""
             assert await reader.readexactly(len(large)) == large
