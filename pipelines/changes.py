@@ -7,11 +7,12 @@ comparing records (`pipelines.stage_record`) before anything is touched.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pipelines.stage_record import SHUFFLE_PARTITIONS, StageRecord
+from pipelines.state_proof import StateForm, state_form
 
 __all__ = ["Change", "Deployed", "Effect", "changes_of_pipeline", "changes_of_stage"]
 
@@ -46,11 +47,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What the state folder knows of a stage. `topics` are those whose offsets its checkpoint holds."""
+    """What the state folder knows of a stage.
+
+    `topics` are those whose offsets its checkpoint holds, `waits` is a micro-batch that is planned and not done.
+    """
 
     has_checkpoint: bool
     record: StageRecord | None = None
     topics: frozenset[str] = frozenset()
+    waits: int | None = None
 
 
 def changes_of_pipeline(stages: Mapping[str, StageRecord], deployed: Mapping[str, Deployed]) -> list[Change]:
@@ -92,16 +97,34 @@ def changes_of_stage(name: str, deployed: Deployed, now: StageRecord) -> list[Ch
     before = deployed.record
     if before is None:
         return list(_by_topics(name, deployed.topics, now))
-    is_stateful = before.is_stateful if before.is_stateful is not None else bool(before.operators)
+    is_stateful = before.is_stateful if before.is_stateful is not None else _may_keep_state(before)
     found = [
         *_inputs(before, now, is_stateful=is_stateful),
+        *_declared(before, now, is_stateful=is_stateful),
         *_watermarks(before, now, is_stateful=is_stateful),
         *_steps(before, now, is_stateful=is_stateful),
         *_mode(before, now, is_stateful=is_stateful),
         *_sinks(before, now),
         *_rest(before, now),
     ]
-    return [Change(name, effect, what, reason, place) for effect, what, reason, place in found]
+    changes = [Change(name, effect, what, reason, place) for effect, what, reason, place in found]
+    if deployed.waits is not None and changes and all(change.effect is Effect.SAFE for change in changes):
+        reason = (
+            f"micro-batch {deployed.waits} is planned and not done: it runs again, with its records and these changes; "
+            "what it has written already may differ. Run the file as it was to its end first, to keep them apart"
+        )
+        changes.append(Change(name, Effect.SAFE, "batch under way", reason))
+    return changes
+
+
+def _may_keep_state(record: StageRecord) -> bool:
+    """Whether a stage whose checkpoint does not tell keeps state, as far as can be excluded."""
+    known = all(
+        step["kind"] == "watermark" or step["of_batch"] or (step["kind"] == "sql" and step["outputs"] is not None)
+        for step in record.steps
+        if step["kind"] in ("watermark", "sql", "python")
+    )
+    return bool(record.operators) or not known
 
 
 _Found = tuple[Effect, str, str, tuple[str | int, ...]]
@@ -179,8 +202,54 @@ def _input(position: int, was: Mapping[str, Any], now: Mapping[str, Any], *, is_
     if was["name"] != now["name"]:
         yield Effect.SAFE, "name of an input", f"only SQL sees it: {was['name']} is {now['name']} now", place
     changed = sorted(name for name in {*was["more"], *now["more"]} if was["more"].get(name) != now["more"].get(name))
-    if changed:
+    if is_stateful and (others := [name for name in changed if name not in _PACE]):
+        reason = "the state was made of rows that were read otherwise"
+        yield Effect.NEEDS_RESET, ", ".join(others), reason, place
+    elif changed:
         yield Effect.SAFE, ", ".join(changed), "how the input is read from now on; its place stays", place
+
+
+#: What says how fast an input is read, and when a run stops; not which rows it has.
+_PACE = frozenset(
+    {
+        "max_offsets_per_trigger", "min_offsets_per_trigger", "max_trigger_delay", "max_files_per_trigger",
+        "fail_on_data_loss", "driver",
+    }
+)  # fmt: skip
+
+
+def _declared(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
+    """How inputs and tables are declared, the schemas they name, and whether they are those that they were."""
+    for kind, old, new in (("declared", before.declared, now.declared), ("ids", before.ids, now.ids)):
+        if new is None or (kind == "ids" and not new):
+            continue  # nobody asked the brokers
+        if old is None:
+            if kind == "declared" and new:
+                reason = (
+                    f"the record of an earlier release does not say how {', '.join(sorted(new))} was when the stage "
+                    "was deployed; if it has changed since, give --reset. The next run notes it"
+                )
+                yield Effect.SAFE, "declarations", reason, ("from",)
+            continue
+        for name in sorted({*old, *new}):
+            if old.get(name) == new.get(name) or (kind == "ids" and (name not in old or name not in new)):
+                continue
+            yield _one_declared(kind, name, old.get(name), new.get(name), is_stateful=is_stateful)
+
+
+def _one_declared(kind: str, name: str, old: Any, new: Any, *, is_stateful: bool) -> _Found:
+    if kind == "ids":
+        what = "it is another cluster" if name == "cluster" else "it was deleted and made anew"
+        reason = f"{what} (its id was {old} and is {new}): the checkpoint's offsets are those of other records"
+        return Effect.NEEDS_RESET, name, reason, ("from",)
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        fields = [each for each in sorted({*old, *new}) if old.get(each) != new.get(each)]
+        said = f"{', '.join(fields)} changed"
+    else:
+        said = "it is new here" if old is None else "it is used no more" if new is None else "what it says has changed"
+    if is_stateful:
+        return Effect.NEEDS_RESET, name, f"{said}: the state was made of other rows", ("from",)
+    return Effect.SAFE, name, f"{said}; rows that come from now on are read so", ("from",)
 
 
 def _watermarks(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
@@ -208,6 +277,22 @@ def _watermarks(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> 
 
 
 def _steps(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
+    if _same_steps(before, now):
+        if _known_code(before, now) and not is_stateful:
+            yield Effect.SAFE, "code", "rows that come from now on go through it", ("to",)
+        elif _known_code(before, now) and _stream_code(before, now):
+            reason = "the stage keeps state, and what code does with it is not looked into"
+            yield Effect.NEEDS_RESET, "code", reason, _step_place(now)
+        elif _known_code(before, now):
+            yield Effect.SAFE, "code", "no state is made by it; it gets what comes from now on", ("to",)
+        return
+    if any(step["kind"] == "sql" and step["outputs"] is None for step in (*now.steps, *before.steps)):
+        reason = (
+            "the SQL cannot be looked into here, and has changed: which state it asks for, and which the checkpoint "
+            "has, cannot be told"
+        )
+        yield Effect.NEEDS_RESET, "steps", reason, _step_place(now)
+        return
     old, new = _without(before.operators, "step", "uses"), _without(now.operators, "step", "uses")
     if old != new and (is_stateful or len(new) > len(old)):
         if not is_stateful and not old:
@@ -216,59 +301,63 @@ def _steps(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Itera
         else:
             yield from ((Effect.NEEDS_RESET, *told, _step_place(now)) for told in _operators(old, new))
         return
-    if before.steps == now.steps:
-        if before.code != now.code:
-            yield Effect.SAFE, "code of a sink", "it gets what comes from now on", ("to",)
-        return
     if not is_stateful:
         yield Effect.SAFE, "steps", "the stage keeps no state: rows that come from now on go through the new steps", ()
         return
-    yield from _stateful_steps(before, now)
+    yield _stateful_steps(before, now)
 
 
-def _stateful_steps(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
-    """Steps changed around operators that have not."""
+def _same_steps(before: StageRecord, now: StageRecord) -> bool:
+    """Whether nothing but layout, comments and code in files differs.
+
+    The text of SQL is compared token by token; a record of an earlier release has only sqlglot's reading of it.
+    """
+    if len(before.steps) != len(now.steps):
+        return False
+    for was, is_ in zip(before.steps, now.steps, strict=True):
+        left_out = {"code", "outputs", *(("text",) if "source" in was and "source" in is_ else ("source",))}
+        if _but(was, left_out) != _but(is_, left_out):
+            return False
+    return True
+
+
+def _but(step: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in step.items() if name not in names}
+
+
+def _known_code(before: StageRecord, now: StageRecord) -> list[str]:
+    """The names of code that has changed; of what an earlier release did not note, nothing can be said."""
+    return sorted(name for name in {*before.code} & {*now.code} if before.code[name] != now.code[name])
+
+
+def _stream_code(before: StageRecord, now: StageRecord) -> bool:
+    """Whether code that has changed runs on the stream, where it makes the state or what it is made of."""
+    files = {step.get("file") for step in now.steps if "file" in step and not step.get("of_batch")}
+    return any(name in files or name.removeprefix("imports of ") in files for name in _known_code(before, now))
+
+
+def _stateful_steps(before: StageRecord, now: StageRecord) -> _Found:
+    """Steps changed around operators that look the same: safe only if the state is proven to be."""
     place = _step_place(now)
-    unknown = [each for each in (*before.steps, *now.steps) if each["kind"] == "sql" and each["outputs"] is None]
-    if unknown or not now.operators:
-        hidden = "SQL that cannot be looked into here" if unknown else "code that keeps state"
-        reason = f"the stage keeps state, and {hidden} has changed: what the state is of cannot be told"
-        yield Effect.NEEDS_RESET, "steps", reason, place
-        return
-    used = {name for each in now.operators for name in each["uses"]}
-    old, new = _feeding(before), _feeding(now)
-    touched = sorted(name for name in used if old.of(name) != new.of(name))
-    if touched:
-        reason = f"the state is of {', '.join(touched)}, which is computed in another way than before"
-        yield Effect.NEEDS_RESET, "columns of the state", reason, place
-        return
-    what = "the state stays: it is of the same keys and functions. What it holds was let in by the steps as they were"
-    if _codes(before) != _codes(now):
-        what += "; code is not looked into, and Spark refuses it if the state's columns no longer fit"
-    yield Effect.SAFE, "steps", what, place
+    if _stream_code(before, now):
+        return Effect.NEEDS_RESET, "code", "the stage keeps state, and what code does with it is not looked into", place
+    different = _form(before).difference(_form(now))
+    if different:
+        reason = f"{different} has changed, and a state that was made otherwise gives other rows"
+        return Effect.NEEDS_RESET, "steps before the state" if "before" in different else "steps", reason, place
+    return Effect.SAFE, "steps", "the state stays: it is made of the same rows, keys and functions", place
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """Columns as SQL makes them; with `*` the others pass as they are."""
-
-    made: Mapping[str, str]
-
-    def of(self, name: str) -> str | None:
-        return self.made.get(name, name if "*" in self.made or not self.made else None)
-
-
-def _feeding(record: StageRecord) -> _Columns:
-    """The columns that the steps before the last one with state make."""
-    last = max(each["step"] for each in record.operators)
-    found: dict[str, str] = {}
-    for step in record.steps[:last]:
-        found |= {name.lower(): text for name, text in (step.get("outputs") or {}).items()}
-    return _Columns(found)
-
-
-def _codes(record: StageRecord) -> list[Any]:
-    return [step.get("code") for step in record.steps]
+def _form(record: StageRecord) -> StateForm:
+    """The form of the steps on the stream; code that runs there is told apart by its hashes."""
+    steps = []
+    for step in record.steps:
+        if step.get("of_batch"):
+            break
+        steps.append(_but(step, {"outputs", "of_batch", "code"}))
+    numbers = [each["step"] for each in record.operators]
+    is_seen = not any(step["kind"] in ("python", "stateful") for step in steps)
+    return state_form(steps, max(numbers) if numbers and is_seen else None)
 
 
 def _operators(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

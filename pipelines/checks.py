@@ -10,6 +10,7 @@ from pipelines.errors import Problem, nearest
 from pipelines.graph import (
     cycles,
     expression_fault,
+    input_views,
     known_topics,
     place_written,
     tables_named,
@@ -279,16 +280,6 @@ def _sql(loaded: Loaded, stage: Stage, problems: list[Problem], warnings: list[P
             continue
         inputs = input_views(stage, position)
         problems += _tables_read(loaded, loc, tables, inputs, all_of_them=position == 0 and len(stage.inputs) > 1)
-
-
-def input_views(stage: Stage, position: int) -> list[str]:
-    """Names of the views of a stage's rows that a step reads: the inputs' in the first, those of the step before later.
-
-    One input keeps its name from step to step.
-    """
-    if len(stage.inputs) == 1:
-        return list(dict.fromkeys([stage.inputs[0].name, INPUT]))
-    return [source.name for source in stage.inputs] if position == 0 else [INPUT]
 
 
 def _tables_read(

@@ -6,17 +6,27 @@ to be reset gets a new checkpoint; what is started is noted for the next time.
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import dataclasses
 import hashlib
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipelines.changes import Change, Deployed, Effect, changes_of_pipeline
 from pipelines.errors import PipelineError, Problem, nearest
+from pipelines.imported_code import hash_with_imports
 from pipelines.spec import Loaded, Stage, TopicSource
-from pipelines.stage_record import SHUFFLE_PARTITIONS, StageRecord, code_files, record_of
+from pipelines.stage_record import (
+    SHUFFLE_PARTITIONS,
+    StageRecord,
+    code_files,
+    imports_of,
+    record_of,
+    schema_files,
+    topics_read_by,
+)
 from pipelines.stage_state import StageState, State
 from pipelines.state_folder import StageFolder, StateFolder, TopicOffsets
 
@@ -24,7 +34,7 @@ if TYPE_CHECKING:
     from pipelines.progress import StageProgress
     from pipelines.watching import RunInfo, RunWatch
 
-__all__ = ["Deployment", "code_hash"]
+__all__ = ["Deployment"]
 
 
 class Deployment:
@@ -37,7 +47,8 @@ class Deployment:
         given = {name: str(value) for name, value in loaded.pipeline.spark.items()} | dict(spark_conf or {})
         partitions = given.get(SHUFFLE_PARTITIONS)
         self._records = {
-            stage.name: record_of(loaded, stage, _code(loaded, stage), partitions) for stage in loaded.pipeline.stages
+            stage.name: record_of(loaded, stage, _code(loaded, stage), partitions, _schemas(loaded, stage))
+            for stage in loaded.pipeline.stages
         }
         self._before: dict[str, tuple[StageRecord | None, int | None]] = {}
 
@@ -56,8 +67,17 @@ class Deployment:
                 kept = progress.conf.get(SHUFFLE_PARTITIONS)
                 is_stateful = folder.keeps_state if progress.done is not None else None
                 record = dataclasses.replace(record, shuffle_partitions=kept, is_stateful=is_stateful)
-            deployed[name] = Deployed(progress.planned is not None, record, progress.planned_topics())
+            waits = progress.planned if progress.planned != progress.done else None
+            deployed[name] = Deployed(progress.planned is not None, record, progress.planned_topics(), waits)
         return changes_of_pipeline(self._records, deployed)
+
+    def take_ids(self, cluster_id: str | None, topic_ids: Mapping[str, str]) -> None:
+        """Take note of what the brokers say they are; without it, records say nothing about that."""
+        for stage in self._loaded.pipeline.stages:
+            ids = {} if cluster_id is None else {"cluster": cluster_id}
+            read = topics_read_by(self._loaded.pipeline, stage)
+            ids |= {f"topic {name}": topic_ids[name] for name in read if name in topic_ids}
+            self._records[stage.name] = dataclasses.replace(self._records[stage.name], ids=ids)
 
     def prepare(self, stages: Sequence[str], reset: Iterable[str]) -> tuple[Loaded, list[str]]:
         """Reset what is to be reset; returns the pipeline with the starts that replays have set, and what was done.
@@ -147,24 +167,36 @@ def place(loaded: Loaded, stage: Stage, change: Change) -> tuple[str | int, ...]
 
 
 def _code(loaded: Loaded, stage: Stage) -> dict[str, str]:
+    """Hashes of the stage's Python files, each followed by that of the modules that it imports."""
     found = {}
     for path in code_files(stage):
         try:
-            with open(loaded.path(path), "rb") as file:
-                found[path] = code_hash(file.read())
+            own, imported = hash_with_imports(loaded.path(path))
         except OSError:
             continue  # it is told where it is needed
+        found[path] = own
+        found[imports_of(path)] = imported
     return found
 
 
-def code_hash(code: bytes) -> str:
-    """A hash of Python code that layout and comments do not change.
+def _schemas(loaded: Loaded, stage: Stage) -> dict[str, str]:
+    """Hashes of the schema files that say which columns the stage reads."""
+    found = {}
+    for path in schema_files(loaded, stage):
+        try:
+            with open(loaded.path(path), "rb") as file:
+                found[path] = schema_hash(file.read())
+        except OSError:
+            continue  # as above
+    return found
 
-    >>> code_hash(b"def f(x):\\n    return x  # same") == code_hash(b"def f( x ):\\n\\n  return x")
+
+def schema_hash(text: bytes) -> str:
+    """A hash of a schema's text that the layout of JSON does not change.
+
+    >>> schema_hash(b'{"type": "object"}') == schema_hash(b'{ "type":"object" }')
     True
     """
-    try:
-        meaning = ast.dump(ast.parse(code)).encode()
-    except (SyntaxError, ValueError, RecursionError):
-        meaning = code
-    return hashlib.sha256(meaning).hexdigest()[:16]
+    with contextlib.suppress(ValueError, RecursionError):
+        text = json.dumps(json.loads(text)).encode()
+    return hashlib.sha256(text).hexdigest()[:16]

@@ -10,6 +10,7 @@ import re
 from typing import TypeAlias
 
 from pipelines.spec import (
+    INPUT,
     DeltaSink,
     DeltaSource,
     DeltaTable,
@@ -204,6 +205,16 @@ def expression_fault(expression: str) -> str:
     except RecursionError:
         return "it is nested too deep"
     return ""
+
+
+def input_views(stage: Stage, position: int) -> list[str]:
+    """Names of the views of a stage's rows that a step reads: the inputs' in the first, those of the step before later.
+
+    One input keeps its name from step to step.
+    """
+    if len(stage.inputs) == 1:
+        return list(dict.fromkeys([stage.inputs[0].name, INPUT]))
+    return [source.name for source in stage.inputs] if position == 0 else [INPUT]
 
 
 def tables_used(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:

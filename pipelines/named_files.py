@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 from collections.abc import Iterator
 
 from pipelines.errors import Problem, nearest
@@ -18,21 +17,11 @@ from pipelines.spec import (
     PythonStep,
     StatefulStep,
 )
+from pipelines.spec.tables import is_columns
 from pipelines.spec.topics import FROM_REGISTRY
 from pipelines.yaml_source import Loc
 
 FILE_BYTES_MAX = 4 * 1024 * 1024  # of code or a schema; more is data that was named by mistake
-
-_COLUMNS = re.compile(r"^\s*[`A-Za-z_][^/\\]*\s+[A-Za-z]", re.DOTALL)  # `id BIGINT`: a path has no blank before a type
-
-
-def is_columns(schema: str) -> bool:
-    """Whether a `schema:` of files lists columns rather than name a file.
-
-    >>> is_columns("id BIGINT, name STRING"), is_columns("schemas/order.json")
-    (True, False)
-    """
-    return bool(_COLUMNS.match(schema)) and not schema.endswith((".json", ".avsc", ".proto"))
 
 
 def check_files(loaded: Loaded) -> list[Problem]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["SqlShape", "normal_expression", "readable", "sql_shape"]
+__all__ = ["SqlShape", "group_keys", "normal_expression", "parsed_query", "readable", "sql_shape", "tokens_of"]
 
 STAR = "*"
 # Behind GROUP BY, sqlglot takes the name for the clause WINDOW.
@@ -82,6 +82,44 @@ def readable(text: str) -> str:
     "SELECT 1 FROM t GROUP BY `window`(at, '1 hour')"
     """
     return _GROUP_BY_WINDOW.sub(r"\1`\2`", text)
+
+
+def parsed_query(text: str) -> exp.Query | None:
+    """The tree of a query, its names in lower case; None if sqlglot cannot parse it."""
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        tree = sqlglot.parse_one(readable(text), read="spark")
+        if not isinstance(tree, exp.Query):
+            return None
+        tree = _normal(tree)
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        return None
+    for node in tree.walk():
+        node.comments = None
+        if isinstance(node, exp.Anonymous):
+            node.set("this", node.name.lower())
+        if isinstance(node, exp.Join) and (node.kind == "INNER" or (node.side and node.kind == "OUTER")):
+            node.set("kind", None)  # INNER and OUTER may be left out
+    return tree if isinstance(tree, exp.Query) else None
+
+
+def tokens_of(text: str) -> str:
+    """A text without layout and comments, and with nothing else changed; as it is if it has no tokens.
+
+    Unlike `SqlShape.text` it is no translation: what sqlglot understands only in part stays what it was.
+
+    >>> tokens_of("SELECT  a -- all\\n FROM  `t`, 'x  y'")
+    "SELECT a FROM `t` , 'x  y'"
+    """
+    import sqlglot
+
+    try:
+        tokens = sqlglot.Dialect.get_or_raise("spark").tokenize(text)
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        return text
+    return " ".join(text[token.start : token.end + 1] for token in tokens) or text
 
 
 def normal_expression(text: str) -> str:
@@ -164,7 +202,7 @@ def _of_select(select: exp.Select, streaming: Collection[str], *, is_root: bool)
             yield _join(source, join)
         before = before or is_stream
     functions = sorted({_sql(function) for function in _functions(select)})
-    keys = [_sql(key) for key in _keys(select)]
+    keys = [_sql(key) for key in group_keys(select)]
     if keys or functions:
         yield {"kind": "aggregate", "keys": keys, "functions": functions}
     if select.args.get("distinct"):
@@ -205,14 +243,14 @@ def _functions(select: exp.Select) -> Iterator[exp.Expr]:
     from sqlglot import exp
 
     grouped = select.args.get("group") is not None
-    keys = {_sql(key) for key in _keys(select)}
+    keys = {_sql(key) for key in group_keys(select)}
     for node in _own(select):
         unknown = grouped and isinstance(node, exp.Anonymous) and _sql(node) not in keys
         if (isinstance(node, exp.AggFunc) or unknown) and not isinstance(node.parent, exp.Window):
             yield node
 
 
-def _keys(select: exp.Select) -> list[exp.Expr]:
+def group_keys(select: exp.Select) -> list[exp.Expr]:
     """What rows are grouped by, with the columns that numbers and names stand for."""
     from sqlglot import exp
 
@@ -245,7 +283,7 @@ def _columns_of_state(tree: exp.Expr, streaming: Collection[str]) -> Iterator[ex
         sources = _sources(select)
         if not any(_reads(source, streaming) for source, _ in sources):
             continue
-        parts: list[exp.Expr] = [*_functions(select), *_keys(select)]
+        parts: list[exp.Expr] = [*_functions(select), *group_keys(select)]
         parts += [join.args["on"] for _, join in sources if join is not None and join.args.get("on") is not None]
         if select.args.get("distinct"):
             parts += select.expressions

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from pipelines.checks import input_views
+from pipelines.graph import input_views, tables_used
 from pipelines.plan import shown_start
 from pipelines.spec import (
     DeduplicateStep,
@@ -19,9 +19,12 @@ from pipelines.spec import (
     DeltaSource,
     FilesSink,
     FilesSource,
+    FilesTable,
     JdbcSink,
     JdbcSource,
+    JdbcTable,
     Loaded,
+    Pipeline,
     PythonFunction,
     PythonSink,
     PythonStep,
@@ -32,16 +35,31 @@ from pipelines.spec import (
     Stage,
     StatefulStep,
     Step,
+    Table,
     TopicSink,
     TopicSource,
+    TopicTable,
     WatermarkStep,
 )
-from pipelines.sql_shape import SqlShape, normal_expression, sql_shape
+from pipelines.spec.tables import is_columns
+from pipelines.spec.topics import FROM_REGISTRY
+from pipelines.sql_shape import SqlShape, normal_expression, sql_shape, tokens_of
 
-__all__ = ["SHUFFLE_PARTITIONS", "RecordError", "StageRecord", "record_of"]
+__all__ = [
+    "SHUFFLE_PARTITIONS",
+    "RecordError",
+    "StageRecord",
+    "code_files",
+    "imports_of",
+    "record_of",
+    "schema_files",
+    "topics_read_by",
+]
 
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _FORMAT_VERSION: Final = 1
+#: Of a topic's declaration what says how it is kept, not what its records mean.
+_STORED: Final = ("partitions", "replication_factor", "configs")
 
 
 class RecordError(Exception):
@@ -54,7 +72,9 @@ class StageRecord:
 
     `operators` keep state, as far as the file shows; `is_stateful` is what the checkpoint tells, None without one.
     `code` are the hashes of the Python files that the stage names, by the path in the file; `reads` the inputs' views
-    in the order in which its SQL names them.
+    in the order in which its SQL names them. `declared` are, by what they belong to, the other things that rows are
+    made by: `topic NAME`, `table NAME`, `schema PATH`; `ids` those of the cluster and of topics. None is of a record
+    that an earlier release wrote: what it was is not known.
     """
 
     inputs: tuple[dict[str, Any], ...]
@@ -69,6 +89,8 @@ class StageRecord:
     code: Mapping[str, str] = field(default_factory=dict)
     shuffle_partitions: str | None = None
     is_stateful: bool | None = None
+    declared: Mapping[str, Any] | None = None
+    ids: Mapping[str, str] | None = None
 
     def encode(self) -> str:
         """As the file `deployed.json` has it."""
@@ -88,9 +110,13 @@ class StageRecord:
 
 
 def record_of(
-    loaded: Loaded, stage: Stage, code: Mapping[str, str], shuffle_partitions: str | None = None
+    loaded: Loaded,
+    stage: Stage,
+    code: Mapping[str, str],
+    shuffle_partitions: str | None = None,
+    schemas: Mapping[str, str] | None = None,
 ) -> StageRecord:
-    """The record of a stage. `code` are the hashes of Python files by their paths in the file."""
+    """The record of a stage. `code` are the hashes of Python files by their paths in the file, `schemas` of schemas."""
     shapes = [_sql(stage, position) for position in range(len(stage.transforms))]
     steps = tuple(_step(step, shape, code) for step, shape in zip(stage.transforms, shapes, strict=True))
     operators: list[dict[str, Any]] = []
@@ -109,9 +135,61 @@ def record_of(
         sinks=tuple(_sink(loaded, sink) for sink in stage.to),
         expect=tuple(e.model_dump() for e in stage.expect),
         trigger=stage.trigger,
-        code={path: code[path] for path in code_files(stage) if path in code},
+        code={name: code[name] for path in code_files(stage) for name in (path, imports_of(path)) if name in code},
         shuffle_partitions=shuffle_partitions,
+        declared=_declared(loaded, stage, schemas or {}),
     )
+
+
+def imports_of(path: str) -> str:
+    """What the modules that a Python file imports are called among the hashes of code."""
+    return f"imports of {path}"
+
+
+def topics_read_by(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
+    """The topics that a stage reads, as streams and as tables."""
+    found = [source.topic for source in stage.topic_inputs]
+    tables = [pipeline.tables[name] for name in tables_used(pipeline, stage)]
+    return tuple(dict.fromkeys([*found, *(table.topic for table in tables if isinstance(table, TopicTable))]))
+
+
+def _declared(loaded: Loaded, stage: Stage, schemas: Mapping[str, str]) -> dict[str, Any]:
+    """How topics and tables are read, as the file declares it, and what the schemas that it names say."""
+    pipeline = loaded.pipeline
+    found: dict[str, Any] = {}
+    for name in tables_used(pipeline, stage):
+        found[f"table {name.lower()}"] = _rows_of_table(loaded, pipeline.tables[name])
+    for topic in topics_read_by(pipeline, stage):
+        if topic in pipeline.topics:
+            found[f"topic {topic}"] = pipeline.topics[topic].model_dump(mode="json", exclude=set(_STORED))
+    found |= {f"schema {path}": schemas[path] for path in schema_files(loaded, stage) if path in schemas}
+    return found
+
+
+def _rows_of_table(loaded: Loaded, table: Table) -> dict[str, Any]:
+    """What identifies a table and makes its rows; nothing that may hold a secret."""
+    if isinstance(table, JdbcTable):
+        return {"jdbc": str(table.jdbc), "table": table.table, "query": table.query}
+    found = table.model_dump(mode="json", exclude={"refresh"})
+    for name in ("path", "delta"):
+        if name in found:
+            found[name] = loaded.path(found[name])
+    return found
+
+
+def schema_files(loaded: Loaded, stage: Stage) -> tuple[str, ...]:
+    """The schema files that say which columns a stage's inputs and tables have, as the pipeline names them."""
+    pipeline = loaded.pipeline
+    tables = [pipeline.tables[name] for name in tables_used(pipeline, stage)]
+    found: list[str | None] = []
+    for topic in topics_read_by(pipeline, stage):
+        declared = pipeline.topics.get(topic)
+        if declared is not None:
+            found += [declared.schema_file, None if declared.key_schema == FROM_REGISTRY else declared.key_schema]
+            found += [event.schema_file for event in declared.events.values()]
+    sources: list[object] = [*stage.inputs, *tables]
+    found += [each.schema_source for each in sources if isinstance(each, FilesSource | FilesTable)]
+    return tuple(dict.fromkeys(path for path in found if path is not None and not is_columns(path)))
 
 
 def code_files(stage: Stage) -> tuple[str, ...]:
@@ -169,7 +247,11 @@ def _sql(stage: Stage, position: int) -> SqlShape | None:
 def _step(step: Step, shape: SqlShape | None, code: Mapping[str, str]) -> dict[str, Any]:
     if shape is not None:
         outputs = dict(shape.outputs) if shape.is_known else None
-        return {"kind": "sql", "text": shape.text, "outputs": outputs, "of_batch": step.is_of_batch}
+        assert isinstance(step, SqlStep)
+        source = tokens_of(step.sql)
+        return {
+            "kind": "sql", "text": shape.text, "outputs": outputs, "of_batch": step.is_of_batch, "source": source
+        }  # fmt: skip
     if isinstance(step, PythonStep):
         return {"kind": "python", **_function(step.python, code), "of_batch": step.is_of_batch}
     if isinstance(step, WatermarkStep):

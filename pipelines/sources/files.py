@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import columns
 from pipelines.formats import json_schema
-from pipelines.named_files import is_columns
 from pipelines.sources import avro_files
+from pipelines.spec.tables import is_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
@@ -11,6 +12,9 @@ from pipelines.spec.secret_text import Password, SecretText, masked_by_name
 
 FileFormat: TypeAlias = Literal["csv", "json", "parquet", "orc", "avro"]
 SecretOptions: TypeAlias = Annotated[dict[str, SecretText], AfterValidator(masked_by_name), Shown("name: value")]
+
+# `id BIGINT`: a path has no blank before a type.
+_COLUMN_LIST = re.compile(r"^\s*[`A-Za-z_][^/\\]*\s+[A-Za-z]", re.DOTALL)
 
 ONCE = "once"
 EVERY_BATCH = "every_batch"
@@ -23,6 +27,15 @@ def refresh(value: str) -> str:
 
 Refresh: TypeAlias = Annotated[str, AfterValidator(refresh), Shown("`once`, `every_batch`, interval")]
 _REFRESH = "how often it is read: once a run, for each micro-batch, or again when it is older than an interval"
+
+
+def is_columns(schema: str) -> bool:
+    """Whether a `schema:` of files lists columns rather than name a file.
+
+    >>> is_columns("id BIGINT, name STRING"), is_columns("schemas/order.json")
+    (True, False)
+    """
+    return bool(_COLUMN_LIST.match(schema)) and not schema.endswith((".json", ".avsc", ".proto"))
 
 
 class FilesTable(Model):

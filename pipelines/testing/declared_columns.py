@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 
 from pipelines.formats import json_schema
-from pipelines.named_files import is_columns
 from pipelines.sources import rate
 from pipelines.sources.debezium import OP, SEQUENCE
 from pipelines.spec import FilesSource, FilesTable, Loaded, RateSource, Source, Table, TopicSource, TopicTable
+from pipelines.spec.tables import is_columns
 from pipelines.spec.topics import Event, Topic
 from pipelines.testing.column_types import ColumnType, fields_of, from_ddl, struct
 

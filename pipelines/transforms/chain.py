@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from pipelines.checks import input_views
+from pipelines.graph import input_views
 from pipelines.spec import (
     DeduplicateStep,
     Loaded,

@@ -117,12 +117,10 @@ SAFE = [
     ("another table", "{delta: lake/plain,", "{delta: lake/other,", "sink added"),
     ("a filter without state", "WHERE id > 0", "WHERE id > 1", "steps"),
     ("a projection without state", "upper(shop)", "lower(shop)", "steps"),
-    ("a filter before state", "WHERE amount > 0", "WHERE amount > 1", "steps"),
     ("a projection of a group", "sum(amount) AS amount", "round(sum(amount)) AS amount", "steps"),
     ("the name of a column", "AS city", "AS town", "steps"),
     ("a filter behind groups", "GROUP BY 1, 2", "GROUP BY 1, 2 HAVING sum(amount) > 5", "steps"),
     ("a column behind deduplicate", "amount * 2", "amount * 3", "steps"),
-    ("a column beside deduplicate", "at, amount FROM", "at, abs(amount) AS amount FROM", "steps"),
     ("a watermark's delay", "column: at, delay: 1 hour", "column: at, delay: 2 hours", "delay of the watermark"),
     ("a limit", "from: {topic: orders}", "from: {topic: orders, max_offsets_per_trigger: 5}", "max_offsets"),
     ("the start", "from: {topic: orders}", "from: {topic: orders, starting_offsets: latest}", "where an input starts"),
@@ -172,7 +170,21 @@ RESET = [
     ("the join's kind", "FROM o JOIN p", "FROM o LEFT JOIN p", "kind of join"),
     ("the join's order", "FROM o JOIN p", "FROM p JOIN o", "order of inputs"),
     ("the key of deduplicate", "by: [id, shop]", "by: [id]", "columns of deduplicate"),
-    ("a key before deduplicate", "trim(shop)", "lower(shop)", "columns of the state"),
+    ("a key before deduplicate", "trim(shop)", "lower(shop)", "steps before the state"),
+    ("a column before deduplicate", "at, amount FROM", "at, abs(amount) AS amount FROM", "steps before the state"),
+    ("a filter before state", "WHERE amount > 0", "WHERE amount > 1", "steps"),
+    ("a condition on a key", "GROUP BY 1, 2", "GROUP BY 1, 2 HAVING shop = 'a'", "steps"),
+    ("FILTER", "sum(amount)", "sum(amount) FILTER (WHERE amount > 3)", "steps"),
+    ("IGNORE NULLS", "first(city)", "first(city) IGNORE NULLS", "steps"),
+    (
+        "functions of one type in another order",
+        "sum(amount) AS amount, first(city) AS city",
+        "first(city) AS city, sum(amount) AS amount",
+        "steps",
+    ),
+    ("LATERAL VIEW", "WHERE amount > 0", "LATERAL VIEW explode(array(1, 2)) n AS n WHERE amount > 0", "steps"),
+    ("a column less of a join", "SELECT o.id FROM o JOIN p", "SELECT o.shop FROM o JOIN p", "steps"),
+    ("the order of deduplicate's keys", "by: [id, shop]", "by: [shop, id]", "steps"),
     ("state where none was", "upper(shop) AS shop FROM orders", "max(shop) AS shop FROM orders", "state"),
     (
         "a step with state",
@@ -206,11 +218,14 @@ def test_the_order_of_two_inputs_needs_a_reset(load: Load) -> None:
     ]
 
 
-def test_a_file_of_code_that_changed_is_safe_in_a_stage_without_state_and_in_a_processor(load: Load) -> None:
+def test_a_file_of_code_that_changed_is_safe_in_a_stage_without_state_only(load: Load) -> None:
     now = records(load, FILE, {"visits.py": "2", "code.py": "2"})
     found = changes_of_pipeline(now, deployed(load))
-    assert [(change.stage, change.effect) for change in found] == [("visits", Effect.SAFE), ("code", Effect.SAFE)]
-    assert "code is not looked into" in found[0].reason
+    assert [(change.stage, change.effect) for change in found] == [
+        ("visits", Effect.NEEDS_RESET),
+        ("code", Effect.SAFE),
+    ]
+    assert "is not looked into" in found[0].reason
 
 
 def test_code_that_keeps_the_state_itself_cannot_be_told_apart(load: Load) -> None:
@@ -219,11 +234,109 @@ def test_code_that_keeps_the_state_itself_cannot_be_told_apart(load: Load) -> No
     assert (change.stage, change.effect) == ("code", Effect.NEEDS_RESET)
 
 
-def test_sql_that_cannot_be_looked_into_needs_a_reset_in_a_stage_with_state_only(load: Load) -> None:
-    found = changed(load, "SELECT window(at, '1 hour') AS hour,", "SELEKT window(at, '1 hour') AS hour,")
-    assert [change.effect for change in found] == [Effect.NEEDS_RESET]
-    [change] = changed(load, "SELECT id, upper(shop)", "SELEKT id, upper(shop)")
-    assert change.effect is Effect.SAFE
+def test_sql_that_cannot_be_looked_into_needs_a_reset(load: Load) -> None:
+    for old in ("SELECT window(at, '1 hour') AS hour,", "SELECT id, upper(shop)"):
+        found = changed(load, old, old.replace("SELECT", "SELEKT"))
+        assert "steps" in [change.what for change in found if change.effect is Effect.NEEDS_RESET], found
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("percentile_cont(0.5) WITHIN GROUP (ORDER BY id)", "percentile_cont(0.5) WITHIN GROUP (ORDER BY id DESC)"),
+        ("kurtosis(amount)", "skewness(amount)"),
+        ("count_if(amount > 1)", "count_if(amount > 2)"),
+        ("max(id), max(amount)", "max(amount), max(id)"),
+        ("sum(amount) * 2", "CASE WHEN true THEN 1 ELSE sum(amount) END"),
+    ],
+)  # fmt: skip
+def test_what_an_aggregate_is_made_of_is_part_of_the_state(load: Load, old: str, new: str) -> None:
+    text = FILE.replace("first(city) AS city", old)
+    found = changed(load, old, new, text=text)
+    assert Effect.NEEDS_RESET in [change.effect for change in found], found
+
+
+CHAIN = """\
+    steps:
+      - sql: SELECT id AS a, shop AS b, at FROM orders
+      - sql: SELECT a AS b, b AS a, at FROM input
+      - deduplicate: {by: [a]}
+"""
+
+
+def test_a_column_that_is_renamed_two_steps_up_is_another_one(load: Load) -> None:
+    start, end = FILE.index("    steps:\n      - sql: SELECT id, trim"), FILE.index("    to: [{topic: chain}]")
+    text = FILE[:start] + CHAIN + FILE[end:]
+    for new in ("SELECT a AS a, b AS b, at FROM input", "SELECT b AS b, a AS a, at FROM input"):
+        found = changed(load, "SELECT a AS b, b AS a, at FROM input", new, text=text)
+        assert [change.effect for change in found] == [Effect.NEEDS_RESET], found
+
+
+def test_columns_that_nothing_uses_are_not_in_the_state(load: Load) -> None:
+    """The optimizer leaves out an aggregate that a later step does not select: adding it there changes the state."""
+    start, end = FILE.index("    steps:\n      - sql: SELECT id, trim"), FILE.index("    to: [{topic: chain}]")
+    steps = (
+        "    steps:\n      - sql: SELECT shop, sum(id) AS a, sum(amount) AS b FROM orders GROUP BY shop\n"
+        "      - sql: SELECT shop, a FROM input\n"
+    )
+    text = FILE[:start] + steps + FILE[end:]
+    assert [each.effect for each in changed(load, "SELECT shop, a FROM", "SELECT shop, b FROM", text=text)] == [
+        Effect.NEEDS_RESET
+    ]
+    assert [each.effect for each in changed(load, "SELECT shop, a FROM", "SELECT a + 1 AS c FROM", text=text)] == [
+        Effect.SAFE
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("payments: {value: string}", "payments: {value: json, schema: p.json}", "topic payments"),
+        ("path: shops.csv}", "path: others.csv}", "table shops"),
+        ("path: shops.csv}", "path: shops.csv, options: {sep: ;}}", "table shops"),
+    ],
+)
+def test_how_topics_and_tables_are_declared_is_part_of_the_record(load: Load, old: str, new: str, what: str) -> None:
+    found = changed(load, old, new)
+    assert {change.effect for change in found if change.what == what and change.stage in STATEFUL} == {
+        Effect.NEEDS_RESET
+    }, found
+
+
+def test_a_record_of_an_earlier_release_says_nothing_of_declarations(load: Load) -> None:
+    before = deployed(load)
+    for name, state in before.items():
+        assert state.record is not None
+        steps = tuple({k: v for k, v in step.items() if k != "source"} for step in state.record.steps)
+        before[name] = dataclasses.replace(
+            state, record=dataclasses.replace(state.record, steps=steps, declared=None, ids=None)
+        )
+    found = changes_of_pipeline(records(load, FILE), before)
+    assert {(change.effect, change.what) for change in found} == {(Effect.SAFE, "declarations")}
+    assert all("does not say" in change.reason for change in found)
+
+
+def test_another_cluster_or_a_topic_that_was_made_anew_needs_a_reset(load: Load) -> None:
+    record = dataclasses.replace(records(load, FILE)["plain"], ids={"cluster": "c1", "topic orders": "t1"})
+    known = Deployed(True, dataclasses.replace(record, is_stateful=False))
+    assert changes_of_stage("plain", known, record) == []
+    assert changes_of_stage("plain", known, dataclasses.replace(record, ids=None)) == []
+    for name in ("cluster", "topic orders"):
+        now = dataclasses.replace(record, ids={**(record.ids or {}), name: "another"})
+        assert [(each.effect, each.what) for each in changes_of_stage("plain", known, now)] == [
+            (Effect.NEEDS_RESET, name)
+        ]
+
+
+def test_a_planned_batch_is_told_before_a_safe_change(load: Load) -> None:
+    known = {name: dataclasses.replace(state, waits=7) for name, state in deployed(load).items()}
+    now = records(load, FILE.replace("{topic: plain, key: id}", "{topic: plain, key: shop}"))
+    found = changes_of_pipeline(now, known)
+    assert [(change.stage, change.what) for change in found] == [
+        ("plain", "key of plain"),
+        ("plain", "batch under way"),
+    ]
+    assert "micro-batch 7 is planned" in found[1].reason
 
 
 def test_a_new_stage_has_new_state_and_says_where_it_starts(load: Load) -> None:

@@ -141,4 +141,4 @@ def test_code_that_is_laid_out_otherwise_is_no_change(load: Load, tmp_path: Path
 
     ran(deployment("def f(rows):\n    return rows\n"), "clean", "sums", "code")
     assert deployment("def f( rows ):  # the same\n\n    return rows\n").changes() == []
-    assert [change.what for change in deployment("def f(rows):\n    return rows.distinct()\n").changes()] == ["steps"]
+    assert [change.what for change in deployment("def f(rows):\n    return rows.distinct()\n").changes()] == ["code"]
