@@ -103,6 +103,8 @@ class Log(LogReader):
         self._segments = segments
         self._base_offsets = [segment.base_offset for segment in segments]
         self._active = segments[-1]
+        for segment in segments[:-1]:
+            segment.seal()
         self._roll_jitter_ms = roll_jitter_ms
         self.health = health or DirectoryHealth(directory)
         self.durability = Durability(
@@ -378,6 +380,7 @@ class Log(LogReader):
             )
         except OSError as error:
             raise self._storage_error("begin a segment in", error) from error
+        old.seal()
         old.release()
         self._rolled_bytes += old.size
         self._segments.append(new)
@@ -441,6 +444,7 @@ class Log(LogReader):
         first = self._segments.index(old[0])
         assert self._segments[first : first + len(old)] == list(old)
         assert self._active is not old[-1]
+        new.seal()
         self._segments[first:first] = [new]
         self._drop(old, now_ms)
 

@@ -8,6 +8,8 @@ from itertools import islice
 from operator import lt
 from typing import Final
 
+from logtier.runtime.disk import Buffer
+
 ENTRY: Final = struct.Struct(">ii")
 
 # array("i") holds the file's int32; every platform we run on agrees, and the assertion says so if one does not.
@@ -19,8 +21,8 @@ class OffsetIndex:
 
     An entry is (last offset of a batch relative to the segment's base, position where that batch starts), one for about
     every `index.interval.bytes` of log, as Kafka writes it. Invariant: both strictly increase, and a position is always
-    the start of a batch. On disk: `<base offset>.index`, pairs of big-endian int32. Kept in memory; the segment
-    decides when it is written. Only the segment uses it.
+    the start of a batch. On disk: `<base offset>.index`, pairs of big-endian int32. In memory while batches
+    come, in the file afterwards (`paged_index`); the segment decides when it is written. Only the segment uses it.
 
     >>> index = OffsetIndex()
     >>> index.append(9, 0)
@@ -43,12 +45,12 @@ class OffsetIndex:
         self._relative_offsets.append(relative_last_offset)
         self._positions.append(position)
 
-    def position_before(self, relative_offset: int) -> int:
+    def position_before(self, relative_offset: int, may_wait: bool = True) -> int:  # noqa: ARG002 (see `paged_index`)
         """Return the start of a batch at or before the one that holds the offset: the latest that is known."""
         i = bisect_right(self._relative_offsets, relative_offset)
         return self._positions[i - 1] if i else 0
 
-    def boundary_at_most(self, position: int) -> int:
+    def boundary_at_most(self, position: int, may_wait: bool = True) -> int:  # noqa: ARG002
         """Return the last known start of a batch at or before `position`."""
         i = bisect_right(self._positions, position)
         return self._positions[i - 1] if i else 0
@@ -68,6 +70,10 @@ class OffsetIndex:
         keep = bisect_right(self._positions, size - 1)
         del self._positions[keep:]
         del self._relative_offsets[keep:]
+
+    def every(self, step: int) -> tuple["array[int]", "array[int]"]:
+        """Return the offsets and the positions of the first entry and of each that is `step` entries later."""
+        return self._relative_offsets[::step], self._positions[::step]
 
     def copy(self) -> "OffsetIndex":
         """Return one of its own with the same entries."""
@@ -90,16 +96,23 @@ class OffsetIndex:
         return interleaved.tobytes()
 
     @classmethod
-    def from_bytes(cls, data: bytes, log_size: int) -> "OffsetIndex | None":
-        """Parse a file; None when it cannot be the index of a segment of `log_size` bytes (it is then rebuilt)."""
-        if len(data) % ENTRY.size:
-            return None
-        interleaved = array("i", data)
+    def parse(cls, data: Buffer) -> "OffsetIndex":
+        """Parse a part of a file that is known to be sound."""
+        interleaved = array("i")
+        interleaved.frombytes(data)
         if sys.byteorder == "little":
             interleaved.byteswap()
         index = cls()
         index._relative_offsets = interleaved[::2]
         index._positions = interleaved[1::2]
+        return index
+
+    @classmethod
+    def from_bytes(cls, data: Buffer, log_size: int) -> "OffsetIndex | None":
+        """Parse a file; None when it cannot be the index of a segment of `log_size` bytes (it is then rebuilt)."""
+        if len(data) % ENTRY.size:
+            return None
+        index = cls.parse(data)
         for column in (index._relative_offsets, index._positions):
             if (column and column[0] < 0) or not all(map(lt, column, islice(column, 1, None))):
                 return None

@@ -192,7 +192,7 @@ def slice_segment(
     if size <= max_bytes:
         segment.remember_read_end(end_offset, end)
         return LogSlice(segment.file, position, size, first_offset)
-    boundary = segment.offset_index.boundary_at_most(position + max_bytes)
+    boundary = segment.offset_index.boundary_at_most(position + max_bytes, may_wait)
     if boundary > position:  # whole batches only: nothing is sent twice
         return LogSlice(segment.file, position, boundary - position, first_offset)
     first_size = segment.batch_size_at(position, may_wait)
@@ -250,8 +250,8 @@ def first_record_not_before(
     them when they came), the batch's first offset is returned: whoever reads there learns what is wrong. So it is for a
     batch that is too large to be looked into meanwhile.
     """
-    relative = segment.time_index.offset_before(timestamp_ms)
-    start = segment.offset_index.position_before(max(relative or 0, start_offset - segment.base_offset))
+    relative = segment.time_index.offset_before(timestamp_ms, may_wait)
+    start = segment.offset_index.position_before(max(relative or 0, start_offset - segment.base_offset), may_wait)
     for found in segment.headers(start, may_wait):
         header = found.header
         if header.max_timestamp_ms < timestamp_ms or header.last_offset < start_offset:

@@ -10,6 +10,7 @@ from logtier.config import TopicConfig
 from logtier.log.active_checkpoint import ActiveCheckpoint, read_active_checkpoint
 from logtier.log.directory_health import DirectoryHealth
 from logtier.log.durability import Post
+from logtier.log.index_files import TRANSACTION_INDEX_SUFFIX
 from logtier.log.leader_epochs import LeaderEpochs
 from logtier.log.log import Log
 from logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot
@@ -19,7 +20,6 @@ from logtier.log.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     LogSegment,
 )
 from logtier.log.segment_swap import finish_swaps

@@ -1,6 +1,5 @@
 """One segment of a log: a file of record batches with its two sparse indexes."""
 
-import contextlib
 import copy
 import errno
 import struct
@@ -9,8 +8,21 @@ from typing import Final
 
 from logtier.log.active_checkpoint import SegmentState
 from logtier.log.batch_scan import BatchLocation, checked_batches
-from logtier.log.directory_health import is_no_space
+from logtier.log.index_files import (
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Indexes,
+    PagedIndexes,
+    open_index_files,
+    paged_indexes,
+    read_index_file,
+    read_indexes,
+    write_index_file,
+    write_indexes,
+)
 from logtier.log.offset_index import OffsetIndex
+from logtier.log.paged_index import PagedOffsetIndex, PagedTimeIndex
 from logtier.log.time_index import TimeIndex
 from logtier.log.transaction_index import TransactionIndex
 from logtier.records.batch import (
@@ -25,9 +37,6 @@ from logtier.records.batch import (
 from logtier.runtime.disk import Buffer, Disk, File
 
 LOG_SUFFIX: Final = ".log"
-INDEX_SUFFIX: Final = ".index"
-TIME_INDEX_SUFFIX: Final = ".timeindex"
-TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
@@ -59,17 +68,20 @@ class LogSegment:
 
     Invariant: the file holds whole, checked batches only (what a crash left at the end is cut off by `recover`), and
     the first `size` bytes of it never change. Files: `<base offset, 20 digits>.log`, `.index`, `.timeindex`, and
-    `.txnindex` where transactions were aborted. The indexes live in memory; they are written when the segment is
-    rolled or the log is closed, and are built anew from the batches when their files are missing or damaged. Only `Log`
-    and `recovery` use it.
+    `.txnindex` where transactions were aborted. The indexes live in memory while batches come; they are written when
+    the segment is rolled or the log is closed, and are built anew from the batches when their files are missing or
+    damaged. Once it is sealed the files answer (`paged_index`). Only `Log` and `recovery` use it.
     """
 
     __slots__ = (
         "_disk",
         "_file",
         "_indexes",
+        "_is_saved",
+        "_is_sealed",
         "_is_twin",
         "_max_timestamp",
+        "_paged",
         "_prefix",
         "_read_ends",
         "_suffix",
@@ -102,7 +114,12 @@ class LogSegment:
         self._suffix = suffix
         self._file: File | None = None
         # Loaded at the first need, so that a broker with many segments starts at once.
-        self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
+        self._indexes: Indexes | None = None
+        # In place of `_indexes` once no batch comes any more and their files are whole.
+        self._paged: PagedIndexes | None = None
+        self._is_sealed = False
+        # Whether the index files have what `_indexes` has.
+        self._is_saved = False
         self._transaction_index: TransactionIndex | None = None
         self._max_timestamp: tuple[int, int] = (NO_TIMESTAMP, base_offset)
         self._read_ends: dict[int, int] = {}
@@ -168,8 +185,8 @@ class LogSegment:
 
     def adopt(self, twin: "LogSegment") -> None:
         """Take over the indexes that a twin has read from their files, unless they are here by now."""
-        if self._indexes is None and not twin.is_rebuilt:
-            self._indexes = twin._indexes
+        if self._indexes is None and self._paged is None and not twin.is_rebuilt:
+            self._indexes, self._paged = twin._indexes, twin._paged
             self._max_timestamp = twin._max_timestamp
             self.first_timestamp_ms = twin.first_timestamp_ms
             self.bytes_since_index = twin.bytes_since_index
@@ -182,7 +199,10 @@ class LogSegment:
     @property
     def log_path(self) -> str:
         """Path of the file of batches."""
-        return self._prefix + LOG_SUFFIX + self._suffix
+        return self._path(LOG_SUFFIX)
+
+    def _path(self, name: str) -> str:
+        return self._prefix + name + self._suffix
 
     @property
     def file(self) -> File:
@@ -192,20 +212,20 @@ class LogSegment:
         return self._file
 
     @property
-    def offset_index(self) -> OffsetIndex:
+    def offset_index(self) -> OffsetIndex | PagedOffsetIndex:
         """The offset index, loaded at the first need."""
-        return (self._indexes or self._load_indexes())[0]
+        return (self._indexes or self._paged or self._load_indexes())[0]
 
     @property
-    def time_index(self) -> TimeIndex:
+    def time_index(self) -> TimeIndex | PagedTimeIndex:
         """The time index, loaded at the first need."""
-        return (self._indexes or self._load_indexes())[1]
+        return (self._indexes or self._paged or self._load_indexes())[1]
 
     @property
     def transaction_index(self) -> TransactionIndex:
         """The index of aborted transactions, loaded at the first need; raises CorruptRecordsError if it is damaged."""
         if self._transaction_index is None:
-            data = self._read_index(TRANSACTION_INDEX_SUFFIX)
+            data = read_index_file(self._disk, self._path(TRANSACTION_INDEX_SUFFIX))
             index = TransactionIndex.from_bytes(data or b"", self.base_offset)
             if index is None:
                 raise CorruptRecordsError(f"{self._prefix}{TRANSACTION_INDEX_SUFFIX} is damaged")
@@ -224,20 +244,20 @@ class LogSegment:
 
     def is_index_full(self, offset_entries_max: int, time_entries_max: int) -> bool:
         """Whether one of the indexes has no room for one more entry."""
-        offset_index, time_index = self._indexes or self._load_indexes()
+        offset_index, time_index = self._indexes or self._load_whole_indexes()
         self.index_room = min(offset_entries_max - len(offset_index), time_entries_max - len(time_index))
         return self.index_room <= 0
 
     @property
     def max_timestamp_ms(self) -> int:
         """Greatest timestamp of its records, NO_TIMESTAMP if they have none."""
-        if self._indexes is None:
+        if not (self._indexes or self._paged):
             self._load_indexes()
         return self._max_timestamp[0]
 
     def newest_ms(self, may_wait: bool) -> int:
         """As `max_timestamp_ms`; without `may_wait` BlockingIOError rather than to read files for it."""
-        if not (may_wait or self._indexes):
+        if not (may_wait or self._indexes or self._paged):
             raise BlockingIOError(errno.EAGAIN, f"{self.log_path}: its indexes are not in memory")
         return self.max_timestamp_ms
 
@@ -264,7 +284,7 @@ class LogSegment:
         if max_timestamp_ms > self._max_timestamp[0]:
             self._max_timestamp = (max_timestamp_ms, last_offset)
         if self.bytes_since_index > self.index_interval_bytes:
-            offset_index, time_index = self._indexes or self._load_indexes()
+            offset_index, time_index = self._indexes or self._load_whole_indexes()
             offset_index.append(last_offset - self.base_offset, position)
             timestamp, offset = self._max_timestamp
             time_index.maybe_append(timestamp, offset - self.base_offset)
@@ -281,42 +301,38 @@ class LogSegment:
         """
         transactions = self._transaction_index
         if transactions is not None and transactions.is_unsaved:
-            self._write_index(TRANSACTION_INDEX_SUFFIX, transactions.to_bytes())
+            if transactions:
+                write_index_file(self._disk, self._path(TRANSACTION_INDEX_SUFFIX), transactions.to_bytes())
+            else:
+                self._disk.remove(self._path(TRANSACTION_INDEX_SUFFIX))
             transactions.is_unsaved = False
         if self._indexes is None:
-            return  # never loaded, hence not changed
-        offset_index, time_index = self._indexes
+            return  # never loaded, or sealed, hence not changed
+        self._is_saved = False
         timestamp, offset = self._max_timestamp
-        time_index.maybe_append(timestamp, offset - self.base_offset)
-        try:
-            self._write_index(INDEX_SUFFIX, offset_index.to_bytes())
-            self._write_index(TIME_INDEX_SUFFIX, time_index.to_bytes())
-        except OSError as error:
-            if not is_no_space(error):
-                raise
-            self._disk.remove(self._prefix + INDEX_SUFFIX + self._suffix)
+        self._indexes[1].maybe_append(timestamp, offset - self.base_offset)
+        self._is_saved = write_indexes(self._disk, self._path, self._indexes)
+        self._let_files_answer()
 
-    def _write_index(self, suffix: str, data: bytes) -> None:
-        path = self._prefix + suffix + self._suffix
-        if not data and suffix == TRANSACTION_INDEX_SUFFIX:
-            self._disk.remove(path)
-            return
-        file = self._disk.open(path, create=True)
-        try:
-            file.truncate(0)
-            file.append([data])
-        except OSError:
-            # Half an index would be taken for a whole one.
-            self._disk.remove(path)
-            raise
+    def seal(self) -> None:
+        """No batch comes any more: from now on the index files answer, if they are there."""
+        self._is_sealed = True
+        self._let_files_answer()
+
+    def _unseal(self) -> None:
+        self._is_sealed, self._paged = False, None
+        if self._indexes is None:
+            self._load_whole_indexes()
+
+    def _let_files_answer(self) -> None:
+        """Of indexes to which nothing is added, and which are in their files, keep a few entries."""
+        if self._is_sealed and self._is_saved and self._indexes is not None:
+            self._paged = paged_indexes(self._disk, self._path, self._indexes)
+            self._indexes = None
 
     def index_files(self) -> list[File]:
         """The index files that exist, open, to be synced."""
-        files: list[File] = []
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
-            with contextlib.suppress(FileNotFoundError):
-                files.append(self._disk.open(self._prefix + suffix + self._suffix))
-        return files
+        return open_index_files(self._disk, self._path)
 
     def release(self) -> None:
         """Let go of the file: it closes with the last slice that refers to it, and opens again if it is needed."""
@@ -324,10 +340,11 @@ class LogSegment:
 
     def truncate_to(self, offset: int) -> int:
         """Drop the batches from the one that holds `offset` on; return where the log now ends."""
+        self._unseal()
         found = self.locate(offset)
         if found is None:
             return offset
-        offset_index, time_index = self._indexes or self._load_indexes()
+        offset_index, time_index = self._indexes or self._load_whole_indexes()
         self.file.truncate(found.position)
         self.size = found.position
         self._read_ends.clear()
@@ -346,10 +363,12 @@ class LogSegment:
             if self._disk.exists(path + self._suffix):
                 self._disk.rename(path + self._suffix, path + suffix)
         self._suffix = suffix
+        self._paged = None  # loaded again under the new names
 
     def note_moved(self, directory: str) -> None:
         """Its files are in a folder of another name now; an open file stays open."""
         self._prefix = f"{directory}/{segment_name(self.base_offset)}"
+        self._paged = None
 
     def mark_deleted(self) -> None:
         """Give the files the names of deleted ones: a restart then removes them, reads under way go on."""
@@ -388,7 +407,8 @@ class LogSegment:
         if position is not None and position < size:
             return position, offset
         pread = self._pread(may_wait)
-        position = (self._indexes or self._load_indexes())[0].position_before(offset - self.base_offset)
+        offset_index = (self._indexes or self._paged or self._load_indexes())[0]
+        position = offset_index.position_before(offset - self.base_offset, may_wait)
         chunk: Buffer = b""
         chunk_start = position
         while position < size:
@@ -420,7 +440,7 @@ class LogSegment:
     def _pread(self, may_wait: bool) -> Callable[[int, int], Buffer]:
         if may_wait:
             return self.file.pread
-        if self._file is None or self._indexes is None:
+        if self._file is None or not (self._indexes or self._paged):
             raise BlockingIOError(errno.EAGAIN, f"{self.log_path} is not open")
         return self._file.pread_in_memory
 
@@ -453,7 +473,7 @@ class LogSegment:
 
     def state(self, end_offset: int) -> SegmentState:
         """Return what is known of all batches, which end at `end_offset`."""
-        offset_index, time_index = self._indexes or self._load_indexes()
+        offset_index, time_index = self._indexes or self._load_whole_indexes()
         return SegmentState(
             self.base_offset,
             end_offset,
@@ -479,6 +499,7 @@ class LogSegment:
         if end_offset != known.end_offset:
             return False
         self._indexes = (known.offset_index, known.time_index)
+        self._is_saved = False
         self._max_timestamp = (known.max_timestamp_ms, known.max_timestamp_offset)
         self._transaction_index = transactions
         transactions.is_unsaved = True
@@ -496,6 +517,7 @@ class LogSegment:
         """
         if position == 0:
             self._indexes = (OffsetIndex(), TimeIndex())
+            self._is_saved = False
             self._max_timestamp = (NO_TIMESTAMP, self.base_offset)
             self.begin_transaction_index()
             self._read_ends.clear()
@@ -524,31 +546,27 @@ class LogSegment:
             raise ValueError(f"{self.log_path} does not end with a whole batch")
         return last.header.last_offset + 1
 
-    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        offset_index = self._read_index(INDEX_SUFFIX)
-        time_index = self._read_index(TIME_INDEX_SUFFIX)
-        parsed_offsets = None if offset_index is None else OffsetIndex.from_bytes(offset_index, self.size)
-        parsed_times = None if time_index is None else TimeIndex.from_bytes(time_index)
-        if parsed_offsets is not None and parsed_times is not None:
-            self._indexes = (parsed_offsets, parsed_times)
-            if self._restore_after_indexes():
-                return self._indexes
-            # Else cut at an entry, by a power loss: it would do, but that times are missing, or look-ups slow.
+    def _load_indexes(self) -> Indexes | PagedIndexes:
+        whole = self._load_whole_indexes()
+        self._let_files_answer()
+        return self._paged or whole
+
+    def _load_whole_indexes(self) -> Indexes:
+        self._indexes = read_indexes(self._disk, self._path, self.size)
+        # Files that were cut at an entry, by a power loss, would do, but that times are missing, or look-ups slow.
+        if self._indexes is not None and self._restore_after_indexes():
+            self._is_saved = True
+            return self._indexes
         rebuilt = self._rebuild_indexes()
         self.is_rebuilt = True
         if not self._is_twin:
             self.write_indexes()
         return rebuilt
 
-    def _read_index(self, suffix: str) -> bytes | None:
-        try:
-            return self._disk.read(self._prefix + suffix + self._suffix)
-        except FileNotFoundError:
-            return None
-
-    def _rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+    def _rebuild_indexes(self) -> Indexes:
         """Build both indexes from the headers."""
         self._indexes = (OffsetIndex(), TimeIndex())
+        self._is_saved = False
         self._max_timestamp = (NO_TIMESTAMP, self.base_offset)
         self.first_timestamp_ms = None
         self.bytes_since_index = 0

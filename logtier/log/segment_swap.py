@@ -12,13 +12,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from logtier.log.index_files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
 from logtier.log.log import Log
 from logtier.log.segment import (
-    INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     LogSegment,
     segment_name,
 )

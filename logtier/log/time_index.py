@@ -6,6 +6,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
+from logtier.runtime.disk import Buffer
+
 ENTRY: Final = struct.Struct(">qi")
 
 
@@ -15,7 +17,8 @@ class TimeIndex:
     An entry (timestamp, relative offset) says: no batch before the one with that last offset has a greater maximum
     timestamp, and that batch has exactly this one. Invariant: timestamps strictly increase, offsets too. On disk:
     `<base offset>.timeindex`, entries of big-endian int64 and int32. The last entry of a segment that is no longer
-    written to is its maximum timestamp. Kept in memory; the segment decides when it is written.
+    written to is its maximum timestamp. In memory while batches come, in the file
+    afterwards (`paged_index`); the segment decides when it is written.
 
     >>> index = TimeIndex()
     >>> index.maybe_append(1000, 4), index.maybe_append(1000, 9), index.maybe_append(3000, 14)
@@ -42,10 +45,18 @@ class TimeIndex:
         self._relative_offsets.append(relative_offset)
         return True
 
-    def offset_before(self, timestamp_ms: int) -> int | None:
+    def offset_before(self, timestamp_ms: int, may_wait: bool = True) -> int | None:  # noqa: ARG002 (see `paged_index`)
         """Return the relative offset of the last entry that is not later than the time, None if there is none."""
         i = bisect_right(self._timestamps, timestamp_ms)
         return self._relative_offsets[i - 1] if i else None
+
+    def first(self) -> tuple[int, int] | None:
+        """Return the first entry: (timestamp, relative offset)."""
+        return (self._timestamps[0], self._relative_offsets[0]) if self._timestamps else None
+
+    def every(self, step: int) -> tuple["array[int]", "array[int]"]:
+        """Return the timestamps and the offsets of the first entry and of each that is `step` entries later."""
+        return self._timestamps[::step], self._relative_offsets[::step]
 
     def last(self) -> tuple[int, int] | None:
         """Return the last entry: (timestamp, relative offset)."""
@@ -83,7 +94,7 @@ class TimeIndex:
         return interleaved.tobytes()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> "TimeIndex | None":
+    def from_bytes(cls, data: Buffer) -> "TimeIndex | None":
         """Parse a file; None when it cannot be a time index (it is then rebuilt)."""
         if len(data) % ENTRY.size:
             return None

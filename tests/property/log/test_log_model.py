@@ -20,6 +20,7 @@ from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, build_batch, check_batch, decode_records, iterate_batches
 from logtier.runtime.disk import RealDisk
 from tests.example_counts import examples
+from tests.index_entries import index_entries
 
 NOW_MS = 1_000_000
 CONFIG = TopicConfig(segment_bytes=700, index_interval_bytes=120, file_delete_delay_ms=0)
@@ -237,9 +238,10 @@ class LogMachine(RuleBasedStateMachine):
             fresh._rebuild_indexes()
             assert fresh.max_timestamp_ms == segment.max_timestamp_ms
             positions = {location.position: location.header for location in segment.headers()}
-            for relative, position in segment.offset_index.entries():
+            offset_entries, time_entries = index_entries(segment)
+            for relative, position in offset_entries:
                 assert positions[position].last_offset == segment.base_offset + relative
-            for timestamp, relative in segment.time_index.entries():
+            for timestamp, relative in time_entries:
                 [header] = [h for h in positions.values() if h.last_offset == segment.base_offset + relative]
                 assert header.max_timestamp_ms == timestamp
                 assert all(

@@ -20,6 +20,7 @@ from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import TRANSACTIONAL, Record, build_batch
 from logtier.runtime.disk import RealDisk
 from tests.example_counts import examples
+from tests.index_entries import index_entries
 
 NOW_MS = 1_000
 
@@ -91,8 +92,7 @@ def everything(log: Log) -> tuple[object, ...]:
             (
                 each.base_offset,
                 each.size,
-                each.offset_index.entries(),
-                each.time_index.entries(),
+                index_entries(each),
                 each.transaction_index.entries(),
                 each.max_timestamp_ms,
             )

@@ -52,6 +52,9 @@ class ColdDisk(RealDisk):
     def open(self, path: str, *, create: bool = False) -> File:
         return ColdFile(self, path, create)
 
+    def open_read_only(self, path: str) -> File:
+        return ColdFile(self, path, create=False)
+
     def read(self, path: str) -> bytes:
         data = super().read(path)
         self.touch(path, 0, max(1, len(data)))

@@ -1,0 +1,78 @@
+"""The index files of a segment: read and written whole. `PathOf` says the path of the file with a suffix."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from logtier.log.directory_health import is_no_space
+from logtier.log.offset_index import OffsetIndex
+from logtier.log.paged_index import PagedOffsetIndex, PagedTimeIndex
+from logtier.log.time_index import TimeIndex
+from logtier.runtime.disk import Disk, File
+
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+
+Indexes: TypeAlias = tuple[OffsetIndex, TimeIndex]
+PagedIndexes: TypeAlias = tuple[PagedOffsetIndex, PagedTimeIndex]
+PathOf: TypeAlias = Callable[[str], str]
+
+
+def read_index_file(disk: Disk, path: str) -> bytes | None:
+    """Return what an index file has in it; None without one."""
+    try:
+        return disk.read(path)
+    except FileNotFoundError:
+        return None
+
+
+def write_index_file(disk: Disk, path: str, data: bytes) -> None:
+    """Replace what an index file has in it; after an OSError there is none."""
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)
+        file.append([data])
+    except OSError:
+        # Half an index would be taken for a whole one.
+        disk.remove(path)
+        raise
+
+
+def read_indexes(disk: Disk, path_of: PathOf, log_size: int) -> Indexes | None:
+    """Return both indexes of a segment of `log_size` bytes; None where a file is missing or damaged."""
+    offsets = read_index_file(disk, path_of(INDEX_SUFFIX))
+    times = read_index_file(disk, path_of(TIME_INDEX_SUFFIX))
+    offset_index = None if offsets is None else OffsetIndex.from_bytes(offsets, log_size)
+    time_index = None if times is None else TimeIndex.from_bytes(times)
+    return None if offset_index is None or time_index is None else (offset_index, time_index)
+
+
+def write_indexes(disk: Disk, path_of: PathOf, indexes: Indexes) -> bool:
+    """Write both indexes of a segment; False where the disk is full: then one is missing, and both are built anew."""
+    try:
+        write_index_file(disk, path_of(INDEX_SUFFIX), indexes[0].to_bytes())
+        write_index_file(disk, path_of(TIME_INDEX_SUFFIX), indexes[1].to_bytes())
+    except OSError as error:
+        if not is_no_space(error):
+            raise
+        disk.remove(path_of(INDEX_SUFFIX))
+        return False
+    return True
+
+
+def paged_indexes(disk: Disk, path_of: PathOf, indexes: Indexes) -> PagedIndexes:
+    """Return what takes the place of indexes that are in their files and change no more."""
+    return (
+        PagedOffsetIndex(disk, path_of(INDEX_SUFFIX), indexes[0]),
+        PagedTimeIndex(disk, path_of(TIME_INDEX_SUFFIX), indexes[1]),
+    )
+
+
+def open_index_files(disk: Disk, path_of: PathOf) -> list[File]:
+    """Open those of a segment's index files that exist."""
+    files: list[File] = []
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
+        with contextlib.suppress(FileNotFoundError):
+            files.append(disk.open(path_of(suffix)))
+    return files
