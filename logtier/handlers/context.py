@@ -79,6 +79,7 @@ class RequestContext:
         mute: How the client's next requests are kept from being read for some milliseconds.
         throttle_ms: How long the client has to wait after this request, as its answer tells; it is muted for so long.
         loop_time: Runs where a client has a quota for request time.
+        is_slice: Whether the request is a slice of a long one: the answer has to be a tree, to be put together.
         denials: What was denied so far; None for nothing.
         answer_errors: Error codes of an answer that the handler encodes itself; None for none.
     """
@@ -88,6 +89,7 @@ class RequestContext:
     mute: Callable[[int], None] | None = None
     throttle_ms: int = 0
     loop_time: LoopTime | None = None
+    is_slice: bool = False
     denials: set[tuple[AclOperation, ResourceType, str]] | None = None
     answer_errors: list[int] | None = None
 

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import iscoroutinefunction
-from time import perf_counter
+from time import perf_counter, thread_time_ns
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from logtier.handlers import api_versions, fetch
 from logtier.handlers.context import RequestContext, Services
+from logtier.handlers.long_requests import SLICE_RULES, SliceRule, join_answers, slices_of
 from logtier.handlers.loop_time import LoopTime, measured
 from logtier.network.server import ClientConnection, Response
 from logtier.protocol import messages
@@ -23,6 +24,11 @@ from logtier.security.sasl_session import SaslSession
 
 logger = logging.getLogger(__name__)
 
+LONG_REQUEST_BYTES: Final = 64 << 10
+"""A request above this is read beside the event loop: to read a megabyte takes most of a second."""
+
+Result = TypeVar("Result")
+
 
 class _Route(NamedTuple):
     """Who answers the requests of an API, in the versions from `first` to `last`."""
@@ -31,6 +37,7 @@ class _Route(NamedTuple):
     first: int
     last: int
     is_asynchronous: bool
+    slice_rules: tuple[SliceRule, ...]
 
 
 class Dispatcher:
@@ -43,9 +50,17 @@ class Dispatcher:
     def __init__(self, services: Services, handlers: Mapping[int, ModuleType]) -> None:
         self._services = services
         self._routes = {
-            key: _Route(handler, handler.VERSIONS[0], handler.VERSIONS[1], iscoroutinefunction(handler.handle))
+            key: _Route(
+                handler,
+                handler.VERSIONS[0],
+                handler.VERSIONS[1],
+                iscoroutinefunction(handler.handle),
+                SLICE_RULES.get(messages.api_name(key), ()),
+            )
             for key, handler in handlers.items()
         }
+        #: Long messages are read and encoded by another thread, one at a time: each costs memory.
+        self._long_turn = asyncio.Lock()
 
     def dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         """Answer one frame, at once or later."""
@@ -60,7 +75,7 @@ class Dispatcher:
             raise ProtocolViolationError(
                 f"{messages.api_name(api_key)} (client {shown(str(client_id))}) is not supported by this broker"
             )
-        handler, first, last, is_asynchronous = route
+        handler, first, last, is_asynchronous, slice_rules = route
         if not first <= api_version <= last:
             return self._unsupported_version(header, handler)
         services = self._services
@@ -88,7 +103,20 @@ class Dispatcher:
             context.request_bytes = len(frame)
             context.mute = connection.mute
             context.loop_time = LoopTime() if services.quotas.meters_time else None
+        if (
+            len(frame) > LONG_REQUEST_BYTES
+            and api_key != messages.PRODUCE_KEY
+            and (sasl is None or sasl.is_authenticated)
+        ):
+            return self._handle_long(route, header, frame, context)
         request = messages.read_request(header, frame)
+        if slice_rules:
+            try:
+                sliced = slices_of(request, slice_rules)
+            except KafkaError as error:
+                return self._refused(context, error, request)
+            if sliced is not None:
+                return self._handle_slices(handler, request, *sliced, context)
         if is_asynchronous:
             return self._handle_later(handler, request, context)
         try:
@@ -113,10 +141,12 @@ class Dispatcher:
         answer: Response = result
         return answer
 
-    async def _handle_later(self, handler: ModuleType, request: Any, context: RequestContext) -> Response:
+    async def _handle_later(
+        self, handler: ModuleType, request: Any, context: RequestContext, *, is_long: bool = False
+    ) -> Response:
         """The handler is called in here, so that it never starts if the client is gone before its turn."""
         try:
-            steps = handler.handle(request, context)
+            steps = _steps(handler, request, context)
             result = await (steps if context.loop_time is None else measured(steps, context.loop_time))
         except KafkaError as error:
             return self._refused(context, error, request)
@@ -125,9 +155,89 @@ class Dispatcher:
         except Exception as fault:  # noqa: BLE001 (a fault of ours must not end the broker)
             return self._failed(context, fault, request)
         if isinstance(result, dict):
-            return self._encode(context, result)
+            return await self._encode_long(context, lambda: result) if is_long else self._encode(context, result)
         context.count_answer(context.answer_errors, perf_counter())
         return cast("Response", result)
+
+    async def _handle_long(
+        self, route: _Route, header: messages.RequestHeader, frame: memoryview, context: RequestContext
+    ) -> Response:
+        """Read a request whose reading would hold up others; the frame is there until it is answered."""
+
+        def read() -> tuple[Any, tuple[SliceRule, list[Any]] | KafkaError | None]:
+            request = messages.read_request(header, frame)
+            try:
+                return request, slices_of(request, route.slice_rules)
+            except KafkaError as error:
+                return request, error
+
+        if context.loop_time is not None:
+            context.loop_time.pause()
+        request, sliced = await self._beside(context, read)
+        if isinstance(sliced, KafkaError):
+            return await self._refused_long(context, sliced, request)
+        if sliced is not None:
+            return await self._handle_slices(route.handler, request, *sliced, context)
+        return await self._handle_later(route.handler, request, context, is_long=True)
+
+    async def _handle_slices(
+        self, handler: ModuleType, request: Any, rule: SliceRule, slices: list[Any], context: RequestContext
+    ) -> Response:
+        """Answer a long request as several, with a turn for others between them."""
+        context.is_slice = True
+        answers = []
+        try:
+            for each in slices:
+                steps = _steps(handler, each, context)
+                answers.append(await (steps if context.loop_time is None else measured(steps, context.loop_time)))
+                await asyncio.sleep(0)
+        except KafkaError as error:
+            return await self._refused_long(context, error, request)
+        except ProtocolViolationError:
+            raise
+        except Exception as fault:  # noqa: BLE001 (a fault of ours must not end the broker)
+            return self._failed(context, fault, request)
+        return await self._encode_long(context, lambda: join_answers(rule, answers))
+
+    async def _refused_long(self, context: RequestContext, error: KafkaError, request: Any) -> Response:
+        """As `_refused`; to name each element again takes its time."""
+        name = messages.api_name(context.api_key)
+        context.log_refusal(name, error)
+
+        def tree() -> Mapping[str, Any]:
+            refused = refusal(context.api_key, context.api_version, error.code, error.message, request)
+            if refused is None:
+                raise ProtocolViolationError(f"{name} has no place for an error: {error}") from error
+            return refused
+
+        return await self._encode_long(context, tree)
+
+    async def _encode_long(self, context: RequestContext, make_tree: Callable[[], Mapping[str, Any]]) -> Response:
+        """As `_encode`, without holding up others."""
+        throttle_ms = context.finish_throttling()
+
+        def encode() -> tuple[list[int], list[Part]]:
+            tree = make_tree()
+            if throttle_ms and messages.has_throttle_time(context.api_key):
+                tree = {**tree, "throttle_time": throttle_ms}
+            return error_codes(tree), _frame(context.api_key, context.api_version, context.correlation_id, tree)
+
+        codes, answer = await self._beside(context, encode)
+        context.count_answer(codes, perf_counter())
+        return answer
+
+    async def _beside(self, context: RequestContext, work: Callable[[], Result]) -> Result:
+        """Have another thread work for a request. Both take turns with Python; neither waits for the other's end."""
+
+        def timed() -> tuple[Result, int]:
+            begun_ns = thread_time_ns()
+            return work(), thread_time_ns() - begun_ns
+
+        async with self._long_turn:
+            result, worked_ns = await asyncio.to_thread(timed)
+        if context.loop_time is not None:
+            context.loop_time.count(worked_ns)
+        return result
 
     async def _raw_token(self, token: bytes, sasl: SaslSession) -> Response:
         """A token in a frame of its own, after a SaslHandshake of version 0; there is no place for an error."""
@@ -173,6 +283,12 @@ class Dispatcher:
             # connection that is lost makes it wait.
             raise ProtocolViolationError(f"{name} failed, see the broker's log") from fault
         return self._refused(context, KafkaError(ErrorCode.unknown_server_error, "see the broker's log"), request)
+
+
+async def _steps(handler: ModuleType, request: Any, context: RequestContext) -> Any:
+    """The handler's answer, whether it answers at once or later."""
+    result = handler.handle(request, context)
+    return await result if isinstance(result, Awaitable) else result
 
 
 def _count(answering: "asyncio.Future[Response]", context: RequestContext) -> None:

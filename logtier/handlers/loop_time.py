@@ -27,6 +27,10 @@ class LoopTime:
             self._worked_ns += perf_counter_ns() - self._resumed_ns
             self._resumed_ns = 0
 
+    def count(self, worked_ns: int) -> None:
+        """Another thread worked for the request for so long."""
+        self._worked_ns += worked_ns
+
     def take_ms(self) -> float:
         """The time since the last call of this; the watch goes on as it was."""
         is_running = self._resumed_ns != 0

@@ -64,7 +64,7 @@ class _Question:
     cluster_operations: bool
 
 
-async def handle(request: Any, context: RequestContext) -> list[Part]:
+async def handle(request: Any, context: RequestContext) -> list[Part] | dict[str, Any]:
     """Answer from the image, after creating what is missing and wanted."""
     metadata = context.services.metadata
     question = _question(request, context.api_version)
@@ -79,6 +79,8 @@ async def handle(request: Any, context: RequestContext) -> list[Part]:
         if missing:
             refused |= await _create(missing, request, context)
     image = metadata.image
+    if context.is_slice:
+        return _tree(image, question, refused, context)
 
     def encode() -> bytes:
         return messages.encode_response(API_KEY, question.version, _tree(image, question, refused, context))

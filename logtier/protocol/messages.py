@@ -21,7 +21,7 @@ from kio.serial.errors import DecodeError
 
 from logtier.protocol.errors import ErrorCode, ProtocolViolationError
 from logtier.protocol.produce_request import read_produce_request
-from logtier.protocol.request_counts import check_counts
+from logtier.protocol.request_counts import check_counts, elements_max
 from logtier.protocol.schema_types import inner_type
 from logtier.protocol.unknown_tags import without_unknown_tags
 from logtier.protocol.wire import skip_tagged_fields
@@ -109,7 +109,8 @@ def read_request(header: RequestHeader, frame: bytes | memoryview) -> Any:
     try:
         if flexible:
             position = skip_tagged_fields(frame, position)
-        check_counts(_request_class(header.api_key, header.api_version), frame, position)
+        request_class = _request_class(header.api_key, header.api_version)
+        check_counts(request_class, frame, position, elements_max(name))
         try:
             request, _ = reader(frame, position)
         except KeyError:  # a tagged field that kio's schema does not have

@@ -11,6 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from logtier.protocol.errors import ProtocolViolationError
+from logtier.protocol.request_counts import WHOLE_ELEMENTS_MAX
 from logtier.protocol.wire import read_unsigned_varint, skip_tagged_fields
 
 FIRST_FLEXIBLE_VERSION: Final = 9
@@ -89,12 +90,16 @@ def _read_classic(frame: memoryview, position: int) -> ProduceRequest:
     if not 0 <= topic_count * _SMALLEST_TOPIC_BYTES <= frame_bytes - position:
         raise _bad_count(topic_count, frame_bytes - position)
     topics = []
+    elements = topic_count
     for _ in range(topic_count):
         name, position = _string(frame, position)
         (partition_count,) = _INT.unpack_from(frame, position)
         position += _INT.size
         if not 0 <= partition_count * _SMALLEST_PARTITION_BYTES <= frame_bytes - position:
             raise _bad_count(partition_count, frame_bytes - position)
+        elements += partition_count
+        if elements > WHOLE_ELEMENTS_MAX:
+            raise _too_many()
         partitions = []
         for _ in range(partition_count):
             index, size = _INDEX_SIZE.unpack_from(frame, position)
@@ -126,6 +131,7 @@ def _read_flexible(frame: memoryview, position: int, *, by_id: bool) -> ProduceR
     if not 0 <= topic_count * _SMALLEST_TOPIC_BYTES <= frame_bytes - position:
         raise _bad_count(topic_count, frame_bytes - position)
     topics = []
+    elements = topic_count
     for _ in range(topic_count):
         topic_id: UUID | None = None
         name = ""
@@ -140,6 +146,9 @@ def _read_flexible(frame: memoryview, position: int, *, by_id: bool) -> ProduceR
         partition_count -= 1
         if not 0 <= partition_count * _SMALLEST_PARTITION_BYTES <= frame_bytes - position:
             raise _bad_count(partition_count, frame_bytes - position)
+        elements += partition_count
+        if elements > WHOLE_ELEMENTS_MAX:
+            raise _too_many()
         partitions = []
         for _ in range(partition_count):
             (index,) = _INT.unpack_from(frame, position)
@@ -166,6 +175,10 @@ def _topic_id(raw: bytes) -> UUID:
 
 def _bad_count(count: int, left_bytes: int) -> ValueError:
     return ValueError(f"an array claims {count} elements in {left_bytes} bytes" if count >= 0 else "an array is null")
+
+
+def _too_many() -> ValueError:
+    return ValueError(f"it has more than {WHOLE_ELEMENTS_MAX} elements, send several requests")
 
 
 def _string(frame: memoryview, position: int) -> tuple[str, int]:

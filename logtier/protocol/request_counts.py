@@ -18,19 +18,79 @@ from logtier.protocol.wire import read_unsigned_varint
 _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 
+ELEMENTS_MAX: Final = 100_000
+"""Elements of all arrays of a request that is answered in slices: more than one broker's partitions. Each costs some
+ten microseconds and a kilobyte until it is answered."""
+
+WHOLE_ELEMENTS_MAX: Final = 20_000
+"""Those of a request that is answered as a whole, while everybody waits: some tenths of a second at most. A fetch names
+no more partitions than its broker leads, and a producer's request of 1 MiB holds fewer batches."""
+
+ANSWERED_IN_SLICES: Final = frozenset(
+    {
+        "alter_client_quotas",
+        "alter_configs",
+        "consumer_group_describe",
+        "create_acls",
+        "create_partitions",
+        "create_topics",
+        "delete_acls",
+        "delete_groups",
+        "delete_topics",
+        "describe_configs",
+        "describe_groups",
+        "describe_producers",
+        "describe_transactions",
+        "elect_leaders",
+        "find_coordinator",
+        "incremental_alter_configs",
+        "list_offsets",
+        "metadata",
+        "offset_commit",
+        "offset_fetch",
+        "offset_for_leader_epoch",
+        "txn_offset_commit",
+    }
+)
+"""APIs whose requests are (`logtier.handlers.long_requests`)."""
+
+
+class _Budget:
+    """The elements that the rest of a request may have."""
+
+    __slots__ = ("_elements_max", "_left")
+
+    def __init__(self, elements_max: int) -> None:
+        self._elements_max = self._left = elements_max
+
+    def take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(f"it has more than {self._elements_max} elements, send several requests")
+
+
+def elements_max(api_name: str) -> int:
+    """How many elements a request may have, in all its arrays.
+
+    >>> elements_max("metadata"), elements_max("write_txn_markers")
+    (100000, 20000)
+    """
+    return ELEMENTS_MAX if api_name in ANSWERED_IN_SLICES else WHOLE_ELEMENTS_MAX
+
+
 #: From where a value begins to where it ends.
-_Walk: TypeAlias = Callable[[bytes, int], int]
+_Walk: TypeAlias = Callable[[bytes, int, "_Budget"], int]
 #: A part of an entity: so many bytes of whatever content, or what has to be looked at.
 _Step: TypeAlias = int | _Walk
 
 
-def check_counts(entity: Any, frame: bytes, position: int) -> None:
-    """Walk the message of class `entity` that begins at `position`.
+def check_counts(entity: Any, frame: bytes, position: int, elements: int = ELEMENTS_MAX) -> None:
+    """Walk the message of class `entity` that begins at `position`, and may have so many elements.
 
     Raises:
         ValueError, IndexError, struct.error: if the frame does not hold what the message claims to have.
     """
-    end = _walk(entity)(frame, position)
+    end = _walk(entity)(frame, position, _Budget(elements))
     if end > len(frame):
         raise ValueError(f"it claims {end - position} bytes, {len(frame) - position} are there")
 
@@ -42,7 +102,7 @@ def _walk(entity: Any) -> _Walk:
 
 
 def _skip(size: int) -> _Walk:
-    return lambda _, position: position + size
+    return lambda _frame, position, _budget: position + size
 
 
 @cache
@@ -90,24 +150,24 @@ def _primitive(kafka_type: str, flexible: bool) -> _Step:
 
 
 def _legacy_entity(steps: Sequence[_Step]) -> _Walk:
-    def walk(frame: bytes, position: int) -> int:
+    def walk(frame: bytes, position: int, budget: _Budget) -> int:
         for step in steps:
-            position = position + step if isinstance(step, int) else step(frame, position)
+            position = position + step if isinstance(step, int) else step(frame, position, budget)
         return position
 
     return walk
 
 
 def _flexible_entity(steps: Sequence[_Step], tagged: Mapping[int, _Walk]) -> _Walk:
-    def walk(frame: bytes, position: int) -> int:
+    def walk(frame: bytes, position: int, budget: _Budget) -> int:
         for step in steps:
-            position = position + step if isinstance(step, int) else step(frame, position)
-        return _tags(tagged, frame, position) if frame[position] else position + 1
+            position = position + step if isinstance(step, int) else step(frame, position, budget)
+        return _tags(tagged, frame, position, budget) if frame[position] else position + 1
 
     return walk
 
 
-def _tags(tagged: Mapping[int, _Walk], frame: bytes, position: int) -> int:
+def _tags(tagged: Mapping[int, _Walk], frame: bytes, position: int, budget: _Budget) -> int:
     count, position = read_unsigned_varint(frame, position)
     for _ in range(count):
         tag, position = read_unsigned_varint(frame, position)
@@ -115,14 +175,14 @@ def _tags(tagged: Mapping[int, _Walk], frame: bytes, position: int) -> int:
         end = position + size
         if end > len(frame):
             raise ValueError(f"a tagged field claims {size} bytes, {len(frame) - position} are left")
-        if tag in tagged and tagged[tag](frame, position) != end:
+        if tag in tagged and tagged[tag](frame, position, budget) != end:
             raise ValueError(f"a tagged field of {size} bytes has another length than it says")
         position = end
     return position
 
 
 def _compact_array(element: _Step, name_unless_nullable: str | None) -> _Walk:
-    def walk(frame: bytes, position: int) -> int:
+    def walk(frame: bytes, position: int, budget: _Budget) -> int:
         count = frame[position]
         if count < 0x80:
             position += 1
@@ -130,43 +190,45 @@ def _compact_array(element: _Step, name_unless_nullable: str | None) -> _Walk:
             count, position = read_unsigned_varint(frame, position)
         if count == 0 and name_unless_nullable:
             raise ValueError(f"{name_unless_nullable} is null")
-        return _elements(element, count - 1, frame, position)
+        return _elements(element, count - 1, frame, position, budget)
 
     return walk
 
 
 def _legacy_array(element: _Step, name_unless_nullable: str | None) -> _Walk:
-    def walk(frame: bytes, position: int) -> int:
+    def walk(frame: bytes, position: int, budget: _Budget) -> int:
         (count,) = _INT.unpack_from(frame, position)
         if count < -1:
             raise ValueError(f"an array claims {count} elements")
         if count < 0 and name_unless_nullable:
             raise ValueError(f"{name_unless_nullable} is null")
-        return _elements(element, count, frame, position + 4)
+        return _elements(element, count, frame, position + 4, budget)
 
     return walk
 
 
-def _elements(element: _Step, count: int, frame: bytes, position: int) -> int:
+def _elements(element: _Step, count: int, frame: bytes, position: int, budget: _Budget) -> int:
     if count > len(frame) - position:  # every element takes a byte at least
         raise ValueError(f"an array claims {count} elements in {len(frame) - position} bytes")
+    if count > 0:
+        budget.take(count)
     if isinstance(element, int):
         return position + element * max(count, 0)
     for _ in range(count):
-        position = element(frame, position)
+        position = element(frame, position, budget)
     return position
 
 
 def _nullable(entity: _Walk) -> _Walk:
     """A structure with a byte before it that is negative for null (KIP-893)."""
 
-    def walk(frame: bytes, position: int) -> int:
-        return position + 1 if frame[position] >= 0x80 else entity(frame, position + 1)
+    def walk(frame: bytes, position: int, budget: _Budget) -> int:
+        return position + 1 if frame[position] >= 0x80 else entity(frame, position + 1, budget)
 
     return walk
 
 
-def _compact_bytes(frame: bytes, position: int) -> int:
+def _compact_bytes(frame: bytes, position: int, _budget: _Budget) -> int:
     size = frame[position]
     if size < 0x80:
         return position + (size or 1)
@@ -174,11 +236,11 @@ def _compact_bytes(frame: bytes, position: int) -> int:
     return position + max(0, size - 1)
 
 
-def _legacy_string(frame: bytes, position: int) -> int:
+def _legacy_string(frame: bytes, position: int, _budget: _Budget) -> int:
     return _counted(_SHORT.unpack_from(frame, position)[0], position + 2)
 
 
-def _legacy_bytes(frame: bytes, position: int) -> int:
+def _legacy_bytes(frame: bytes, position: int, _budget: _Budget) -> int:
     return _counted(_INT.unpack_from(frame, position)[0], position + 4)
 
 
