@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 LONG_REQUEST_BYTES: Final = 64 << 10
 """A request above this is read beside the event loop: to read a megabyte takes most of a second."""
 
+LONG_REQUESTS_MAX: Final = 4
+"""Long requests that are answered at a time: each may take 100 MB until its answer is encoded."""
+
 Result = TypeVar("Result")
 
 
@@ -59,8 +62,10 @@ class Dispatcher:
             )
             for key, handler in handlers.items()
         }
-        #: Long messages are read and encoded by another thread, one at a time: each costs memory.
-        self._long_turn = asyncio.Lock()
+        self._long_requests = asyncio.Semaphore(LONG_REQUESTS_MAX)
+        #: One thread works for them, so that the event loop has every second turn.
+        self._thread_turn = asyncio.Lock()
+        self._threads: set[asyncio.Future[Any]] = set()
 
     def dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         """Answer one frame, at once or later."""
@@ -108,7 +113,8 @@ class Dispatcher:
             and api_key != messages.PRODUCE_KEY
             and (sasl is None or sasl.is_authenticated)
         ):
-            return self._handle_long(route, header, frame, context)
+            connection.keep_request_memory()
+            return self._handle_long(route, header, frame, context, connection)
         request = messages.read_request(header, frame)
         if slice_rules:
             try:
@@ -116,7 +122,7 @@ class Dispatcher:
             except KafkaError as error:
                 return self._refused(context, error, request)
             if sliced is not None:
-                return self._handle_slices(handler, request, *sliced, context)
+                return self._handle_cut(handler, request, *sliced, context)
         if is_asynchronous:
             return self._handle_later(handler, request, context)
         try:
@@ -160,9 +166,14 @@ class Dispatcher:
         return cast("Response", result)
 
     async def _handle_long(
-        self, route: _Route, header: messages.RequestHeader, frame: memoryview, context: RequestContext
+        self,
+        route: _Route,
+        header: messages.RequestHeader,
+        frame: memoryview,
+        context: RequestContext,
+        connection: ClientConnection,
     ) -> Response:
-        """Read a request whose reading would hold up others; the frame is there until it is answered."""
+        """Read a request whose reading would hold up others; until then it counts among those that are received."""
 
         def read() -> tuple[Any, tuple[SliceRule, list[Any]] | KafkaError | None]:
             request = messages.read_request(header, frame)
@@ -173,12 +184,24 @@ class Dispatcher:
 
         if context.loop_time is not None:
             context.loop_time.pause()
-        request, sliced = await self._beside(context, read)
-        if isinstance(sliced, KafkaError):
-            return await self._refused_long(context, sliced, request)
-        if sliced is not None:
-            return await self._handle_slices(route.handler, request, *sliced, context)
+        async with self._long_requests:
+            request, sliced = await self._beside(context, read)
+            connection.release_request_memory()
+            if isinstance(sliced, KafkaError):
+                return await self._refused_long(context, sliced, request)
+            if sliced is not None:
+                return await self._handle_slices(route.handler, request, *sliced, context)
+        # It may wait for other clients, as JoinGroup does.
         return await self._handle_later(route.handler, request, context, is_long=True)
+
+    async def _handle_cut(
+        self, handler: ModuleType, request: Any, rule: SliceRule, slices: list[Any], context: RequestContext
+    ) -> Response:
+        """Answer a request of few bytes and many elements when others of its kind leave room for it."""
+        if context.loop_time is not None:
+            context.loop_time.pause()
+        async with self._long_requests:
+            return await self._handle_slices(handler, request, rule, slices, context)
 
     async def _handle_slices(
         self, handler: ModuleType, request: Any, rule: SliceRule, slices: list[Any], context: RequestContext
@@ -233,8 +256,16 @@ class Dispatcher:
             begun_ns = thread_time_ns()
             return work(), thread_time_ns() - begun_ns
 
-        async with self._long_turn:
-            result, worked_ns = await asyncio.to_thread(timed)
+        async with self._thread_turn:
+            # Who goes away does not end the thread: the next one waits for it all the same.
+            working = asyncio.ensure_future(asyncio.to_thread(timed))
+            self._threads.add(working)
+            working.add_done_callback(self._threads.discard)
+            try:
+                result, worked_ns = await asyncio.shield(working)
+            except asyncio.CancelledError:
+                await asyncio.wait((working,))
+                raise
         if context.loop_time is not None:
             context.loop_time.count(worked_ns)
         return result

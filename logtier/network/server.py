@@ -240,6 +240,8 @@ class ClientConnection:
         #: The budget of the unfinished request, and what it holds of it.
         self._memory = shared.memory
         self._holder = Holder(None, self._granted)
+        #: Whether it keeps that although it is whole.
+        self._keeps_memory = False
         #: When the unfinished request was first granted memory, or last after it had waited.
         self._granted_ms = 0
         self._stream: Stream | None = None
@@ -327,6 +329,16 @@ class ClientConnection:
         """Count a refusal; whether it gets a line of its own in the log."""
         return self._server.logs_refusal(self.peer_host)
 
+    def keep_request_memory(self) -> None:
+        """Leave the request that is being dispatched in the budget of those that are received until it is released."""
+        self._keeps_memory = True
+
+    def release_request_memory(self) -> None:
+        """The request is read: its bytes are needed no more."""
+        if self._keeps_memory:
+            self._keeps_memory = False
+            self._memory.release(self._holder)
+
     def mute(self, wait_ms: int) -> None:
         """Serve no request after the one that is being answered until the time is over (KIP-219)."""
         if self._unmuting is not None:
@@ -359,6 +371,7 @@ class ClientConnection:
         return (
             holder.held_bytes > 0
             and not holder.wanted_bytes
+            and not self._keeps_memory
             and self._granted_ms < deadline_ms
             and self._unmuting is None
             and self._memory.is_waited_for
@@ -386,9 +399,10 @@ class ClientConnection:
                     if framer.is_empty:
                         drained = stream
                     break
-                if self._holder.held_bytes or self._holder.wanted_bytes:
-                    self._memory.release(self._holder)
+                self._keeps_memory = False
                 response = self._dispatch(frame, self)
+                if not self._keeps_memory and (self._holder.held_bytes or self._holder.wanted_bytes):
+                    self._memory.release(self._holder)
                 if response.__class__ is list:  # first: to ask an abstract class takes longer
                     stream.write(response)
                 elif isinstance(response, Awaitable):

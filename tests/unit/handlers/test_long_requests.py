@@ -171,6 +171,8 @@ async def dispatched(services: Services, handler: ModuleType, version: int, **fi
         sasl=None,
         listener=PLAINTEXT_LISTENER,
         logs_refusal=lambda: False,
+        keep_request_memory=lambda: None,
+        release_request_memory=lambda: None,
     )
     frame = frame_of(handler, version, fields)
     turns = Turns()

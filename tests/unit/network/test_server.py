@@ -278,6 +278,38 @@ def test_what_is_announced_and_not_sent_holds_up_nobody() -> None:
     run(main())
 
 
+def test_a_whole_request_stays_in_the_budget_until_it_is_read_if_it_is_read_later() -> None:
+    large = request(7, 900_000)
+
+    async def main() -> None:
+        connections: list[ClientConnection] = []
+        is_read = asyncio.Event()
+
+        def dispatch(frame: memoryview, connection: ClientConnection) -> Awaitable[Response]:
+            async def later() -> Response:
+                await is_read.wait()
+                connection.release_request_memory()
+                return echo(frame, connection)
+
+            connection.keep_request_memory()
+            connections.append(connection)
+            return later()
+
+        async with Running(dispatch, replace(LIMITS, queued_bytes_max=4 << 20)) as running:
+            reader, writer = await running.connect()
+            writer.write(large)
+            await until(lambda: bool(connections))
+            memory = running.server._shared.memory
+            assert memory.used_bytes >= len(large)
+            assert not connections[0].withholds_request_since(1 << 60)
+            is_read.set()
+            assert await reader.readexactly(len(large)) == large
+            assert memory.used_bytes == 0
+            await close(writer)
+
+    run(main())
+
+
 def test_who_has_not_logged_in_takes_no_memory_from_those_who_have() -> None:
     sasl = SaslListener({"PLAIN": lambda: PlainServer({})}, {}, 0, 1 << 20)
     shared = SharedLimits(RequestMemory(4 << 20), ConnectionLimits(ConnectionRules()), RequestMemory(1 << 20))
