@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from typing import Any
 
@@ -13,6 +14,7 @@ from api.hosts import KnownHosts
 from api.limits import BODY_BYTES_MAX, BodyLimits
 from api.pipeline_status import PipelineStatus
 from api.registry import routes as registry_routes
+from api.registry.routes.serving import LONG_REQUESTS_MAX
 from api.registry.service import SchemaRegistry
 from api.routers import clusters, configs, partitions, pipelines, topics
 from api.schemas.resource import ErrorBody
@@ -49,6 +51,7 @@ def create_app(
     app.state.clusters = ClusterDirectory(admin)
     app.state.registry = registry if registry is not None else SchemaRegistry.on_topic(admin)
     app.state.pipelines = status if status is not None else PipelineStatus(admin)
+    app.state.schema_turns = asyncio.Semaphore(LONG_REQUESTS_MAX)
     app.state.changes = changes if changes is not None else ChangePolicy()
     install_error_handlers(app)
     app.add_middleware(BodyLimits, body_bytes_max=body_bytes_max)

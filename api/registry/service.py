@@ -57,6 +57,7 @@ class SchemaRegistry:
         """Prepare a registry: `open_log` gets what takes each record, and what is called before the first one."""
         self.parser = SchemaParser()
         self._state = RegistryState()
+        self._snapshot: RegistryState | None = None
         self._skipped = 0
         self._writing = threading.Lock()
         self._log = open_log(self._apply, self._reset)
@@ -79,14 +80,18 @@ class SchemaRegistry:
 
     @contextmanager
     def state(self) -> Iterator[RegistryState]:
-        """Give what the topic's records add up to, which does not change inside the `with`.
+        """Give what the topic's records add up to, which does not change inside the `with`, and holds up nobody.
 
         Raises:
             RegistryError: the topic cannot be read.
         """
         self._log.await_loaded()
         with self._log.changed:
-            yield self._state
+            if self._snapshot is None:
+                self._snapshot = self._state.snapshot()
+            snapshot = self._snapshot
+        # Parsing and comparing may take seconds: the log's reader and other requests must not wait for them.
+        yield snapshot
 
     def change(self, decide: Callable[[RegistryState], tuple[T, list[Record]]]) -> T:
         """Write the records that `decide` returns and give its answer once they are part of the state.
@@ -135,8 +140,10 @@ class SchemaRegistry:
                     self._log.name,
                 )
             return
+        self._snapshot = None
         self._state.apply(record)
 
     def _reset(self) -> None:
         self._state = RegistryState()
+        self._snapshot = None
         self._skipped = 0

@@ -28,7 +28,8 @@ class RegistryState:
     """Subjects with their versions, ids, configs and modes.
 
     Invariant: `ids` has the digest of every id under which a version stands, soft-deleted ones included, and `digests`
-    is its inverse; a subject without versions is not in `subjects`. Not thread-safe: who shares it locks it.
+    is its inverse; a subject without versions is not in `subjects`. Not thread-safe: who shares it locks it, or shares
+    a `snapshot`. Inner dictionaries are replaced, never changed, so that a snapshot copies the outer ones only.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,17 @@ class RegistryState:
         self.id_max = 0
         self._configs: dict[str | None, Config] = {}
         self._modes: dict[str | None, Mode] = {}
+
+    def snapshot(self) -> RegistryState:
+        """Return a copy that later records do not change."""
+        copy = RegistryState()
+        copy.subjects = dict(self.subjects)
+        copy.digests = dict(self.digests)
+        copy.ids = dict(self.ids)
+        copy.id_max = self.id_max
+        copy._configs = dict(self._configs)
+        copy._modes = dict(self._modes)
+        return copy
 
     def apply(self, record: Record) -> None:
         """Take the next record of the topic."""
@@ -107,20 +119,23 @@ class RegistryState:
 
     def _put(self, value: SchemaVersion) -> None:
         self._remove(value.subject, value.version)
-        self.subjects.setdefault(value.subject, {})[value.version] = value
-        self.ids.setdefault(value.schema_id, {})[value.subject, value.version] = value
+        self.subjects[value.subject] = self.subjects.get(value.subject, {}) | {value.version: value}
+        of_id = self.ids.get(value.schema_id, {})
+        self.ids[value.schema_id] = of_id | {(value.subject, value.version): value}
         self.digests.setdefault(value.schema.digest, value.schema_id)
         self.id_max = max(self.id_max, value.schema_id)
 
     def _remove(self, subject: str, version: int) -> None:
-        of_subject = self.subjects.get(subject, {})
+        of_subject = dict(self.subjects.get(subject, {}))
         value = of_subject.pop(version, None)
         if value is None:
             return
+        self.subjects[subject] = of_subject
         if not of_subject:
             del self.subjects[subject]
-        of_id = self.ids[value.schema_id]
+        of_id = dict(self.ids[value.schema_id])
         del of_id[subject, version]
+        self.ids[value.schema_id] = of_id
         if not of_id:
             del self.ids[value.schema_id]
             if self.digests.get(value.schema.digest) == value.schema_id:

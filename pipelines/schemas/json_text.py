@@ -45,8 +45,8 @@ def parse_json(
     except RecursionError:
         raise JsonTextError("it nests too deeply") from None
     except ValueError as error:
-        if "integer string conversion" not in str(error):
-            raise  # what a hook raised
+        if type(error) is not ValueError:
+            raise  # a hook raised it
         raise JsonTextError(f"an integer has more than {sys.get_int_max_str_digits()} digits") from None
     # A half comes from an escape, or stands in a `str` as it is: pairs of escapes have become one character.
     if isinstance(source, str) or _SURROGATE_ESCAPE.search(text):

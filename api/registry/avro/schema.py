@@ -42,7 +42,12 @@ class AvroSchema:
 
     def formatted(self, form: str) -> str:
         """Return the text; `resolved` writes out what it only refers to."""
-        return printer.canonical(self.root, ()) if form == "resolved" else self.canonical
+        if form != "resolved":
+            return self.canonical
+        try:
+            return printer.canonical(self.root, ())
+        except RecursionError:
+            raise InvalidSchemaError("its references use each other too deeply to be written out") from None
 
     def problems_reading(self, written: ParsedSchema) -> list[Problem]:
         """Return why this schema does not understand data of the other one."""

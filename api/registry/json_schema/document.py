@@ -10,6 +10,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from api.registry.json_schema import keywords
 from pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
+from pipelines.schemas.json_text import JsonTextError, parse_json
 
 _METASCHEMA: Final = re.compile(r"https?://json-schema\.org/(draft-0\d|draft/20\d\d-\d\d)/schema")
 
@@ -21,9 +22,9 @@ def load(text: str) -> Any:
         InvalidSchemaError: it is not JSON.
     """
     try:
-        return json.loads(text, parse_constant=_no_constant)
-    except RecursionError:
-        raise InvalidSchemaError("the schema nests too deeply") from None
+        return parse_json(text, parse_constant=_no_constant)
+    except JsonTextError as error:
+        raise InvalidSchemaError(f"not JSON that can be taken: {error}") from None
     except json.JSONDecodeError as error:
         raise InvalidSchemaError(f"not JSON: {error}") from None
 

@@ -47,9 +47,10 @@ def numbers(original: Node, update: Node) -> Iterator[Problem]:
 
 def enums(original: Node, update: Node) -> Iterator[Problem]:
     """Yield the values that are gone."""
-    gone = [value for value in original.values if value not in update.values]
+    left = set(update.values)
+    gone = [value for value in original.values if value not in left]
     if gone:
-        only_fewer = set(update.values) <= set(original.values)
+        only_fewer = left <= set(original.values)
         kind = "ENUM_ARRAY_NARROWED" if only_fewer else "ENUM_ARRAY_CHANGED"
         yield Problem(kind, "enum", f"these values are gone: {', '.join(gone)[:200]}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Final
 
@@ -21,6 +22,10 @@ from api.topic_model import ErrorCode, TopicAdminError
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 
+LONG_REQUESTS_MAX: Final = 8
+"""Requests that may parse, compare or wait for a writer, at once; each holds one of the 40 threads of all routes."""
+
+
 class RegistryResponse(JSONResponse):
     """An answer in the registry's media type."""
 
@@ -33,10 +38,13 @@ class RegistryRoute(JsonRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap the handler."""
         handle = super().get_route_handler()
+        may_be_long = not (self.methods or set()) <= {"GET"}
 
         async def answer(request: Request) -> Response:
+            turn = request.app.state.schema_turns if may_be_long else contextlib.nullcontext()
             try:
-                response = await handle(request)
+                async with turn:
+                    response = await handle(request)
             except RegistryError as error:
                 body = {"error_code": error.code, "message": error.message}
                 response = RegistryResponse(body, status_code=error.status)

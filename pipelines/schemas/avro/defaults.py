@@ -9,40 +9,64 @@ from pipelines.schemas.avro.types import (
     ArrayType,
     AvroType,
     EnumType,
+    Field,
     FixedType,
     MapType,
     PrimitiveType,
     RecordType,
     UnionType,
 )
+from pipelines.schemas.errors import InvalidSchemaError
+
+STEPS_MAX: Final = 1_000_000
+"""Steps for all defaults of one schema: thirty times the fields that fit into a mebibyte."""
 
 _WHOLE: Final = {"int": 2**31, "long": 2**63}
 
 
-def fits(value: Any, avro_type: AvroType) -> bool:
-    """Tell whether `value` can be the default of a field of this type; a union takes what any of its branches takes.
+class DefaultCheck:
+    """Tells whether defaults fit their types, within a limit of steps for all defaults of one schema.
 
-    >>> fits(7, PrimitiveType("int")), fits(2**31, PrimitiveType("int")), fits(True, PrimitiveType("int"))
-    (True, False, False)
+    A default may be as large as its type, and both may be used many times, so their product needs a limit.
     """
-    match avro_type:
-        case PrimitiveType(kind):
-            return _fits_primitive(value, kind)
-        case FixedType(size=size):
-            return _is_binary(value) and len(value) == size
-        case EnumType(symbols=symbols):
-            return value in symbols if isinstance(value, str) else False
-        case ArrayType(items):
-            return isinstance(value, list) and all(fits(item, items) for item in value)
-        case MapType(values):
-            return isinstance(value, dict) and all(fits(item, values) for item in value.values())
-        case UnionType(branches):
-            return any(fits(value, branch) for branch in branches)
-        case RecordType(fields=fields):
-            return isinstance(value, dict) and all(
-                fits(value[field.name], field.type) if field.name in value else field.default is not ABSENT
-                for field in fields
-            )
+
+    def __init__(self, steps_max: int = STEPS_MAX) -> None:
+        self._steps_left = steps_max
+
+    def fits(self, value: Any, avro_type: AvroType) -> bool:
+        """Tell whether `value` can be the default of a field of this type; a union takes what any branch takes.
+
+        Raises:
+            InvalidSchemaError: the limit of steps is reached.
+
+        >>> check = DefaultCheck()
+        >>> check.fits(7, PrimitiveType("int")), check.fits(2**31, PrimitiveType("int"))
+        (True, False)
+        """
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise InvalidSchemaError(f"checking the defaults takes more than {STEPS_MAX} steps")
+        match avro_type:
+            case PrimitiveType(kind):
+                return _fits_primitive(value, kind)
+            case FixedType(size=size):
+                return isinstance(value, str) and len(value) == size and _is_binary(value)
+            case EnumType():
+                return isinstance(value, str) and value in avro_type.symbol_set
+            case ArrayType(items):
+                return isinstance(value, list) and all(self.fits(item, items) for item in value)
+            case MapType(values):
+                return isinstance(value, dict) and all(self.fits(item, values) for item in value.values())
+            case UnionType(branches):
+                return any(self.fits(value, branch) for branch in branches)
+            case RecordType():
+                return isinstance(value, dict) and all(self._fits_field(value, field) for field in avro_type.fields)
+
+    def _fits_field(self, value: dict[str, Any], field: Field) -> bool:
+        if field.name in value:
+            return self.fits(value[field.name], field.type)
+        self._steps_left -= 1
+        return field.default is not ABSENT
 
 
 def _fits_primitive(value: Any, kind: str) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Final
 
-from pipelines.schemas.avro.defaults import fits
+from pipelines.schemas.avro.defaults import DefaultCheck
 from pipelines.schemas.avro.types import (
     ABSENT,
     PRIMITIVES,
@@ -26,6 +27,13 @@ from pipelines.schemas.avro.types import (
     type_name,
 )
 from pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
+from pipelines.schemas.json_text import JsonTextError, parse_json
+
+NAME_LENGTH_MAX: Final = 2_000
+"""Characters of a full name. Each name inside a namespace repeats it, so its length multiplies."""
+
+NAME_SHOWN_MAX: Final = 100
+"""Characters of a name in a path."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _ORDERS: Final = ("ascending", "descending", "ignore")
@@ -46,9 +54,9 @@ def parse(text: str, known: Mapping[str, NamedType], *, check_defaults: bool) ->
         InvalidSchemaError: it is no Avro schema.
     """
     try:
-        document = json.loads(text, object_pairs_hook=_without_duplicates)
-    except RecursionError:
-        raise InvalidSchemaError("the schema nests too deeply") from None
+        document = parse_json(text, object_pairs_hook=_without_duplicates)
+    except JsonTextError as error:
+        raise InvalidSchemaError(f"not JSON that can be taken: {error}") from None
     except json.JSONDecodeError as error:
         if re.fullmatch(r"\s*[A-Za-z_][\w.]*\s*", text) and text.strip() not in ("true", "false", "null"):
             document = text.strip()  # a bare name, as Avro's own parsers take it
@@ -66,9 +74,13 @@ def parse(text: str, known: Mapping[str, NamedType], *, check_defaults: bool) ->
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise InvalidSchemaError(f"{next(n for n in names if names.count(n) > 1)!r} is given twice in one JSON object")
+        raise InvalidSchemaError(f"{_repeated(name for name, _ in pairs)!r} is given twice in one JSON object")
     return fields
+
+
+def _repeated(names: Iterable[str]) -> str:
+    """Return the first of some names that is given more than once."""
+    return next(name for name, count in Counter(names).items() if count > 1)
 
 
 class _Parser:
@@ -76,7 +88,7 @@ class _Parser:
 
     def __init__(self, names: dict[str, NamedType], check_defaults: bool) -> None:
         self.names = names
-        self._check_defaults = check_defaults
+        self._check_defaults = DefaultCheck() if check_defaults else None
 
     def type(self, node: Any, space: str, path: str, depth: int) -> AvroType:
         """Parse one type; `space` is the namespace around it."""
@@ -133,7 +145,8 @@ class _Parser:
 
     def _named(self, kind: str, node: dict[str, Any], space: str, path: str, depth: int) -> NamedType:
         name = _name(node, space, path)
-        where = f"{path}({name.full})"
+        # A path is built for each part of the schema: a long name in each would make parsing quadratic.
+        where = f"{path}({name.full[:NAME_SHOWN_MAX]})"
         if name.full in self.names:
             raise InvalidSchemaError(f"{where}: can't redefine {name.full!r}")
         doc = _text(node, "doc", where)
@@ -158,22 +171,25 @@ class _Parser:
         nodes = _required(node, "fields", where)
         if not isinstance(nodes, list):
             raise InvalidSchemaError(f'{where}: "fields" is not a list')
+        taken: set[str] = set()
         for index, field_node in enumerate(nodes):
-            record.fields.append(self._field(field_node, record, f"{where}.fields[{index}]", depth))
+            field = self._field(field_node, record, taken, f"{where}.fields[{index}]", depth)
+            taken.add(field.name)
+            record.fields.append(field)
         return record
 
-    def _field(self, node: Any, record: RecordType, path: str, depth: int) -> Field:
+    def _field(self, node: Any, record: RecordType, taken: Container[str], path: str, depth: int) -> Field:
         if not isinstance(node, dict):
             raise InvalidSchemaError(f"{path}: a field is an object")
         name = _required(node, "name", path)
         if not isinstance(name, str) or not _NAME.match(name):
             raise InvalidSchemaError(f"{path}: {json.dumps(name)[:60]} is no name of a field")
-        where = f"{path}({name})"
-        if any(earlier.name == name for earlier in record.fields):
+        where = f"{path}({name[:NAME_SHOWN_MAX]})"
+        if name in taken:
             raise InvalidSchemaError(f"{where}: the record has a field of this name already")
         field_type = self.type(_required(node, "type", where), record.name.space, f"{where}.type", depth + 1)
         default = node.get("default", ABSENT)
-        if self._check_defaults and default is not ABSENT and not fits(default, field_type):
+        if self._check_defaults and default is not ABSENT and not self._check_defaults.fits(default, field_type):
             raise InvalidSchemaError(f"{where}: invalid default: {json.dumps(default)[:200]} is no {field_type.kind}")
         order = _text(node, "order", where) or "ascending"
         if order.lower() not in _ORDERS:
@@ -207,6 +223,8 @@ def _alias(alias: str, space: str, path: str) -> Name:
 
 
 def _checked(name: Name, path: str) -> Name:
+    if len(name.simple) + len(name.space) > NAME_LENGTH_MAX:
+        raise InvalidSchemaError(f"{path}: the name {name.full[:60]!r}... is longer than {NAME_LENGTH_MAX}")
     if not all(_NAME.match(part) for part in name.full.split(".")):
         raise InvalidSchemaError(f"{path}: illegal name: {name.full[:200]!r}")
     return name
@@ -219,8 +237,7 @@ def _symbols(node: dict[str, Any], path: str) -> list[str]:
         if not _NAME.match(symbol):
             raise InvalidSchemaError(f"{path}: illegal symbol: {symbol[:200]!r}")
     if len(set(symbols)) != len(symbols):
-        twice = next(symbol for symbol in symbols if symbols.count(symbol) > 1)
-        raise InvalidSchemaError(f"{path}: the symbol {twice!r} is given twice")
+        raise InvalidSchemaError(f"{path}: the symbol {_repeated(symbols)!r} is given twice")
     return symbols
 
 

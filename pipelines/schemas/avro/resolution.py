@@ -18,6 +18,7 @@ from pipelines.schemas.avro.types import (
     Field,
     FixedType,
     MapType,
+    Name,
     NamedType,
     RecordType,
     UnionType,
@@ -36,6 +37,9 @@ PROMOTIONS: Final = {
 
 PAIRS_MAX: Final = 200_000
 """Pairs of types in one comparison; a schema of a mebibyte has some 30,000 fields."""
+
+STEPS_MAX: Final = 400_000
+"""Fields, symbols and possible branches in one comparison: a large type may be part of many pairs."""
 
 _Pair: TypeAlias = tuple[AvroType, AvroType]
 _PairId: TypeAlias = tuple[int, int]
@@ -56,12 +60,15 @@ def problems(reader: AvroType, writer: AvroType) -> list[Problem]:
     Raises:
         InvalidSchemaError: the schemas are too large to be compared.
     """
-    resolving = _resolving(reader, writer)
+    comparison = _Comparison()
     found = []
-    for problem in _told((reader, writer), "/", resolving, set()):
-        found.append(problem)
-        if len(found) == PROBLEMS_MAX:
-            break
+    try:
+        for problem in comparison.told((reader, writer), "/", set()):
+            found.append(problem)
+            if len(found) == PROBLEMS_MAX:
+                break
+    except RecursionError:
+        raise InvalidSchemaError("the types of the schema use each other too deeply to be compared") from None
     return found
 
 
@@ -69,80 +76,120 @@ def _id(pair: _Pair) -> _PairId:
     return id(pair[0]), id(pair[1])
 
 
-def _resolving(reader: AvroType, writer: AvroType) -> dict[_PairId, bool]:
-    """Decide every pair that the comparison comes to.
+class _Comparison:
+    """What is decided of pairs of types; linear in the pairs that are come to and in their alternatives.
 
     Types may contain themselves, so a pair may depend on itself: all count as resolving first, and those that cannot
-    take with them what depends on them, until nothing changes.
+    take with them what depends on them, until nothing changes. Invariant: between calls of `decide` everything in
+    `resolving` is final.
     """
-    resolving: dict[_PairId, bool] = {}
-    needs: dict[_PairId, list[list[_PairId]]] = {}
-    dependents: dict[_PairId, list[_PairId]] = {}
-    failed: list[_PairId] = []
-    todo: list[_Pair] = [(reader, writer)]
-    while todo:
-        pair = todo.pop()
+
+    def __init__(self) -> None:
+        self.resolving: dict[_PairId, bool] = {}
+        #: The parts that a pair is an alternative of: whose part it is, and which.
+        self._uses: dict[_PairId, list[tuple[_PairId, int]]] = {}
+        #: Alternatives of a pair's parts that may still resolve.
+        self._open: dict[_PairId, list[int]] = {}
+        self._steps = 0
+
+    def decide(self, pair: _Pair) -> bool:
+        """Decide whether a pair resolves, and every pair that this depends on."""
+        failed: list[_PairId] = []
+        todo = [pair]
+        while todo:
+            todo.extend(self._enter(todo.pop(), failed))
+        while failed:
+            for user, part in self._uses.pop(failed.pop(), ()):
+                self._open[user][part] -= 1
+                if self._open[user][part] == 0 and self.resolving[user]:
+                    self.resolving[user] = False
+                    failed.append(user)
+        return self.resolving[_id(pair)]
+
+    def _enter(self, pair: _Pair, failed: list[_PairId]) -> list[_Pair]:
+        """Take note of a pair; return the pairs that have to be looked at for it."""
         this = _id(pair)
-        if this in resolving:
-            continue
-        if len(resolving) == PAIRS_MAX:
-            raise InvalidSchemaError(f"comparing the two schemas takes more than {PAIRS_MAX} comparisons of types")
-        resolving[this] = next(_local(*pair, ""), None) is None
-        if not resolving[this]:
+        if this in self.resolving:
+            return []
+        if len(self.resolving) == PAIRS_MAX:
+            raise _too_large(PAIRS_MAX)
+        self._count(_size(pair[0]) + _size(pair[1]))
+        self.resolving[this] = next(_local(*pair, ""), None) is None
+        if not self.resolving[this]:
             failed.append(this)
-            continue
-        needs[this] = []
-        for part in _parts(*pair):
-            needs[this].append([_id(alternative) for alternative in part.alternatives])
-            todo.extend(part.alternatives)
+            return []
+        inner: list[_Pair] = []
+        self._open[this] = []
+        for index, part in enumerate(_parts(*pair)):
+            self._count(len(part.alternatives))
+            open_alternatives = 0
             for alternative in part.alternatives:
-                dependents.setdefault(_id(alternative), []).append(this)
-            if not part.alternatives:
-                resolving[this] = False
+                if self.resolving.get(_id(alternative), True):
+                    open_alternatives += 1
+                    self._uses.setdefault(_id(alternative), []).append((this, index))
+            self._open[this].append(open_alternatives)
+            if open_alternatives == 0:
+                self.resolving[this] = False
                 failed.append(this)
-    while failed:
-        for dependent in dependents.get(failed.pop(), ()):
-            if resolving[dependent] and not all(any(resolving[a] for a in part) for part in needs[dependent]):
-                resolving[dependent] = False
-                failed.append(dependent)
-    return resolving
+                return inner
+            inner.extend(part.alternatives)
+        return inner
+
+    def _count(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > STEPS_MAX:
+            raise _too_large(STEPS_MAX)
+
+    def told(self, pair: _Pair, path: str, seen: set[_PairId]) -> Iterator[Problem]:
+        """Yield the problems of a pair and of what it is made of, each pair at the first place it is come to."""
+        # What a pair with problems of its own is made of was not looked at.
+        if self.decide(pair) or _id(pair) in seen:
+            return
+        seen.add(_id(pair))
+        local = list(_local(*pair, path))
+        yield from local
+        if local and not isinstance(pair[0], RecordType):
+            return
+        for part in _parts(*pair):
+            where = path + part.path
+            if not part.union:
+                yield from self.told(part.alternatives[0], where, seen)
+            elif not any(self.decide(choice) or _id(choice) in seen for choice in part.alternatives):
+                # A branch that was come to before has its problems told there.
+                written = pair[1]
+                if isinstance(written, UnionType):
+                    written = written.branches[int(part.path.rstrip("/"))]
+                text = f"the reader's union has no branch that understands {type_name(written)}"
+                yield Problem("MISSING_UNION_BRANCH", where, text)
 
 
-def _told(pair: _Pair, path: str, resolving: dict[_PairId, bool], seen: set[_PairId]) -> Iterator[Problem]:
-    """Yield the problems of a pair and of what it is made of, each pair at the first place it is come to."""
-    if resolving[_id(pair)] or _id(pair) in seen:
-        return
-    seen.add(_id(pair))
-    local = list(_local(*pair, path))
-    yield from local
-    if local and not isinstance(pair[0], RecordType):
-        return
-    for part in _parts(*pair):
-        where = path + part.path
-        if not part.union:
-            # What a pair with problems of its own is made of was not looked at.
-            inner = part.alternatives[0]
-            if _id(inner) not in resolving:
-                resolving |= _resolving(*inner)
-            yield from _told(inner, where, resolving, seen)
-        elif not any(resolving[_id(choice)] or _id(choice) in seen for choice in part.alternatives):
-            # A branch that was come to before has its problems told there.
-            written = pair[1] if not isinstance(pair[1], UnionType) else pair[1].branches[int(part.path.rstrip("/"))]
-            text = f"the reader's union has no branch that understands {type_name(written)}"
-            yield Problem("MISSING_UNION_BRANCH", where, text)
+def _size(avro_type: AvroType) -> int:
+    """Return how many parts a comparison looks at, whatever these are."""
+    match avro_type:
+        case RecordType():
+            return len(avro_type.fields)
+        case EnumType():
+            return len(avro_type.symbols)
+        case _:
+            return 1
+
+
+def _too_large(limit: int) -> InvalidSchemaError:
+    return InvalidSchemaError(f"comparing the two schemas takes more than {limit} comparisons of types")
 
 
 def _parts(reader: AvroType, writer: AvroType) -> Iterator[_Part]:
     if isinstance(writer, UnionType):
+        choices = _Branches(reader) if isinstance(reader, UnionType) else None
         for index, branch in enumerate(writer.branches):
-            if isinstance(reader, UnionType):
-                yield _Part(f"{index}/", _choices(reader, branch), union=True)
+            if choices is not None:
+                yield _Part(f"{index}/", choices.meant(branch), union=True)
             else:
                 yield _Part("", [(reader, branch)])
         return
     match reader, writer:
         case UnionType(), _:
-            yield _Part("", _choices(reader, writer), union=True)
+            yield _Part("", _Branches(reader).meant(writer), union=True)
         case ArrayType(items), ArrayType(written):
             yield _Part("items/", [(items, written)])
         case MapType(values), MapType(written):
@@ -155,17 +202,30 @@ def _parts(reader: AvroType, writer: AvroType) -> Iterator[_Part]:
                     yield _Part(f"fields/{index}/type/", [(field.type, source.type)])
 
 
-def _choices(reader: UnionType, writer: AvroType) -> list[_Pair]:
-    """Return the branches that could be meant; the others differ in kind or name, whatever their parts are."""
-    named = (EnumType, FixedType, RecordType)
-    promoted = [choice for choice in reader.branches if writer.kind in (choice.kind, *PROMOTIONS.get(choice.kind, ()))]
-    if not isinstance(writer, named):
-        return [(choice, writer) for choice in promoted]
-    return [
-        (choice, writer)
-        for choice in promoted
-        if isinstance(choice, named) and (choice.name.simple == writer.name.simple or writer.name in choice.aliases)
-    ]
+class _Branches:
+    """The branches of a reader's union by what a writer's type can mean: a kind, or a name."""
+
+    def __init__(self, reader: UnionType) -> None:
+        self._by_kind: dict[str, AvroType] = {}
+        self._by_name: dict[tuple[str, str | Name], list[NamedType]] = {}
+        for branch in reader.branches:
+            if isinstance(branch, EnumType | FixedType | RecordType):
+                keys: set[str | Name] = {branch.name.simple, *branch.aliases}
+                for key in keys:
+                    self._by_name.setdefault((branch.kind, key), []).append(branch)
+            else:
+                self._by_kind[branch.kind] = branch
+
+    def meant(self, writer: AvroType) -> list[_Pair]:
+        """Return the branches that could be meant; the others differ in kind or name, whatever their parts are."""
+        if not isinstance(writer, EnumType | FixedType | RecordType):
+            kinds = [kind for kind in self._by_kind if writer.kind in (kind, *PROMOTIONS.get(kind, ()))]
+            return [(self._by_kind[kind], writer) for kind in kinds]
+        found = [
+            *self._by_name.get((writer.kind, writer.name.simple), ()),
+            *self._by_name.get((writer.kind, writer.name), ()),
+        ]
+        return [(branch, writer) for branch in dict.fromkeys(found)]
 
 
 def _local(reader: AvroType, writer: AvroType, path: str) -> Iterator[Problem]:
@@ -180,7 +240,7 @@ def _local(reader: AvroType, writer: AvroType, path: str) -> Iterator[Problem]:
                 yield Problem("FIXED_SIZE_MISMATCH", f"{path}size", text)
         case EnumType(), EnumType():
             yield from _names(reader, writer, path)
-            missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+            missing = [symbol for symbol in writer.symbols if symbol not in reader.symbol_set]
             if missing and reader.default is None:
                 text = f"the reader lacks the symbols {', '.join(missing)} and has no default for them"
                 yield Problem("MISSING_ENUM_SYMBOLS", f"{path}symbols", text)
@@ -197,7 +257,7 @@ def _local(reader: AvroType, writer: AvroType, path: str) -> Iterator[Problem]:
 
 
 def _names(reader: NamedType, writer: NamedType, path: str) -> Iterator[Problem]:
-    if reader.name.simple != writer.name.simple and writer.name not in reader.aliases:
+    if reader.name.simple != writer.name.simple and writer.name not in reader.alias_set:
         text = f"the reader expects {reader.name.full}, the writer wrote {writer.name.full}"
         yield Problem("NAME_MISMATCH", f"{path}name", text)
 

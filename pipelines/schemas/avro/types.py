@@ -92,6 +92,13 @@ class EnumType:
     default: str | None
     props: Props
     kind: str = "enum"
+    symbol_set: frozenset[str] = field(init=False)
+    alias_set: frozenset[Name] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare what membership is asked of."""
+        self.symbol_set = frozenset(self.symbols)
+        self.alias_set = frozenset(self.aliases)
 
 
 @dataclass(eq=False, slots=True)
@@ -104,6 +111,11 @@ class FixedType:
     size: int
     props: Props
     kind: str = "fixed"
+    alias_set: frozenset[Name] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare what membership is asked of."""
+        self.alias_set = frozenset(self.aliases)
 
 
 @dataclass(eq=False, slots=True)
@@ -129,6 +141,11 @@ class RecordType:
     fields: list[Field]
     props: Props
     kind: str = "record"
+    alias_set: frozenset[Name] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Prepare what membership is asked of."""
+        self.alias_set = frozenset(self.aliases)
 
 
 NamedType: TypeAlias = EnumType | FixedType | RecordType
