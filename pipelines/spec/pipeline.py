@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, Field, field_validator
 
 from pipelines.spec.model import Model, Name, Path, Shown, identifier, topic_name
-from pipelines.spec.secret_text import SecretText, masked_by_name, references_shown
+from pipelines.spec.secret_text import SecretText, masked_secrets, references_shown
 from pipelines.spec.stage import Stage
 from pipelines.spec.tables import Table
 from pipelines.spec.tests import PipelineTest
@@ -17,7 +17,7 @@ STAGES_MAX = 100  # one streaming query each: a driver with more is several pipe
 TESTS_MAX = 1_000
 
 Variables: TypeAlias = Annotated[dict[str, str], Shown("name: text")]
-SparkConf: TypeAlias = Annotated[dict[str, SecretText], AfterValidator(masked_by_name), Shown("name: value")]
+SparkConf: TypeAlias = Annotated[dict[str, SecretText], AfterValidator(masked_secrets), Shown("name: value")]
 
 
 def variables_as_text(value: Any) -> Any:

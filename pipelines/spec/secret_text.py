@@ -22,7 +22,8 @@ REFERENCE = re.compile("\0(env|file):([^\0]+)\0")
 _SHOWN_REFERENCE = re.compile(r"\$\{(env|file):")
 # Text without a reference that must not be shown either: somebody wrote the secret into the file itself.
 _SECRET_NAME = re.compile(r"pass(word|wd|phrase)?|secret|token|credential|jaas|private|api[._-]?key", re.IGNORECASE)
-_IN_URL = re.compile(r"(?i)(?<=//)[^/@\s]+(?=@)|(?<=password=)[^;&\s]+|(?<=pwd=)[^;&\s]+")
+# A value that begins with a brace may hold every delimiter (SQL Server): what follows it is hidden to the end.
+_IN_URL = re.compile(r"(?i)(?<=//)[^\s?]+(?=@)|(?<=password=)(?:\{.*|[^;&\s]+)|(?<=pwd=)(?:\{.*|[^;&\s]+)")
 
 
 class SecretMissingError(Exception):
@@ -46,13 +47,18 @@ def references_shown(text: str) -> str:
 class Secrets:
     """Looks secrets up, each once, and knows their values so that they can be taken out of other programs' messages."""
 
-    __slots__ = ("_environ", "_found", "_read")
+    __slots__ = ("_environ", "_found", "_learnt", "_read")
 
     def __init__(self, environ: Mapping[str, str], read: Callable[[str], str]) -> None:
         """`read` gives the text of a file by its path, or raises OSError or UnicodeDecodeError."""
         self._environ = environ
         self._read = read
         self._found: dict[str, str | None] = {}
+        self._learnt: dict[str, str] = {}
+
+    def learn(self, value: str, shown: str) -> None:
+        """Remember a secret that stands in the file itself, and what is shown in its place."""
+        self._learnt[value] = shown
 
     def look_up(self, kind: str, name: str) -> str | None:
         """The value of `${kind:name}`; None if there is none."""
@@ -72,15 +78,16 @@ class Secrets:
         return [reference for reference, value in self._found.items() if value is None]
 
     def redacted(self, text: str) -> str:
-        """A text with each secret's value replaced by its reference.
+        """A text with each secret's value replaced by its reference, or by what is shown in its place.
 
         >>> secrets = Secrets({"PW": "hunter2"}, lambda path: "")
         >>> secrets.look_up("env", "PW") and secrets.redacted("login failed: hunter2")
         'login failed: ${env:PW}'
         """
-        for reference, value in sorted(self._found.items(), key=lambda item: -len(item[1] or "")):
-            if value and len(value) >= REDACTED_LENGTH_MIN:
-                text = text.replace(value, reference)
+        shown = self._learnt | {value: reference for reference, value in self._found.items() if value}
+        for value in sorted(shown, key=len, reverse=True):
+            if len(value) >= REDACTED_LENGTH_MIN:
+                text = text.replace(value, shown[value])
         return text
 
 
@@ -98,7 +105,11 @@ class SecretText:
     def of(cls, text: str, secrets: Secrets | None = None, *, is_secret: bool = False) -> SecretText:
         """From substituted text. Text without a reference is shown, passwords in URLs aside, unless it `is_secret`."""
         if not carries_reference(text):
-            return cls(SHOWN_INSTEAD if is_secret and text else _IN_URL.sub(SHOWN_INSTEAD, text), text)
+            if is_secret and text:
+                if secrets is not None:
+                    secrets.learn(text, SHOWN_INSTEAD)
+                return cls(SHOWN_INSTEAD, text)
+            return cls(_IN_URL.sub(SHOWN_INSTEAD, text), text)
         found = [secrets.look_up(kind, name) if secrets else None for kind, name in REFERENCE.findall(text)]
         value = None
         if all(part is not None for part in found):
@@ -110,6 +121,11 @@ class SecretText:
         """The text with its secrets. Raises SecretMissingError."""
         if self._value is None:
             raise SecretMissingError(f"no value for {self._shown}")
+        return self._value
+
+    @property
+    def value(self) -> str | None:
+        """The text with its secrets; None if one is missing."""
         return self._value
 
     def masked(self) -> SecretText:
@@ -158,6 +174,16 @@ class Password(SecretText):
     """A secret whatever it says: never shown, not even when the file holds it as plain text."""
 
     __slots__ = ()
+
+
+def masked_secrets(options: dict[str, SecretText], info: ValidationInfo) -> dict[str, SecretText]:
+    """`masked_by_name`, which takes what is masked out of other programs' messages as well."""
+    masked = masked_by_name(options)
+    secrets = (info.context or {}).get("secrets") if isinstance(info.context, dict) else None
+    for text in masked.values():
+        if secrets is not None and str(text) == SHOWN_INSTEAD and text.value:
+            secrets.learn(text.value, SHOWN_INSTEAD)
+    return masked
 
 
 def masked_by_name(options: dict[str, SecretText]) -> dict[str, SecretText]:

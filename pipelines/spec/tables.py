@@ -7,11 +7,12 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from pipelines.spec.jdbc_url import JdbcUrl
 from pipelines.spec.model import Model, Options, Path, Shown, TopicName, interval, kind_of
-from pipelines.spec.secret_text import Password, SecretText, masked_by_name
+from pipelines.spec.secret_text import Password, SecretText, masked_secrets
 
 FileFormat: TypeAlias = Literal["csv", "json", "parquet", "orc", "avro"]
-SecretOptions: TypeAlias = Annotated[dict[str, SecretText], AfterValidator(masked_by_name), Shown("name: value")]
+SecretOptions: TypeAlias = Annotated[dict[str, SecretText], AfterValidator(masked_secrets), Shown("name: value")]
 
 # `id BIGINT`: a path has no blank before a type.
 _COLUMN_LIST = re.compile(r"^\s*[`A-Za-z_][^/\\]*\s+[A-Za-z]", re.DOTALL)
@@ -81,7 +82,7 @@ class TopicTable(Model):
 class JdbcAddress(Model):
     """How a database is reached."""
 
-    jdbc: Annotated[SecretText, Shown("text")] = Field(
+    jdbc: Annotated[JdbcUrl, Shown("text")] = Field(
         description="the JDBC URL; the driver's jar comes by `spark.jars` or `spark.jars.packages`"
     )
     username: Annotated[SecretText | None, Shown("text")] = Field(default=None, description="the database's user")

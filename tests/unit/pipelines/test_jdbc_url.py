@@ -1,0 +1,86 @@
+"""No part of a JDBC URL is shown that may be secret, whichever database's grammar it has."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.spec.jdbc_url import JdbcUrl, shown_url
+from pipelines.spec.secret_text import Secrets, SecretText
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("jdbc:postgresql://db:5432/shop", "jdbc:postgresql://db:5432/shop"),
+        ("jdbc:postgresql://a:1,b:2/shop?user=u@x&password=PWPW", "jdbc:postgresql://a:1,b:2/shop"),
+        ("jdbc:postgresql:shop?user=u&password=PWPW", "jdbc:postgresql:shop"),
+        ("jdbc:postgresql://[::1]:5432/shop", "jdbc:postgresql://[::1]:5432/shop"),
+        ("jdbc:mysql://u:PW@PW@db/shop", "jdbc:mysql://db/shop"),
+        ("jdbc:mysql://u:PW/PW@db/shop", "jdbc:mysql://***"),
+        ("jdbc:mysql://(host=db,password=PWPW)/shop", "jdbc:mysql://***"),
+        ("jdbc:oracle:thin:scott/PWPW@//db:1521/orcl", "jdbc:oracle:thin:@//db:1521/orcl"),
+        ("jdbc:oracle:thin:scott/PWPW@db:1521:orcl", "jdbc:oracle:thin:@db:1521:orcl"),
+        ("jdbc:oracle:thin:scott/PW:PW@db", "jdbc:oracle:thin:@db"),
+        ('jdbc:oracle:thin:scott/"PW@PW"@db:1521/orcl', "jdbc:oracle:thin:@***"),
+        ("jdbc:oracle:thin:scott/PW?PW@db", "jdbc:oracle:thin:@***"),
+        ("jdbc:oracle:oci:scott/PWPW@tns", "jdbc:oracle:oci:@tns"),
+        (
+            "jdbc:oracle:thin:@tcps://db:1522/orcl?oracle.net.wallet_password=PW@PW",
+            "jdbc:oracle:thin:@tcps://db:1522/orcl",
+        ),
+        (
+            "jdbc:oracle:thin:scott/PWPW@(DESCRIPTION=(ADDRESS=(HOST=db)(PORT=1521))(CONNECT_DATA=(SERVICE_NAME=orcl)))",
+            "jdbc:oracle:thin:@(HOST=db)(PORT=1521)(SERVICE_NAME=orcl)",
+        ),
+        ("jdbc:sqlserver://db;password={PW;PW}PW", "jdbc:sqlserver://db"),
+        (
+            "jdbc:sqlserver://db\\one:1433;password={PW;databaseName=PW};databaseName=shop",
+            "jdbc:sqlserver://db\\one:1433;databaseName=shop",
+        ),
+        ("jdbc:sqlserver://db;password={PW}};database=PW};x=1", "jdbc:sqlserver://db"),
+        ("jdbc:db2://db:50000/shop:user=u;password=PWPW;", "jdbc:db2://db:50000/shop"),
+        ("jdbc:derby:memory:shop;create=true;password=PWPW", "jdbc:derby:memory:shop"),
+        ("jdbc:h2:tcp://db/~/shop;USER=sa;PASSWORD=PWPW", "jdbc:h2:tcp://db/~/shop"),
+        ("jdbc:teradata://db/DATABASE=x,PASSWORD=PWPW", "jdbc:teradata://db/***"),
+        ("jdbc:${env:URL}", "jdbc:***"),
+        ("${env:URL}", "${env:URL}"),
+        ("jdbc:postgresql://${env:HOST}:5432/${env:DB}?password=PWPW", "jdbc:postgresql://${env:HOST}:5432/${env:DB}"),
+        ("jdbc:unknown:u:PWPW", "jdbc:unknown:***"),
+        ("PWPW", "jdbc:***"),
+    ],
+)
+def test_driver_hosts_and_database_are_shown_and_no_secret(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+    assert "PW" not in shown
+
+
+PASSWORDS = st.text("aP;{}&?/:@,=()\"'% ", min_size=1, max_size=12).map(lambda text: f"{text}ZZSECRETZZ")
+
+
+@given(PASSWORDS)
+def test_no_end_of_a_password_is_shown_whatever_it_holds(password: str) -> None:
+    for url in (
+        f"jdbc:oracle:thin:scott/{password}@//db:1521/orcl",
+        f"jdbc:postgresql://db/shop?user=u&password={password}",
+        f"jdbc:mysql://db/shop?password={password}&x=1",
+        "jdbc:sqlserver://db;password={" + password.replace("}", "}}") + "};databaseName=shop",
+    ):
+        assert "SECRET" not in shown_url(url), url
+
+
+def test_what_a_driver_repeats_of_a_url_is_taken_out_of_its_message() -> None:
+    secrets = Secrets({}, lambda _: "")
+    url = JdbcUrl.of("jdbc:sqlserver://db;user=sa;password={pass;word}x;encrypt=true", secrets)
+    assert "word" not in secrets.redacted(f"No suitable driver found for {url.reveal()}")
+    assert "word" not in secrets.redacted("login failed for sa with pass;word")
+    JdbcUrl.of("jdbc:oracle:thin:scott/tiger@db", secrets)
+    assert "tiger" not in secrets.redacted("ORA-01017: scott/tiger")
+    SecretText.of("plainly-written", secrets, is_secret=True)
+    assert "plainly" not in secrets.redacted("plainly-written is wrong")
+
+
+def test_other_texts_hide_a_password_to_its_end() -> None:
+    assert str(SecretText.of("x;password={p;w}x")) == "x;password=***"
+    assert str(SecretText.of("http://u:p@w@host/x")) == "http://***@host/x"
