@@ -1,22 +1,23 @@
 """One growing file: whole lines out of it, through rotation and truncation, from a position that can be kept.
 
 A file is known by its device, its inode and how it begins, so that one which was renamed is still the same and one that
-took its place (even with its inode) is another.
+took its place (even with its inode) is another. What a look at it means is decided by `file_changes`.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Final
 
-FileId = tuple[int, int]
-"""Device and inode: of all files that are there (or open) one has it, whatever it is called."""
+from headwater.file_changes import FINGERPRINT_BYTES, Content, FileId, FileStatus, Fingerprint, compare, compression_of
+
 READ_BYTES: Final = 256 << 10
-FINGERPRINT_BYTES: Final = 256
-"""How much of the beginning tells two files apart."""
+REST_BYTES_MAX: Final = 16 << 10
+"""What is kept in memory of a file between two turns; more of it is read again: there may be thousands of files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class FilePosition:
 
     Attributes:
         offset: The first byte that is not dealt with: a line's beginning, or a piece's of a line that is too long.
-        fingerprint: CRC-32 of the first `fingerprint_bytes`.
+        fingerprint: CRC-32 of the first `fingerprint_bytes`, as they were when they were read.
     """
 
     device: int
@@ -48,36 +49,73 @@ class Line:
     end: int
 
 
+NO_FINGERPRINT: Final = Fingerprint()
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What is remembered of a file's content: how far it was read, its beginning, what stood last before `end`."""
+
+    end: int = 0
+    head: Fingerprint = NO_FINGERPRINT
+    tail: Fingerprint = NO_FINGERPRINT
+
+    def extended(self, begin: int, data: bytes) -> _Read:
+        is_next = begin <= self.head.size <= begin + len(data)
+        head = self.head.extended(data[self.head.size - begin :]) if is_next else self.head
+        last = data[-FINGERPRINT_BYTES:]
+        end = begin + len(data)
+        return (
+            _Read(end, head, Fingerprint(end - len(last)).extended(last))
+            if end > self.end
+            else replace(self, head=head)
+        )
+
+
 class FollowedFile:
     """An open file and how far its lines have been handed out.
 
-    Invariant: `position` is the beginning of a line (or piece) that was not handed out yet; what was handed out is
-    never handed out again, unless the file was cut shorter.
+    Invariants: `position` is the beginning of a line (or piece) that was not handed out yet; what was handed out is
+    never handed out again, unless the file was written anew or `go_back` was called. The fingerprint is that of the
+    content that `position` belongs to, never of what took its place.
     """
 
     def __init__(self, path: str, stream: BinaryIO, line_bytes_max: int) -> None:
         self.path = path
         self.position = 0
+        self.line_bytes_max = line_bytes_max
         #: How often it began anew.
         self.cuts = 0
+        #: The format that it is compressed in: it has no lines then.
+        self.compression: str | None = None
         self._stream = stream
-        self._line_bytes_max = line_bytes_max
         self._rest = b""
+        self._read = _Read()
         status = os.fstat(stream.fileno())
         self.device, self.inode = status.st_dev, status.st_ino
+        #: What was looked at last; before the first look everything is news.
+        self.seen = FileStatus(-1, 0, 0)
 
     @classmethod
-    def open(cls, path: str, known: FilePosition | None, line_bytes_max: int, *, from_end: bool) -> FollowedFile:
-        """Open a file where it was left off; at its end or its beginning if it is not the file that is known.
+    def open(cls, path: str, known: FilePosition | None, line_bytes_max: int) -> FollowedFile:
+        """Open a file where it was left off; at its beginning if it is not the file that is known.
 
         Raises:
             OSError: it is not there or cannot be read.
         """
-        file = cls(path, open(path, "rb", buffering=0), line_bytes_max)  # noqa: SIM115 (closed by `close`)
-        if known is not None and file.is_the_one(known):
-            file.position = known.offset
-        elif from_end:
-            file.position = file.size
+        # A pipe that took the file's name meanwhile would not be opened before somebody writes to it.
+        stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb", buffering=0)
+        try:
+            file = cls(path, stream, line_bytes_max)
+            if known is not None and file.is_the_one(known):
+                file.position = known.offset
+                head = Fingerprint(0, known.fingerprint_bytes, known.fingerprint)
+                # An older release, or one that had read less, took less of the beginning.
+                more = file._at(head.size, min(FINGERPRINT_BYTES, known.offset) - head.size)
+                file._read = _Read(max(known.offset, head.size), head.extended(more))
+        except BaseException:
+            stream.close()
+            raise
         return file
 
     @property
@@ -105,27 +143,65 @@ class FollowedFile:
         return (
             self.file_id == known.file_id
             and self.size >= known.offset
-            and self._fingerprint(known.fingerprint_bytes) == known.fingerprint
+            and Fingerprint(0, known.fingerprint_bytes, known.fingerprint).is_of(self._at(0, known.fingerprint_bytes))
         )
 
     def position_at(self, offset: int) -> FilePosition:
         """What to keep, so that reading goes on at `offset`."""
-        size = min(FINGERPRINT_BYTES, offset)
-        return FilePosition(self.device, self.inode, offset, self._fingerprint(size), size)
+        head = self._read.head
+        return FilePosition(self.device, self.inode, offset, head.crc, head.size)
 
-    def lines(self, *, is_complete: bool = False) -> Iterator[Line]:
+    def go_back(self, offset: int) -> None:
+        """Hand out again what follows `offset`; never while `lines` is under way."""
+        self.position, self._rest = offset, b""
+        # Whether anything follows is to be looked up anew.
+        self.seen = FileStatus(-1, 0, 0)
+
+    def trim(self) -> None:
+        """Keep little of it in memory until it is read again."""
+        if len(self._rest) > REST_BYTES_MAX:
+            self.go_back(self.position)
+
+    def lines(self, *, is_complete: bool = False) -> Generator[Line]:
         """What was appended since the last call, line by line; each is handed out when the next one is asked for.
 
         Args:
             is_complete: The file will not grow any more: its last line counts though it has no end.
+
+        Raises:
+            OSError: it cannot be read, at `position` plus what is kept of it.
         """
-        if self.size < self.position + len(self._rest):
-            # It was cut (copytruncate): what it holds now is new.
-            self.position, self._rest = 0, b""
-            self.cuts += 1
         # The last call may have been left before its lines were asked for.
         yield from self._whole_lines()
-        while chunk := os.pread(self._stream.fileno(), READ_BYTES, self.position + len(self._rest)):
+        while True:
+            before = self._status()
+            end = self.position + len(self._rest)
+            if not before.is_news(self.seen) and before.size <= max(end, self._read.end):
+                break
+            content = self._content(before.size)
+            if content is Content.OTHER:
+                # A last line that had no end is a line: what would have followed is gone.
+                rest = self._begin_anew()
+                if rest:
+                    yield Line(rest, 0)
+                continue
+            if content is Content.SHIFTED:
+                self._read = _Read(self._read.end, Fingerprint().extended(self._at(0, self._read.head.size)))
+            self.seen = before
+            if end == 0:
+                end = self._skip_hole()
+            chunk = self._at(end, READ_BYTES)
+            if not chunk:
+                break
+            if self._content(self.size) is Content.SAME or not self._at(end, len(chunk)).startswith(chunk):
+                # Written anew since then, it held this before: the next look begins anew.
+                self._read = self._read.extended(end, chunk)
+            else:
+                # It had been written anew before it was read: the chunk is from the middle of what it holds now.
+                continue
+            if end == 0 and (compression := compression_of(chunk)) is not None:
+                self.compression = compression
+                return
             self._rest += chunk
             yield from self._whole_lines()
         if is_complete and self._rest:
@@ -137,16 +213,55 @@ class FollowedFile:
         """Let go of the file."""
         self._stream.close()
 
+    def _status(self) -> FileStatus:
+        # The clock first: what is written after it is news to the next look.
+        looked_ns = time.time_ns()
+        status = os.fstat(self._stream.fileno())
+        return FileStatus(status.st_size, status.st_mtime_ns, looked_ns)
+
+    def _content(self, size: int) -> Content:
+        read = self._read
+        head = self._at(0, read.head.size)
+        is_tail_same = read.tail.is_of(self._at(read.tail.begin, read.tail.size))
+        return compare(size, read.end, head, read.head.is_of(head), is_tail_same)
+
+    def _begin_anew(self) -> bytes:
+        rest, self._rest = self._rest, b""
+        self.position, self._read = 0, _Read()
+        self.seen = FileStatus(-1, 0, 0)
+        self.cuts += 1
+        return rest
+
+    def _skip_hole(self) -> int:
+        """Move to the first byte that was written, if the file begins with a hole; where that is."""
+        try:
+            data = os.lseek(self._stream.fileno(), 0, os.SEEK_DATA)
+        except OSError as error:
+            # Nothing but a hole: nothing was written yet. Otherwise a file system that does not know its holes.
+            return self.size if error.errno == errno.ENXIO else 0
+        # Data begins with a block of the file system.
+        while data and (block := self._at(data, 4096)) and not block.strip(b"\0"):
+            data += len(block)
+        if data:
+            block = self._at(data, 4096)
+            self.position = data + len(block) - len(block.lstrip(b"\0"))
+            self._read = _Read().extended(0, self._at(0, FINGERPRINT_BYTES))
+        return self.position
+
+    def _at(self, begin: int, size: int) -> bytes:
+        return os.pread(self._stream.fileno(), size, begin) if size > 0 else b""
+
     def _whole_lines(self) -> Iterator[Line]:
         begin = 0
         rest = self._rest
+        size_max = self.line_bytes_max
         try:
             while True:
                 end = rest.find(b"\n", begin)
                 size = (len(rest) if end < 0 else end) - begin
-                if size > self._line_bytes_max:
-                    line = Line(rest[begin : begin + self._line_bytes_max], self.position + self._line_bytes_max)
-                    begin += self._line_bytes_max
+                if size > size_max:
+                    line = Line(rest[begin : begin + size_max], self.position + size_max)
+                    begin += size_max
                 elif end < 0:
                     return
                 else:
@@ -156,6 +271,3 @@ class FollowedFile:
                 yield line
         finally:
             self._rest = rest[begin:]
-
-    def _fingerprint(self, size: int) -> int:
-        return zlib.crc32(os.pread(self._stream.fileno(), size, 0))

@@ -2,46 +2,82 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
+import re
 import stat
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
-from headwater.followed_file import FileId
+from headwater.file_changes import FileId, FileStatus
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A regular file as its name was looked up."""
+
+    file_id: FileId
+    status: FileStatus
 
 
 class FilePatterns:
-    """Paths, or patterns of the shell (`*`, `?`, `[...]`, `**`)."""
+    """Paths, or patterns of the shell (`*`, `?`, `[...]`, `**`), without what is excluded.
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    As in a shell, what begins with a dot is named only by a pattern that begins so, and `**` does not go through
+    symbolic links: two that lead to each other's folders would have no end. A name with brackets in it that is there
+    is that name.
+
+    Args:
+        excluded: Patterns over whole paths, or over names where there is no `/` in them.
+    """
+
+    def __init__(self, patterns: Sequence[str], excluded: Sequence[str] = ()) -> None:
         self._patterns = [os.path.abspath(pattern) for pattern in patterns]
+        self._excluded = [(os.path.abspath(pattern) if "/" in pattern else pattern) for pattern in excluded]
 
-    def files(self) -> dict[str, FileId]:
+    def files(self) -> dict[str, NamedFile]:
         """Every regular file that has such a name now."""
-        found: dict[str, FileId] = {}
+        found: dict[str, NamedFile] = {}
         for pattern in self._patterns:
-            for path in sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]:
+            for path in _paths(pattern):
+                if path in found or self._is_excluded(path):
+                    continue
+                looked_ns = time.time_ns()
                 try:
                     status = os.stat(path)
                 except OSError:
-                    continue
+                    continue  # it went away, or is not ours to see: `mistakes` tells
                 if stat.S_ISREG(status.st_mode):
-                    found[path] = (status.st_dev, status.st_ino)
+                    looked = FileStatus(status.st_size, status.st_mtime_ns, looked_ns)
+                    found[path] = NamedFile((status.st_dev, status.st_ino), looked)
         return found
+
+    def mistakes(self) -> dict[str, str]:
+        """Which of the patterns name no file now, and why: a sentence each."""
+        sentences = {pattern: _mistake(pattern) for pattern in self._patterns}
+        return {pattern: sentence for pattern, sentence in sentences.items() if sentence is not None}
 
     def match(self, path: str) -> bool:
         """Whether a file of this path, there or not, is meant."""
-        return any(path == pattern or _match(path.split("/"), pattern.split("/")) for pattern in self._patterns)
+        is_named = any(path == pattern or _match(path.split("/"), pattern.split("/")) for pattern in self._patterns)
+        return is_named and not self._is_excluded(path)
+
+    def _is_excluded(self, path: str) -> bool:
+        return any(
+            _match(path.split("/"), pattern.split("/")) if "/" in pattern else _matcher(pattern)(os.path.basename(path))
+            for pattern in self._excluded
+        )
 
 
-def one_name_each(files: Mapping[str, FileId]) -> dict[FileId, str]:
+def one_name_each(files: Mapping[str, NamedFile]) -> dict[FileId, str]:
     """The name of each file: its own rather than that of a symbolic link to it."""
     names: dict[FileId, str] = {}
-    for path, file_id in files.items():
-        if file_id not in names or os.path.islink(names[file_id]):
-            names[file_id] = path
+    for path, file in files.items():
+        if file.file_id not in names or os.path.islink(names[file.file_id]):
+            names[file.file_id] = path
     return names
 
 
@@ -63,9 +99,81 @@ class Folder:
             return None
 
 
+def _paths(pattern: str) -> list[str]:
+    """What there may be of a pattern, in order."""
+    if not glob.has_magic(pattern):
+        return [pattern]
+    parts = pattern.split("/")[1:]
+    literal = [pattern] if os.path.lexists(pattern) else []
+    return literal + sorted(set(_expand("", parts)) - set(literal))
+
+
+def _expand(folder: str, parts: Sequence[str]) -> Iterator[str]:
+    """What is under a folder (without its `/` at the end) by a pattern's remaining parts."""
+    part, others = parts[0], parts[1:]
+    if part == "**":
+        # At the end it stands for files at any depth.
+        yield from _expand(folder, others or ["*"])
+        for name in _names(folder, lambda entry: entry.is_dir(follow_symlinks=False)):
+            if not name.startswith("."):
+                yield from _expand(f"{folder}/{name}", parts)
+        return
+    if not glob.has_magic(part):
+        names = [part]
+    else:
+        matches = _matcher(part)
+        is_wanted = (lambda entry: entry.is_dir()) if others else _is_any
+        names = [name for name in _names(folder, is_wanted) if matches(name)]
+    for name in names:
+        path = f"{folder}/{name}"
+        if not others:
+            yield path
+        elif os.path.isdir(path):
+            yield from _expand(path, others)
+
+
+def _names(folder: str, is_wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:
+    try:
+        with os.scandir(folder or "/") as entries:
+            return [entry.name for entry in entries if is_wanted(entry)]
+    except OSError:
+        return []
+
+
+def _is_any(_entry: os.DirEntry[str]) -> bool:
+    return True
+
+
+@functools.lru_cache(maxsize=1000)
+def _matcher(part: str) -> Callable[[str], bool]:
+    """Whether a name is meant by one part of a pattern."""
+    expression = re.compile(translate(part))
+    if part.startswith("."):
+        return lambda name: expression.match(name) is not None
+    return lambda name: not name.startswith(".") and expression.match(name) is not None
+
+
 def _match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     if not pattern:
         return not parts
     if pattern[0] == "**":
-        return any(_match(parts[skipped:], pattern[1:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _match(parts[1:], pattern[1:])
+        rest = pattern[1:] or ["*"]
+        if _match(parts, rest):
+            return True
+        return bool(parts) and not parts[0].startswith(".") and _match(parts[1:], pattern)
+    return bool(parts) and _matcher(pattern[0])(parts[0]) and _match(parts[1:], pattern[1:])
+
+
+def _mistake(pattern: str) -> str | None:
+    paths = _paths(pattern)
+    reason = f"no file matches {pattern}"
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            reason = f"{path} cannot be read: {error.strerror}"
+            continue
+        if stat.S_ISREG(status.st_mode):
+            return None
+        reason = f"{path} is a folder: name its files" if stat.S_ISDIR(status.st_mode) else f"{path} is no regular file"
+    return reason

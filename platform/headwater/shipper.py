@@ -3,7 +3,7 @@
 Each line becomes one message. Positions are kept on disk and move only behind what the brokers have acknowledged: after
 a crash what was not noted is sent again (at least once), and nothing is left out. Files are known by device and inode,
 so that one that gets another name goes on under it. One that loses its name is followed until it has not grown for a
-while, and read to its end before the one that took its place.
+while, and read to its end before the one that took its place. One bad file or line never holds up the others.
 """
 
 from __future__ import annotations
@@ -12,126 +12,106 @@ import logging
 import os
 import socket
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
-from headwater.followed_file import FileId, FollowedFile
-from headwater.named_files import FilePatterns, Folder, one_name_each
+from headwater.file_changes import FileId, FileStatus, OpenFile, make_room
+from headwater.followed_file import FilePosition, FollowedFile, Line
+from headwater.growing_pause import GrowingPause
+from headwater.line_sender import LineSender, Verdict
+from headwater.named_files import FilePatterns, Folder, NamedFile, one_name_each
+from headwater.shipped_file import Sent, ShippedFile
 from headwater.shipped_positions import KnownFile, load_positions, save_positions
-
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message, Producer
 
 logger = logging.getLogger(__name__)
 
 SCAN_S: Final = 1.0
-"""How often names are looked up again: new files, rotated files."""
-IDLE_S: Final = 0.1
+"""How often names are looked up again: new files, rotated files, files that were idle and were written to."""
+SCAN_MAX_S: Final = 30.0
 SAVE_S: Final = 1.0
-GRACE_S: Final = 60.0
-"""How long a file without a name must not have grown until it counts as finished: after a rename the writer goes on in
-it until it is told to open the new one, seconds later, and what it holds in a buffer comes later still."""
+UPKEEP_SHARE: Final = 0.02
+"""How much of a core looking names up may take, and saving as much: with thousands of files both wait longer."""
+IDLE_S: Final = 0.1
+AWAKE_S: Final = 10.0
+"""How long a file that grew is looked at in every turn; then the look at its name tells when it grows again."""
 LOOK_S: Final = 3600.0
 """How often the folders of files that are followed no more are read, to forget those that are gone."""
 FLUSH_S: Final = 10.0
 """How long the end waits for what is under way; what is not acknowledged by then is sent again the next time."""
+PATIENCE_S: Final = 60.0
+"""How long `is_to_end` waits for brokers that are away, since the last line was acknowledged."""
+REFUSED_PATIENCE_S: Final = 10.0
+"""The same for brokers that answer, and refuse."""
+REPORT_FIRST_S: Final = 5.0
+REPORT_MAX_S: Final = 600.0
+RETRY_MAX_S: Final = 60.0
+STARVED_S: Final = 30.0
+STARVED_NS: Final = 1 << 63
+"""A file that waited so long to be opened comes before all others, whenever it was written to."""
 FILES_MAX: Final = 10_000
+"""How many files are open at a time; any number is followed."""
 LINES_PER_TURN: Final = 5_000
 """Sent of one file before the others have their turn."""
+MISTAKES_MAX: Final = 10
+"""Files that are named in a summary; the log names each."""
 
 
-class ShipperError(RuntimeError):
-    """Shipping cannot go on; the message is one line."""
+@dataclass(slots=True)
+class Summary:
+    """What became of it all.
 
-
-class _Sent:
-    """One line under way."""
-
-    __slots__ = ("end", "has_arrived")
-
-    def __init__(self, end: int) -> None:
-        self.end = end
-        self.has_arrived = False
-
-
-class _Followed:
-    """One file: which of its lines are under way, in their order, and whether it still grows.
-
-    Invariant: `offset` is behind the last line before which all are acknowledged.
+    Attributes:
+        shipped: Lines that the brokers acknowledged.
+        undelivered: Lines that were read and not acknowledged: the next run sends them again.
+        lost: Lines that the brokers refuse for what they are, or that were cut away before they arrived.
+        unread: Files, or patterns, that could not be read or not to their end, each with its sentence.
+        trouble: Why lines were not delivered, as far as known.
+        unsaved: Why the file of positions could not be written, if so.
     """
 
-    def __init__(self, file: FollowedFile, after: _Followed | None) -> None:
-        self.file = file
-        self.offset = file.position
-        #: What had its name before, until that has been read to its end.
-        self.after = after
-        #: Its last turn handed out all that it had.
-        self.is_at_end = False
-        #: It has no name any more, has been quiet for long and was read to its end.
-        self.is_done = False
-        self._under_way: deque[_Sent] = deque()
-        self._cuts = 0
-        self._quiet_since_s: float | None = None
-        self._seen_bytes = 0
+    shipped: int = 0
+    undelivered: int = 0
+    lost: int = 0
+    unread: dict[str, str] = field(default_factory=dict)
+    trouble: str = ""
+    unsaved: str = ""
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._under_way
-
-    def sent(self, end: int) -> _Sent:
-        """A line that ends there is under way."""
-        if self._cuts != self.file.cuts:
-            # Lines under way are of what was cut away: their ends say nothing about what the file holds now.
-            self._cuts = self.file.cuts
-            self.offset = 0
-            self._under_way.clear()
-        sent = _Sent(end)
-        self._under_way.append(sent)
-        return sent
-
-    def acknowledged(self, sent: _Sent) -> None:
-        """It has arrived."""
-        sent.has_arrived = True
-        while self._under_way and self._under_way[0].has_arrived:
-            self.offset = self._under_way.popleft().end
-
-    def named(self, path: str) -> None:
-        """It has this name now."""
-        self.file.path = path
-        self.is_done = False
-        self._quiet_since_s = None
-
-    def nameless(self, now_s: float) -> None:
-        """No name leads to it any more; whoever has it open may still write to it."""
-        size = self.file.size
-        if self._quiet_since_s is None or size != self._seen_bytes:
-            self._quiet_since_s, self._seen_bytes = now_s, size
-            self.is_done = False
-
-    def is_finished(self, now_s: float) -> bool:
-        """Whether nobody can be expected to write to it."""
-        is_quiet = self._quiet_since_s is not None and now_s >= self._quiet_since_s + GRACE_S
-        return is_quiet and self.file.size == self._seen_bytes
+    def mistakes(self) -> list[str]:
+        """A sentence for each thing that did not go as it should."""
+        sentences = []
+        if self.undelivered:
+            why = f": {self.trouble}" if self.trouble else ""
+            sentences.append(f"{self.undelivered} lines were not acknowledged and are sent again by the next run{why}")
+        if self.lost:
+            sentences.append(f"{self.lost} lines are lost, see above")
+        sentences += list(self.unread.values())[:MISTAKES_MAX]
+        if len(self.unread) > MISTAKES_MAX:
+            sentences.append(f"and {len(self.unread) - MISTAKES_MAX} more files")
+        if self.unsaved:
+            sentences.append(f"{self.unsaved}: lines are sent again by the next run")
+        return sentences
 
 
 class Shipper:
     """Sends what is appended to files, until it is stopped.
 
+    Invariants: a file's noted position is behind the last line before which all are acknowledged, and belongs to the
+    fingerprint beside it. A file that is not open (parked) had nothing to send when it was closed.
+
     Args:
-        patterns: As of `FilePatterns`, looked up again and again.
+        patterns: Looked up again and again.
         positions_path: The file of positions.
-        from_end: Begin a file that is not known at its end.
-        line_bytes_max: Longer lines are sent in pieces of this size.
+        from_end: Begin a file that is there at the start and not known at its end.
+        line_bytes_max: Longer lines are sent in pieces of this size, or of what the topic allows.
         is_to_end: Stop at the end of all files instead of following them.
         files_max: How many files to have open at a time.
     """
 
     def __init__(
         self,
-        producer: Producer,
-        topic: str,
-        patterns: Sequence[str],
+        sender: LineSender,
+        patterns: FilePatterns,
         positions_path: str,
         *,
         from_end: bool = False,
@@ -140,10 +120,9 @@ class Shipper:
         files_max: int = FILES_MAX,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.shipped = 0
-        self._producer = producer
-        self._topic = topic
-        self._patterns = FilePatterns(patterns)
+        self.summary = Summary()
+        self._sender = sender
+        self._patterns = patterns
         self._positions_path = positions_path
         self._from_end = from_end
         self._line_bytes_max = line_bytes_max
@@ -151,102 +130,223 @@ class Shipper:
         self._files_max = files_max
         self._monotonic_s = monotonic_s
         self._known = load_positions(positions_path)
-        self._saved = dict(self._known)
         self._known_paths = {known.path for known in self._known.values()}
         #: In the order in which they were opened: what had a name before comes before what has it now.
-        self._files: dict[FileId, _Followed] = {}
-        self._failure: str | None = None
+        self._files: dict[FileId, ShippedFile] = {}
+        #: Those that may have something to send, or have lost their names; of the others a scan tells.
+        self._awake: dict[FileId, ShippedFile] = {}
+        #: Files that are closed, as they were then.
+        self._parked: dict[FileId, FileStatus] = {}
+        self._unsaved: set[FileId] = set()
         self._host = socket.gethostname().encode()
-        self._stopping = False
-        self._refused: set[str] = set()
-        self._is_over_limit = False
-        self._scan_due_s = self._look_due_s = self._save_due_s = monotonic_s()
+        self._stopping = self._hurrying = False
+        #: Files, patterns and what was said of them: once until it changes.
+        self._told: dict[str, str] = {}
+        self._compressed: dict[FileId, FileStatus] = {}
+        #: Files that have something to send and no room, and since when.
+        self._waiting: dict[FileId, float] = {}
+        now_s = monotonic_s()
+        self._scan_due_s = self._look_due_s = self._save_due_s = self._progress_s = now_s
+        self._report_pause = GrowingPause(REPORT_FIRST_S, REPORT_MAX_S)
+        self._report_pause.begin(now_s)
+        self._save_pause = GrowingPause(SAVE_S, RETRY_MAX_S)
+        self._arrived = 0
+        self._cursor = 0
 
     def stop(self) -> None:
-        """Make `run` return soon; may be called from a signal handler."""
+        """Make `run` return soon, and at once when called again; may be called from a signal handler."""
+        self._hurrying = self._stopping
         self._stopping = True
 
-    def run(self) -> None:
-        """Ship until stopped, or to the end of all files.
-
-        Raises:
-            ShipperError: the brokers refused a line, or the positions cannot be written.
-        """
+    def run(self) -> Summary:
+        """Ship until stopped, or to the end of all files; what became of it."""
         try:
-            while not self._stopping and self._failure is None:
+            while not self._stopping:
                 self._keep_up()
                 sent = self._turn()
-                self._producer.poll(0)
+                self._sender.poll(0)
                 self._let_go()
+                self._watch_progress()
+                if self._is_to_end and self._is_over():
+                    break
                 if not sent:
-                    if self._is_to_end:
-                        break
-                    self._producer.poll(IDLE_S)
+                    self._sender.poll(IDLE_S)
             self._finish()
         finally:
             for followed in self._files.values():
                 followed.file.close()
+        return self.summary
 
     def _keep_up(self) -> None:
         """What must not wait, however long the brokers are away: a file that nobody has open can be removed unread."""
-        now_s = self._monotonic_s()
-        if now_s >= self._scan_due_s:
+        if (now_s := self._monotonic_s()) >= self._scan_due_s:
+            began_s = time.monotonic()
             self._scan(now_s)
-            self._scan_due_s = now_s + SCAN_S
-        if now_s >= self._save_due_s:
+            cost_s = time.monotonic() - began_s
+            self._scan_due_s = now_s + min(SCAN_MAX_S, max(SCAN_S, cost_s / UPKEEP_SHARE))
+        if now_s >= self._save_due_s and self._save_pause.is_over(now_s):
+            began_s = time.monotonic()
             self._save()
-            self._save_due_s = now_s + SAVE_S
+            self._save_due_s = now_s + max(SAVE_S, (time.monotonic() - began_s) / UPKEEP_SHARE)
 
     def _scan(self, now_s: float) -> None:
-        """Look names up: files that got another one, that lost theirs, that are new."""
+        """Look names up: files that got another one, that lost theirs, that are new, that were written to."""
         files = self._patterns.files()
         names = one_name_each(files)
         predecessors = {followed.file.path: followed for followed in self._files.values()}
-        for file_id, followed in self._files.items():
-            if files.get(followed.file.path) == file_id:
-                followed.named(followed.file.path)
-            elif file_id in names:
-                followed.named(names[file_id])
-            else:
+        for file_id, followed in list(self._files.items()):
+            path = followed.file.path
+            current = path if path in files and files[path].file_id == file_id else names.get(file_id)
+            if current is None:
                 followed.nameless(now_s)
+                self._wake(followed, now_s)
+            else:
+                if current != path:
+                    self._unsaved.add(file_id)
+                followed.named(current)
+                if files[current].status.is_news(followed.file.seen):
+                    self._wake(followed, now_s)
+        self._tell_mistakes(files)
+        if self._from_end:
+            self._begin_at_ends(files, names)
+        # Whatever appears from now on is new: all of it counts.
+        self._from_end = False
+        if lost := [file_id for file_id in self._parked if file_id not in names]:
+            for file_id in lost:
+                del self._parked[file_id]
+            self._look_due_s = now_s
         if now_s >= self._look_due_s:
             self._look_for_missing(names, predecessors, now_s)
             self._look_due_s = now_s + LOOK_S
-        for file_id, path in names.items():
-            if file_id not in self._files and len(self._files) < self._files_max:
-                self._open(path, file_id, predecessors.get(path))
-        if len(names) > self._files_max and not self._is_over_limit:
-            logger.warning("%d files match; %d are followed, the others are not", len(names), self._files_max)
-        self._is_over_limit = len(names) > self._files_max
-        # Whatever appears from now on is new: all of it counts.
-        self._from_end = False
+        self._open_wanted(files, names, predecessors, now_s)
 
-    def _open(self, path: str, file_id: FileId, after: _Followed | None) -> None:
+    def _tell_mistakes(self, files: Mapping[str, NamedFile]) -> None:
+        # Only where a pattern may have no file at all: looking for it costs as much as the scan did.
+        mistakes = self._patterns.mistakes() if len(files) < MISTAKES_MAX or not self._told else {}
+        for pattern, sentence in mistakes.items():
+            self._tell(pattern, sentence)
+            if self._is_to_end:
+                self.summary.unread[pattern] = sentence
+
+    def _tell(self, subject: str, sentence: str) -> None:
+        """Say something of a file once, until it is another sentence."""
+        if self._told.get(subject) != sentence:
+            self._told[subject] = sentence
+            logger.warning("%s", sentence)
+
+    def _begin_at_ends(self, files: Mapping[str, NamedFile], names: Mapping[FileId, str]) -> None:
+        """Note the ends of files that are not known, but of those that took the name of a known one: they are new."""
+        for file_id, path in names.items():
+            if file_id not in self._known and path not in self._known_paths:
+                position = FilePosition(*file_id, files[path].status.size, fingerprint=0, fingerprint_bytes=0)
+                self._known[file_id] = KnownFile(path, position)
+                self._unsaved.add(file_id)
+
+    def _open_wanted(
+        self,
+        files: Mapping[str, NamedFile],
+        names: Mapping[FileId, str],
+        predecessors: Mapping[str, ShippedFile],
+        now_s: float,
+    ) -> None:
+        """Open what has something to send, newest writes first; close what has nothing, if there is no room else."""
+        wanted = {}
+        for file_id, path in names.items():
+            if file_id in self._files:
+                continue
+            status = files[path].status
+            seen = self._parked.get(file_id) or self._compressed.get(file_id)
+            if seen is None or status.is_due(seen):
+                is_starved = now_s - self._waiting.get(file_id, now_s) >= STARVED_S
+                wanted[file_id] = status.modified_ns + (STARVED_NS if is_starved else 0)
+            elif file_id in self._parked and self._known[file_id].path != path:
+                self._known[file_id] = KnownFile(path, self._known[file_id].position)
+                self._unsaved.add(file_id)
+        if not wanted:
+            self._waiting = {}
+            return
+        closing, opening = make_room(wanted.items(), self._open_files(), self._files_max)
+        for file_id in closing:
+            self._park(self._files[file_id])
+        # In the order of their names, as far as they are opened together.
+        for file_id in (chosen for chosen in wanted if chosen in set(opening)) if len(opening) < 100 else opening:
+            self._open(names[file_id], file_id, predecessors.get(names[file_id]), now_s)
+        waiting = wanted.keys() - set(opening)
+        if waiting and not self._waiting:
+            logger.warning(
+                "%d files have something to send and %d can be open at a time: %d wait for others to be read",
+                len(wanted),
+                self._files_max,
+                len(waiting),
+            )
+        self._waiting = {file_id: self._waiting.get(file_id, now_s) for file_id in waiting}
+
+    def _open_files(self) -> list[OpenFile]:
+        needed = {followed.after.file.file_id for followed in self._files.values() if followed.after is not None}
+        return [
+            OpenFile(file_id, followed.file.seen.modified_ns, followed.is_idle() and file_id not in needed)
+            for file_id, followed in self._files.items()
+        ]
+
+    def _park(self, followed: ShippedFile) -> None:
+        """Close a file that has nothing to send; a scan tells when it has."""
+        file = followed.file
+        self._note(followed)
+        self._parked[file.file_id] = file.seen
+        self._close(followed)
+
+    def _close(self, followed: ShippedFile) -> None:
+        followed.file.close()
+        del self._files[followed.file.file_id]
+        self._awake.pop(followed.file.file_id, None)
+
+    def _open(self, path: str, file_id: FileId, after: ShippedFile | None, now_s: float) -> None:
         known = self._known.get(file_id)
         try:
             # What was done and is written to since may be a new file with the inode of one that was removed.
             if known is not None and known.done_ns not in (None, os.stat(path).st_mtime_ns):
                 known = None
-            position = None if known is None else known.position
-            # What took the name of a file that is known came after it: all of it counts.
-            from_end = self._from_end and known is None and path not in self._known_paths
-            file = FollowedFile.open(path, position, self._line_bytes_max, from_end=from_end)
+            file = FollowedFile.open(path, None if known is None else known.position, self._line_bytes_max)
         except OSError as error:
-            if path not in self._refused:
-                self._refused.add(path)
-                logger.warning("%s cannot be read: %s", path, error.strerror)
+            self._unreadable(path, error)
             return
-        self._refused.discard(path)
         if file.file_id != file_id:
             # Its name was taken by another one since it was looked up: the next scan sees both.
             file.close()
             return
-        if known is not None and known.done_ns is None and not file.is_the_one(known.position):
-            logger.warning("%s was cut or replaced while it was not followed: what was not sent of it is lost", path)
-        self._files[file_id] = _Followed(file, after)
+        self._readable(path)
+        if known is not None and not self._is_continued(file, known) and known.done_ns is None:
+            logger.warning("%s was cut or replaced while it was not open: it is sent from its beginning", path)
+        self._parked.pop(file_id, None)
+        self._compressed.pop(file_id, None)
+        self._add(ShippedFile(file, after), now_s)
 
-    def _look_for_missing(self, names: Mapping[FileId, str], predecessors: dict[str, _Followed], now_s: float) -> None:
-        """Files that are known but have no name that is looked up: rotated while nobody followed them, or gone."""
+    def _is_continued(self, file: FollowedFile, known: KnownFile) -> bool:
+        return file.position == known.position.offset and file.is_the_one(known.position)
+
+    def _add(self, followed: ShippedFile, now_s: float) -> None:
+        self._files[followed.file.file_id] = followed
+        self._unsaved.add(followed.file.file_id)
+        self._wake(followed, now_s)
+
+    def _wake(self, followed: ShippedFile, now_s: float) -> None:
+        followed.awake_until_s = now_s + AWAKE_S
+        self._awake[followed.file.file_id] = followed
+
+    def _unreadable(self, path: str, error: OSError) -> None:
+        sentence = f"{path} cannot be read: {error.strerror}"
+        self._tell(path, sentence)
+        if self._is_to_end:
+            self.summary.unread[path] = sentence
+
+    def _readable(self, path: str) -> None:
+        self._told.pop(path, None)
+        self.summary.unread.pop(path, None)
+
+    def _look_for_missing(
+        self, names: Mapping[FileId, str], predecessors: dict[str, ShippedFile], now_s: float
+    ) -> None:
+        """Files that are known but have no name that is looked up: rotated while they were not open, or gone."""
         folders: dict[str, Folder | None] = {}
         for file_id, known in list(self._known.items()):
             if file_id in self._files or file_id in names:
@@ -258,114 +358,235 @@ class Shipper:
                 continue
             path = folder.paths.get(known.position.inode)
             if path is not None:
-                has_room = len(self._files) < self._files_max
-                is_wanted = has_room and known.done_ns is None and self._patterns.match(known.path)
+                is_wanted = known.done_ns is None and self._patterns.match(known.path)
                 is_there = not is_wanted or self._follow_rotated(path, known, predecessors, now_s)
             else:
                 # A folder on another device may be where a disk is mounted later.
                 is_there = folder.device != known.position.device
             if not is_there:
                 del self._known[file_id]
+                self._unsaved.add(file_id)
                 if known.done_ns is None:
                     logger.warning("%s is gone since it was last followed: what was not sent of it is lost", known.path)
 
-    def _follow_rotated(self, path: str, known: KnownFile, predecessors: dict[str, _Followed], now_s: float) -> bool:
-        """Send the rest of a file that lost its name while nobody followed it; false if it is another file."""
+    def _follow_rotated(self, path: str, known: KnownFile, predecessors: dict[str, ShippedFile], now_s: float) -> bool:
+        """Send the rest of a file that lost its name while it was not open; false if it is another file."""
+        if len(self._files) >= self._files_max:
+            closing, _ = make_room([(known.position.file_id, 0)], self._open_files(), self._files_max)
+            if not closing:
+                self._look_due_s = now_s
+                return True  # the next scan tries again
+            self._park(self._files[closing[0]])
         try:
-            file = FollowedFile.open(path, known.position, self._line_bytes_max, from_end=False)
+            file = FollowedFile.open(path, known.position, self._line_bytes_max)
         except OSError as error:
             logger.warning("%s, once %s, cannot be read: %s", path, known.path, error.strerror)
             return True
-        if not file.is_the_one(known.position):
+        if not self._is_continued(file, known):
             file.close()
             return False
         # Its lines are those of the name that it had.
         file.path = known.path
-        followed = _Followed(file, predecessors.get(known.path))
+        followed = ShippedFile(file, predecessors.get(known.path))
         followed.nameless(now_s)
-        self._files[file.file_id] = predecessors[known.path] = followed
+        self._add(followed, now_s)
+        predecessors[known.path] = followed
         return True
 
     def _turn(self) -> int:
         """Send of each file what it has, up to a turn's worth; how many lines."""
         count = 0
-        for followed in list(self._files.values()):
-            if followed.is_done or (followed.after is not None and not followed.after.is_at_end):
-                continue
-            followed.after = None
-            count += self._ship(followed)
+        now_s = self._monotonic_s()
+        turn = list(self._awake.values())
+        # Whoever filled the queue last is not the first again.
+        self._cursor = (self._cursor + 1) % len(turn) if turn and not self._sender.has_room else 0
+        for followed in turn[self._cursor :] + turn[: self._cursor]:
+            if not self._sender.has_room:
+                break
+            if followed.is_ready(now_s):
+                sent = self._ship(followed, now_s)
+                count += sent
+                if sent:
+                    followed.awake_until_s = now_s + AWAKE_S
+                elif followed.is_asleep(now_s):
+                    del self._awake[followed.file.file_id]
         return count
 
-    def _ship(self, followed: _Followed) -> int:
-        is_finished = followed.is_finished(self._monotonic_s())
-        count = 0
-        for line in followed.file.lines(is_complete=is_finished or self._is_to_end):
-            self._send(followed, line.text, line.end)
-            count += 1
-            if count == LINES_PER_TURN or self._failure is not None:
-                break
+    def _ship(self, followed: ShippedFile, now_s: float) -> int:
+        file = followed.file
+        key = os.fsencode(file.path)
+        headers: list[tuple[str, str | bytes | None]] = [("file", key), ("host", self._host)]
+        file.line_bytes_max = min(self._line_bytes_max, self._sender.limits.value_bytes_max(key, headers))
+        is_finished = followed.is_finished(now_s)
+        followed.is_at_end = False
+        count, begin = 0, file.position
+        refused: Line | None = None
+        lines = file.lines(is_complete=is_finished or self._is_to_end)
+        try:
+            for line in lines:
+                if self._begun_anew(followed):
+                    begin = 0
+                sent = followed.sent(line.end)
+                tell = self._telling(followed, sent, begin, len(line.text))
+                if not self._sender.send(line.text, key, headers, tell):
+                    followed.unsent(sent)
+                    refused = line
+                    break
+                count, begin = count + 1, line.end
+                if count == LINES_PER_TURN:
+                    break
+            self._begun_anew(followed)
+        except OSError as error:
+            self._failed(followed, error, now_s)
+            return count
+        finally:
+            lines.close()
+        if followed.is_failing:
+            followed.is_failing = False
+            followed.retry.end()
+            self._readable(file.path)
+        if refused is not None:
+            file.go_back(begin)
+            if refused.end == 0:
+                self._lost(f"half a line of {file.path}, which was written anew, is lost")
+            return count
+        file.trim()
+        if file.compression is not None:
+            self._leave_out(followed)
+            return count
         followed.is_at_end = count < LINES_PER_TURN
-        # While lines waited for room it may have grown or got a name again.
+        # While its lines were sent it may have grown.
         followed.is_done = is_finished and followed.is_at_end and followed.is_finished(self._monotonic_s())
         return count
 
+    def _begun_anew(self, followed: ShippedFile) -> bool:
+        if not followed.has_begun_anew():
+            return False
+        self._unsaved.add(followed.file.file_id)
+        logger.warning("%s was cut or written anew: it is sent from its beginning", followed.file.path)
+        return True
+
+    def _telling(self, followed: ShippedFile, sent: Sent, begin: int, size: int) -> Callable[[Verdict], None]:
+        path = followed.file.path
+
+        def tell(verdict: Verdict) -> None:
+            where = f"the line of {size} bytes at byte {begin} of {path}"
+            if verdict is Verdict.AGAIN:
+                if followed.send_again(sent):
+                    self._wake(followed, self._monotonic_s())
+                else:
+                    self._lost(f"{where} was cut away before it arrived: it is lost")
+                return
+            if verdict is Verdict.ARRIVED:
+                self.summary.shipped += 1
+            else:
+                self._lost(f"{where} is refused by topic {self._sender.topic!r} for what it is: it is left out")
+            followed.acknowledged(sent)
+            self._unsaved.add(followed.file.file_id)
+
+        return tell
+
+    def _lost(self, sentence: str) -> None:
+        self.summary.lost += 1
+        logger.warning("%s", sentence)
+
+    def _failed(self, followed: ShippedFile, error: OSError, now_s: float) -> None:
+        """Reading failed: the others go on, and it is tried again."""
+        file = followed.file
+        followed.is_failing = True
+        followed.retry.begin(now_s)
+        sentence = f"{file.path} cannot be read at byte {file.position}: {error.strerror}"
+        self._tell(file.path, sentence)
+        if self._is_to_end:
+            self.summary.unread[file.path] = sentence
+
+    def _leave_out(self, followed: ShippedFile) -> None:
+        file = followed.file
+        self._tell(file.path, f"{file.path} is compressed ({file.compression}): it is left out")
+        self._compressed[file.file_id] = file.seen
+        self._close(followed)
+
     def _let_go(self) -> None:
         """Of files that are done, once their last line is acknowledged."""
-        for file_id, followed in list(self._files.items()):
-            if not (followed.is_done and followed.is_empty):
+        for file_id, followed in list(self._awake.items()):
+            if not followed.is_done or followed.under_way:
                 continue
             self._note(followed)
             if followed.file.is_removed:
                 del self._known[file_id]
-            followed.file.close()
-            del self._files[file_id]
+            self._close(followed)
 
-    def _send(self, followed: _Followed, text: bytes, end: int) -> None:
-        from confluent_kafka import KafkaException
-
-        # One partition for the lines of one file, hence in their order.
-        key = os.fsencode(followed.file.path)
-        headers: Any = [("file", key), ("host", self._host)]
-        sent = followed.sent(end)
-
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is None:
-                self.shipped += 1
-                followed.acknowledged(sent)
-            elif self._failure is None:
-                self._failure = f"a line of {followed.file.path} was not taken by topic {self._topic!r}: {error.str()}"
-
-        while self._failure is None and not self._stopping:
-            try:
-                self._producer.produce(self._topic, text, key, headers=headers, on_delivery=delivered)
-            except BufferError:
-                self._producer.poll(IDLE_S)
-                self._keep_up()
-            except KafkaException as error:
-                reason = error.args[0].str()
-                self._failure = f"a line of {followed.file.path} was refused by topic {self._topic!r}: {reason}"
-            else:
-                return
-
-    def _note(self, followed: _Followed) -> None:
+    def _note(self, followed: ShippedFile) -> None:
         file = followed.file
-        done_ns = file.modified_ns if followed.is_done and followed.is_empty else None
+        self._begun_anew(followed)
+        done_ns = file.modified_ns if followed.is_done and not followed.under_way else None
         self._known[file.file_id] = KnownFile(file.path, file.position_at(followed.offset), done_ns)
+        self._unsaved.add(file.file_id)
 
     def _save(self) -> None:
-        for followed in self._files.values():
-            self._note(followed)
-        if self._known != self._saved:
-            try:
-                save_positions(self._positions_path, self._known.values())
-            except OSError as error:
-                raise ShipperError(f"{self._positions_path} cannot be written: {error.strerror}") from error
-            self._saved = dict(self._known)
+        """Bring positions to the disk; where that fails it is tried again, and what was noted before is still there."""
+        for file_id in list(self._unsaved):
+            if (followed := self._files.get(file_id)) is not None:
+                self._note(followed)
+        if not self._unsaved:
+            return
+        try:
+            save_positions(self._positions_path, self._known.values())
+        except OSError as error:
+            self.summary.unsaved = f"{self._positions_path} cannot be written: {error.strerror}"
+            pause_s = self._save_pause.begin(self._monotonic_s())
+            logger.warning("%s; it is tried again in %g s", self.summary.unsaved, pause_s)
+            return
+        self._unsaved.clear()
+        self.summary.unsaved = ""
+        self._save_pause.end()
+
+    def _watch_progress(self) -> None:
+        """Say, again and again at growing pauses, that nothing arrives, and why."""
+        now_s = self._monotonic_s()
+        has_work = not self._sender.has_room or any(
+            followed.under_way or not followed.is_at_end for followed in self._awake.values()
+        )
+        if self._sender.arrived != self._arrived or not has_work:
+            if self._sender.arrived != self._arrived and not self._report_pause.is_first:
+                logger.warning("lines arrive again")
+            self._arrived = self._sender.arrived
+            self._progress_s = now_s
+            self._report_pause.end()
+            self._report_pause.begin(now_s)
+        elif self._report_pause.is_over(now_s):
+            waited_s = now_s - self._progress_s
+            why = self._sender.trouble or "the brokers do not answer"
+            logger.warning("nothing was acknowledged for %.0f s, lines wait in their files: %s", waited_s, why)
+            self._report_pause.begin(now_s)
+
+    def _is_over(self) -> bool:
+        """Whether all was read and has arrived, or waiting for that any longer is of no use."""
+        is_read = not self._waiting and all(
+            followed.is_failing or followed.is_done or (followed.is_at_end and not followed.under_way)
+            for followed in self._files.values()
+        )
+        patience_s = REFUSED_PATIENCE_S if self._sender.is_refused else PATIENCE_S
+        return is_read or self._monotonic_s() - self._progress_s >= patience_s
 
     def _finish(self) -> None:
-        """Wait for what is under way and note it."""
-        if self._failure is None:
-            self._producer.flush(FLUSH_S)
+        """Wait for what is under way, note it and count what is not acknowledged."""
+        deadline_s = time.monotonic() + FLUSH_S
+        while self._under_way() and not self._hurrying and (left_s := deadline_s - time.monotonic()) > 0:
+            self._sender.flush(min(left_s, IDLE_S))
         self._save()
-        if self._failure is not None:
-            raise ShipperError(self._failure)
+        summary = self.summary
+        summary.trouble = self._sender.trouble
+        summary.undelivered = self._under_way()
+        if not self._is_to_end:
+            return
+        why = f": {summary.trouble}" if summary.trouble else ""
+        for followed in self._files.values():
+            path = followed.file.path
+            if (left := followed.unsent_bytes) and path not in summary.unread:
+                summary.unread[path] = f"{left} bytes of {path} were not delivered{why}"
+        if self._waiting:
+            summary.unread[""] = f"{len(self._waiting)} files were not read, as too many are open"
+
+    def _under_way(self) -> int:
+        return sum(followed.under_way for followed in self._files.values())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from api.connection import BrokerUnreachableError, client_properties, require_reachable
+from api.connection import client_properties, parse_bootstrap_servers
 from api.topic_model import validate_topic_name
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.options import client_options, client_security, compression_option, servers, settings
@@ -30,6 +30,12 @@ OTHER_FILES = 100
 @click.option(
     "--positions", metavar="FILE", help="Where to keep how far files were sent.  [default: headwater-ship-TOPIC.json]"
 )
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Files to leave out, by name or, with a / in it, by path; may be repeated.",
+)
 @click.option("--from-end", is_flag=True, help="Begin at the end of files that are there and not known yet.")
 @click.option("--to-end", is_flag=True, help="Stop at the end of the files instead of following them.")
 @compression_option
@@ -38,13 +44,14 @@ OTHER_FILES = 100
     type=click.IntRange(1, 64 << 20),
     default=LINE_BYTES_MAX,
     show_default=True,
-    help="Longer lines are sent in pieces.",
+    help="Longer lines are sent in pieces, as are lines longer than the topic allows.",
 )
 @client_options
 def ship(
     files: tuple[str, ...],
     topic: str,
     positions: str | None,
+    exclude: tuple[str, ...],
     from_end: bool,
     to_end: bool,
     compression: str,
@@ -54,53 +61,42 @@ def ship(
     """Follow FILEs and write each line that is appended to TOPIC as one message.
 
     FILE may be a pattern, in quotes: files that appear later are followed too. Rotated files are read to their end,
-    files that are cut begin anew. How far each was sent is kept on disk, so that a restart goes on there: every line
-    arrives at least once, and those of one file in their order (its path is the key; headers tell file and host).
+    files that are cut or written anew begin anew, compressed ones are left out. How far each was sent is kept on
+    disk, so that a restart goes on there: every line arrives at least once, and those of one file in their order (its
+    path is the key; headers tell file and host). Brokers that are away are waited for. The exit code is 1 when a line
+    was not acknowledged, or, with --to-end, a file not read to its end.
 
     \b
     Examples:
       headwater ship /var/log/nginx/access.log -t access_log
       headwater ship '/var/log/app/*.log' -t app_log --positions /var/lib/headwater/app.json
     """
-    from confluent_kafka import Producer
-
+    from headwater.line_sender import LineSender
+    from headwater.named_files import FilePatterns
     from headwater.shipped_positions import PositionsError, locked
-    from headwater.shipper import FILES_MAX, Shipper, ShipperError
+    from headwater.shipper import FILES_MAX, Shipper
     from logtier.runtime.open_files import raise_open_file_limit
 
     validate_topic_name(topic)
     brokers = servers(bootstrap_servers)
-    try:
-        require_reachable(brokers)
-    except BrokerUnreachableError as error:
-        raise CliError(
-            "ship",
-            f"no broker answers at {error}",
-            "start one with `headwater up`, or name another with --bootstrap-servers",
-            exit_code=EXIT_FAILED,
-        ) from None
+    parse_bootstrap_servers(brokers)
     logging.basicConfig(level=settings().log_level, format="headwater: %(message)s", stream=sys.stderr)
     limit = raise_open_file_limit()
-    producer = Producer(
-        client_properties(brokers, settings().request_timeout_ms, client_security())
-        | {
-            "acks": "all",
-            "enable.idempotence": True,
-            "compression.type": compression,
-            "linger.ms": LINGER_MS,
-            # Brokers may be away for as long as they like: the files wait.
-            "message.timeout.ms": 0,
-            "message.max.bytes": max(1_000_000, line_bytes_max) + 100_000,
-            "partitioner": "murmur2_random",
-        }
-    )
+    properties = client_properties(brokers, settings().request_timeout_ms, client_security()) | {
+        "acks": "all",
+        "enable.idempotence": True,
+        "compression.type": compression,
+        "linger.ms": LINGER_MS,
+        # Brokers may be away for as long as they like: the files wait.
+        "message.timeout.ms": 0,
+        "partitioner": "murmur2_random",
+    }
     path = positions if positions is not None else f"headwater-ship-{topic}.json"
     try:
         with locked(path):
             shipper = Shipper(
-                producer,
-                topic,
-                files,
+                LineSender(topic, properties),
+                FilePatterns(files, exclude),
                 path,
                 from_end=from_end,
                 line_bytes_max=line_bytes_max,
@@ -114,7 +110,9 @@ def ship(
 
             signal.signal(signal.SIGINT, end)
             signal.signal(signal.SIGTERM, end)
-            shipper.run()
-    except (PositionsError, ShipperError) as error:
+            summary = shipper.run()
+    except PositionsError as error:
         raise CliError("ship", str(error), exit_code=EXIT_FAILED) from None
-    note(f"Shipped {shipper.shipped} lines to {topic}.")
+    note(f"Shipped {summary.shipped} lines to {topic}.")
+    if mistakes := summary.mistakes():
+        raise CliError("ship", "; ".join(mistakes), exit_code=EXIT_FAILED)

@@ -45,3 +45,40 @@ def test_a_folder_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     folder = Folder.read(str(tmp_path))
     assert folder is not None
     assert folder.paths == {(tmp_path / "a").stat().st_ino: str(tmp_path / "a")}
+
+
+def names(pattern: str, *excluded: str) -> list[str]:
+    return [Path(path).name for path in FilePatterns([pattern], excluded).files()]
+
+
+def test_folders_that_link_to_each_other_have_an_end(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.log").touch()
+        for other in "abc":
+            (tmp_path / name / f"to-{other}").symlink_to(tmp_path / other)
+    assert names(f"{tmp_path}/**/*.log") == ["a.log", "b.log", "c.log"]
+    assert len(names(f"{tmp_path}/*/to-a/*.log")) == 3, "a link that is named is followed"
+
+
+def test_a_name_with_brackets_that_is_there_is_that_name(tmp_path: Path) -> None:
+    (tmp_path / "app[1].log").touch()
+    (tmp_path / "app1.log").touch()
+    assert names(f"{tmp_path}/app[1].log") == ["app[1].log", "app1.log"]
+
+
+def test_what_is_excluded_is_left_out_by_name_or_path(tmp_path: Path) -> None:
+    for name in ("app.log", "app.log.gz", "debug.log"):
+        (tmp_path / name).touch()
+    assert names(f"{tmp_path}/*.log*", "*.gz", f"{tmp_path}/d*") == ["app.log"]
+    assert not FilePatterns([f"{tmp_path}/*"], ["*.gz"]).match(f"{tmp_path}/a.gz")
+
+
+def test_what_names_no_file_is_told_and_why(tmp_path: Path) -> None:
+    (tmp_path / "a.log").touch()
+    patterns = FilePatterns([f"{tmp_path}/a.log", f"{tmp_path}/none", f"{tmp_path}/*.txt", str(tmp_path)])
+    assert list(patterns.mistakes().values()) == [
+        f"{tmp_path}/none cannot be read: No such file or directory",
+        f"no file matches {tmp_path}/*.txt",
+        f"{tmp_path} is a folder: name its files",
+    ]

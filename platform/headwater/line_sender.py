@@ -1,0 +1,274 @@
+"""Sends lines to one topic, within its limits and a bounded amount of memory, and says of each what became of it.
+
+Nothing here waits: what cannot be sent now is refused to the caller, whose files are the buffer.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from headwater.growing_pause import GrowingPause
+from headwater.topic_limits import LimitsRequest, NoBrokerError, TopicLimits
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+QUEUE_LINES_MAX: Final = 50_000
+QUEUE_BYTES_MAX: Final = 32 << 20
+"""How much is under way at a time: more speeds nothing up, and a broker that stalls leaves all of it in memory."""
+LIMIT_BYTES_MIN: Final = 1_024
+"""A topic that refuses even batches of this size refuses what is in them."""
+RETRY_FIRST_S: Final = 1.0
+RETRY_MAX_S: Final = 60.0
+ASK_FIRST_S: Final = 0.5
+ASK_MAX_S: Final = 5.0
+"""Between two questions for the topic's limits, which wait for brokers that are away by themselves."""
+
+
+class Verdict(enum.Enum):
+    """What became of a line."""
+
+    ARRIVED = "acknowledged by the brokers"
+    AGAIN = "not taken, for a reason that may pass: it has to be sent again"
+    REFUSED = "refused for what it is: sending it again is of no use"
+
+
+class Failure(enum.Enum):
+    """Why a line was not taken."""
+
+    TOO_LARGE = "the batch that it was in exceeds what the topic allows"
+    BAD = "the record itself is refused"
+    OURS = "its client was ended"
+    PASSING = "anything else: brokers, topic and access may all come back"
+
+
+_FAILURES: Final[Mapping[str, Failure]] = {
+    "MSG_SIZE_TOO_LARGE": Failure.TOO_LARGE,
+    "RECORD_LIST_TOO_LARGE": Failure.TOO_LARGE,
+    "INVALID_RECORD": Failure.BAD,
+    "INVALID_TIMESTAMP": Failure.BAD,
+    "_PURGE_QUEUE": Failure.OURS,
+    "_PURGE_INFLIGHT": Failure.OURS,
+}
+
+
+def failure_of(code: str) -> Failure:
+    """Sort librdkafka's name of an error.
+
+    >>> failure_of("MSG_SIZE_TOO_LARGE").name, failure_of("TOPIC_AUTHORIZATION_FAILED").name
+    ('TOO_LARGE', 'PASSING')
+    """
+    return _FAILURES.get(code, Failure.PASSING)
+
+
+def plain(text: str) -> str:
+    """librdkafka's message as part of a sentence.
+
+    >>> plain("sasl_plaintext://h:1/bootstrap: SASL authentication error: wrong (after 3ms in state AUTH_REQ)")
+    'h:1: SASL authentication error: wrong'
+    >>> plain("Broker: Topic authorization failed")
+    'Topic authorization failed'
+    """
+    text = " ".join(text.split()).removeprefix("Broker: ").removeprefix("Local: ").partition(" (after ")[0]
+    scheme, separator, rest = text.partition("://")
+    return rest.replace("/bootstrap: ", ": ", 1) if separator and " " not in scheme else text
+
+
+class Limits(Protocol):
+    """A `LimitsRequest`."""
+
+    def poll(self) -> None:
+        """Let librdkafka say why it cannot connect."""
+
+    def is_done(self) -> bool:
+        """Whether there is an answer."""
+
+    def answer(self) -> TopicLimits | None:
+        """The answer."""
+
+
+class LineSender:
+    """The producer of one topic.
+
+    Invariants: at most `QUEUE_LINES_MAX` lines and `QUEUE_BYTES_MAX` bytes (and one line more) are under way; each line
+    that `send` took gets one verdict, from within `poll` or `flush`. The topic's limits are asked for before anything
+    is sent; where nobody tells them they are found by halving the batch until it is taken.
+
+    Args:
+        properties: librdkafka's; how large a batch may be is added.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        properties: Mapping[str, Any],
+        *,
+        make_producer: Callable[[dict[str, Any]], Producer] | None = None,
+        ask_limits: Callable[[Mapping[str, Any]], Limits] | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.topic = topic
+        #: What the brokers, or the attempts to reach them, said last; empty since a line has arrived.
+        self.trouble = ""
+        #: Whether that is an answer: somebody is there, and refuses.
+        self.is_refused = False
+        self.arrived = 0
+        self.limits = TopicLimits()
+        self._properties = dict(properties) | {"error_cb": self._outage}
+        self._make_producer = make_producer or _librdkafka
+        self._ask_limits = ask_limits or (lambda asked: LimitsRequest(_administration(asked), topic, _timeout_s(asked)))
+        self._monotonic_s = monotonic_s
+        self._producer: Producer | None = None
+        self._request: Limits | None = self._ask_limits(self._properties)
+        self._pause = GrowingPause(RETRY_FIRST_S, RETRY_MAX_S)
+        self._ask_pause = GrowingPause(ASK_FIRST_S, ASK_MAX_S)
+        self._lines = self._bytes = 0
+        self._is_too_large = False
+        self._is_spoilt = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a line can be taken now."""
+        return (
+            self._producer is not None
+            and self._request is None
+            and not (self._is_too_large or self._is_spoilt)
+            and self._lines < QUEUE_LINES_MAX
+            and self._bytes < QUEUE_BYTES_MAX
+            and self._pause.is_over(self._monotonic_s())
+        )
+
+    def send(
+        self, text: bytes, key: bytes, headers: list[tuple[str, str | bytes | None]], tell: Callable[[Verdict], None]
+    ) -> bool:
+        """Take a line, whose verdict is told later; false if there is no room for it."""
+        from confluent_kafka import KafkaException
+
+        if not self.has_room or self._producer is None:
+            return False
+        size = len(text) + len(key)
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            self._lines -= 1
+            self._bytes -= size
+            tell(self._verdict(error, len(text)))
+
+        try:
+            self._producer.produce(self.topic, text, key, headers=headers, on_delivery=delivered)
+        except BufferError:
+            return False
+        except KafkaException as error:
+            # Known at once what a delivery would tell: it is told by a later try.
+            if self._verdict(error.args[0], len(text)) is Verdict.REFUSED:
+                tell(Verdict.REFUSED)
+                return True
+            return False
+        self._lines += 1
+        self._bytes += size
+        return True
+
+    def poll(self, timeout_s: float) -> None:
+        """Tell verdicts, waiting so long for something to happen."""
+        if self._request is None and self._producer is None and self._ask_pause.is_over(self._monotonic_s()):
+            self._request = self._ask_limits(self._properties)
+        if self._request is not None:
+            self._request.poll()
+            if self._request.is_done():
+                self._learn(self._request)
+        if self._producer is None:
+            time.sleep(timeout_s)
+        else:
+            self._producer.poll(timeout_s)
+            if self._is_too_large or self._is_spoilt:
+                self._end_producer()
+                self._request = self._ask_limits(self._properties)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until nothing is under way, for so long at most."""
+        if self._producer is not None:
+            self._producer.flush(timeout_s)
+
+    def _learn(self, request: Limits) -> None:
+        """The brokers have told the topic's limits, or not."""
+        try:
+            limits = request.answer()
+        except NoBrokerError as error:
+            # They are away: they are asked again until they come. An outage has said why.
+            self.trouble = self.trouble or str(error)
+            self._request = None
+            self._ask_pause.begin(self._monotonic_s())
+            return
+        self._ask_pause.end()
+        if self._is_too_large:
+            # Not what the topic's config says, but the brokers do not take more.
+            smaller = TopicLimits(max(LIMIT_BYTES_MIN, self.limits.batch_bytes_max // 2))
+            is_known = limits is not None and limits.batch_bytes_max < self.limits.batch_bytes_max
+            self.limits = limits if limits is not None and is_known else smaller
+        elif limits is not None:
+            self.limits = limits
+        self._request, self._is_too_large, self._is_spoilt = None, False, False
+        self._producer = self._make_producer(self._properties | self.limits.properties())
+
+    def _end_producer(self) -> None:
+        """What is under way comes back to be sent again: its callbacks tell so."""
+        producer, self._producer = self._producer, None
+        assert producer is not None
+        producer.purge()
+        producer.flush(0)
+        while self._lines:
+            producer.poll(0.01)
+
+    def _verdict(self, error: KafkaError | None, size: int) -> Verdict:
+        if error is None:
+            self.arrived += 1
+            self.trouble, self.is_refused = "", False
+            self._pause.end()
+            return Verdict.ARRIVED
+        failure = failure_of(error.name())
+        if failure is Failure.OURS:
+            return Verdict.AGAIN
+        if failure is Failure.BAD:
+            return Verdict.REFUSED
+        if failure is Failure.TOO_LARGE:
+            if self.limits.batch_bytes_max <= LIMIT_BYTES_MIN and size <= LIMIT_BYTES_MIN:
+                return Verdict.REFUSED
+            self._is_too_large = True
+            return Verdict.AGAIN
+        self.trouble, self.is_refused = plain(error.str()), True
+        # One failure may be told for a thousand lines: the pause grows once.
+        if self._pause.is_over(self._monotonic_s()):
+            self._pause.begin(self._monotonic_s())
+        # Such a producer takes nothing any more.
+        self._is_spoilt = self._is_spoilt or error.fatal() or error.name() == "_FATAL"
+        return Verdict.AGAIN
+
+    def _outage(self, error: KafkaError) -> None:
+        """Take one of librdkafka's errors that are not of a line."""
+        if error.name() == "_ALL_BROKERS_DOWN" and self.trouble:
+            return  # the one before said why
+        self.trouble = plain(error.str())
+        self.is_refused = error.name() in ("_AUTHENTICATION", "_SSL")
+        self._is_spoilt = self._is_spoilt or (error.name() == "_FATAL" and self._producer is not None)
+
+
+def _librdkafka(properties: dict[str, Any]) -> Producer:
+    from confluent_kafka import Producer
+
+    return Producer(
+        properties
+        # Twice what `has_room` allows: it is never this queue that is full.
+        | {"queue.buffering.max.messages": 2 * QUEUE_LINES_MAX, "queue.buffering.max.kbytes": QUEUE_BYTES_MAX // 512}
+    )
+
+
+def _administration(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what only a producer has."""
+    producers = {"acks", "enable.idempotence", "compression.type", "linger.ms", "message.timeout.ms", "partitioner"}
+    return {name: value for name, value in properties.items() if name not in producers}
+
+
+def _timeout_s(properties: Mapping[str, Any]) -> float:
+    return float(properties["socket.timeout.ms"]) / 1000

@@ -1,0 +1,115 @@
+"""How large batches of a topic may be, and what that means for a client that writes to it.
+
+librdkafka fills batches up to a megabyte whatever the topic allows, and a broker refuses a batch above
+`max.message.bytes` with all its messages, however small each is. So a producer asks for the topic's config first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+BATCH_BYTES: Final = 1_000_000
+"""librdkafka's own `batch.size`: more in one batch gains nothing."""
+MESSAGE_BYTES_MIN: Final = 1_000
+"""The least that librdkafka takes as `message.max.bytes`."""
+BATCH_OVERHEAD_BYTES: Final = 61
+"""The header of a record batch."""
+RECORD_OVERHEAD_BYTES: Final = 64
+"""At most what a record takes beside its key, value and headers: lengths, deltas, attributes; 36 in fact."""
+HEADER_OVERHEAD_BYTES: Final = 10
+"""The lengths of a header's name and value."""
+CONFIG: Final = "max.message.bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """The limit of one topic.
+
+    Attributes:
+        batch_bytes_max: The topic's `max.message.bytes`: a batch, its header included, is no larger.
+    """
+
+    batch_bytes_max: int = BATCH_BYTES
+
+    def properties(self) -> dict[str, int]:
+        """librdkafka's properties for a producer that writes to this topic only.
+
+        >>> TopicLimits(100_000).properties()
+        {'batch.size': 100000, 'message.max.bytes': 100000}
+        >>> TopicLimits(8_000_000).properties()
+        {'batch.size': 1000000, 'message.max.bytes': 8000000}
+        """
+        return {
+            "batch.size": max(1, min(BATCH_BYTES, self.batch_bytes_max)),
+            "message.max.bytes": max(MESSAGE_BYTES_MIN, self.batch_bytes_max),
+        }
+
+    def value_bytes_max(self, key: bytes | None, headers: Sequence[tuple[str, str | bytes | None]]) -> int:
+        """How long the value of a message with this key and these headers may be.
+
+        >>> TopicLimits(1000).value_bytes_max(b"key", [("host", b"h")])
+        857
+        """
+        beside = len(key or b"") + sum(_header_bytes(name, value) for name, value in headers)
+        return max(1, self.batch_bytes_max - BATCH_OVERHEAD_BYTES - RECORD_OVERHEAD_BYTES - beside)
+
+
+def _header_bytes(name: str, value: str | bytes | None) -> int:
+    return len(name.encode()) + len(value.encode() if isinstance(value, str) else value or b"") + HEADER_OVERHEAD_BYTES
+
+
+class LimitsRequest:
+    """A question for a topic's limits, under way; the caller does something else meanwhile, or waits.
+
+    Args:
+        properties: Of an administration client of librdkafka's.
+        timeout_s: How long brokers that are away are waited for.
+    """
+
+    def __init__(self, properties: Mapping[str, Any], topic: str, timeout_s: float) -> None:
+        from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+        self._client = AdminClient(dict(properties))
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        self._future: Future[Any] = self._client.describe_configs([resource], request_timeout=timeout_s)[resource]
+
+    def poll(self) -> None:
+        """Let librdkafka say why it cannot connect (`error_cb`)."""
+        self._client.poll(0)
+
+    def is_done(self) -> bool:
+        """Whether there is an answer, or none came in time."""
+        return self._future.done()
+
+    def answer(self) -> TopicLimits | None:
+        """The limits, waited for; None if the brokers do not tell: the topic is not there yet, or not ours to describe.
+
+        Raises:
+            NoBrokerError: no broker answered in time.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            entries = self._future.result()
+        except KafkaException as error:
+            # librdkafka's own codes are below zero: no broker has said anything.
+            if error.args[0].code() < 0:
+                raise NoBrokerError(error.args[0].str().removeprefix("Local: ")) from None
+            return None
+        value = getattr(entries.get(CONFIG), "value", None)
+        return TopicLimits(int(value)) if value is not None and value.isdigit() and int(value) > 0 else None
+
+
+class NoBrokerError(ConnectionError):
+    """No broker answered; the message says what librdkafka calls it."""
+
+
+def read_topic_limits(properties: Mapping[str, Any], topic: str, timeout_s: float) -> TopicLimits:
+    """Ask for a topic's limits and wait for the answer; the default where there is none."""
+    try:
+        return LimitsRequest(properties, topic, timeout_s).answer() or TopicLimits()
+    except NoBrokerError:
+        return TopicLimits()
