@@ -45,6 +45,8 @@ class Failure(enum.Enum):
     PASSING = "anything else: brokers, topic and access may all come back"
 
 
+_AWAY: Final = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE"}
+"""Errors of connections that say that nobody is there; all others come from somebody who is."""
 _FAILURES: Final[Mapping[str, Failure]] = {
     "MSG_SIZE_TOO_LARGE": Failure.TOO_LARGE,
     "RECORD_LIST_TOO_LARGE": Failure.TOO_LARGE,
@@ -250,7 +252,7 @@ class LineSender:
         if error.name() == "_ALL_BROKERS_DOWN" and self.trouble:
             return  # the one before said why
         self.trouble = plain(error.str())
-        self.is_refused = error.name() in ("_AUTHENTICATION", "_SSL")
+        self.is_refused = error.name() not in _AWAY
         self._is_spoilt = self._is_spoilt or (error.name() == "_FATAL" and self._producer is not None)
 
 

@@ -17,8 +17,8 @@ logging.config.dictConfig(
 ```
 
 Logging must never hold up the program or break it: a record is put into a bounded queue, from which a thread of the
-handler's produces; what does not fit is dropped and counted. Records of the handler's own machinery are left out, or
-it would feed itself.
+handler's produces; what does not fit is dropped, counted and told. Records of the handler's own machinery are left out,
+or it would feed itself. Processes of `multiprocessing` flush before they end, which they do by `os._exit`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import logging
 import math
 import os
 import socket
+import sys
 import threading
 import time
 import weakref
@@ -42,6 +43,8 @@ OWN_LOGGER: Final = "headwater.log_handler"
 """Its records, and those of the client library that are logged under it, go to other handlers only."""
 
 QUEUE_RECORDS_MAX: Final = 10_000
+QUEUE_BYTES_MAX: Final = 32 << 20
+"""Records may be as large as a message may be: ten thousand of them would take ten gigabytes."""
 FLUSH_MS: Final = 10_000
 _POLL_S: Final = 0.1
 _BATCH: Final = 500
@@ -52,6 +55,9 @@ _SAME_TIME_S: Final = 1.0
 
 _PAUSE_FLUSH_S: Final = 1.0
 """How long a fork waits for what the client has under way; the rest is queued again."""
+
+_AFTER_OTHERS: Final = -100
+"""The priority of the flush of a `multiprocessing` process: behind most others' finalizers, which may log."""
 
 _handlers: weakref.WeakSet[TopicHandler] = weakref.WeakSet()
 
@@ -84,8 +90,9 @@ class JsonLineFormatter(logging.Formatter):
 class TopicHandler(logging.Handler):
     """Writes log records to a topic, from a thread of its own.
 
-    Invariants: `emit` neither blocks nor raises; at most `queue_records_max` records wait; `dropped` counts all that
-    were not written, for a full queue or because the brokers did not take them. For a fork the client is
+    Invariants: `emit` neither blocks nor raises; at most `queue_records_max` records and `queue_bytes_max` bytes wait;
+    `dropped` counts all that were not written, for a full queue or because the brokers did not take them. Each counter
+    has one writer, the thread that logs (under the handler's lock) or the handler's own. For a fork the client is
     ended and begun again: its threads would not survive it and could leave locks behind. The child begins with an empty
     queue: what was queued belongs to the parent.
 
@@ -94,6 +101,7 @@ class TopicHandler(logging.Handler):
         topic: Where the records go.
         key: A key for each, as a format string over the record's attributes (`%(name)s`); without it there is none.
         queue_records_max: How many records may wait.
+        queue_bytes_max: How many bytes of them, keys and values as they are sent.
         flush_ms: How long `flush` and `close` wait for what is queued.
         client: More properties of the client, such as `security.protocol`; librdkafka's names.
     """
@@ -106,21 +114,27 @@ class TopicHandler(logging.Handler):
         key: str | None = None,
         level: int | str = logging.NOTSET,
         queue_records_max: int = QUEUE_RECORDS_MAX,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
         flush_ms: int = FLUSH_MS,
         client: Mapping[str, str | int | float | bool] | None = None,
     ) -> None:
         super().__init__(level)
         if queue_records_max < 1:
             raise ValueError(f"queue_records_max is {queue_records_max}; at least one record must fit")
+        if queue_bytes_max < 1:
+            raise ValueError(f"queue_bytes_max is {queue_bytes_max}; at least one record must fit")
         self.topic = topic
         self._key = None if key is None else logging.PercentStyle(key)
         self._queue_records_max = queue_records_max
+        self._queue_bytes_max = queue_bytes_max
         self._flush_s = flush_ms / 1000
         self._properties: dict[str, Any] = {
             "linger.ms": 50,
             "enable.idempotence": True,
             "message.timeout.ms": 120_000,
             "queue.buffering.max.messages": max(queue_records_max, 1000),
+            # Never the queue that is full: what is in it counts as waiting.
+            "queue.buffering.max.kbytes": queue_bytes_max // 1024 + 2048,
             **(client or {}),
             "bootstrap.servers": bootstrap_servers,
         }
@@ -130,8 +144,13 @@ class TopicHandler(logging.Handler):
 
     def _begin(self) -> None:
         """The state of one process."""
-        self.dropped = 0
         self.written = 0
+        self._dropped_full = 0
+        self._dropped_later = 0
+        self._reported = 0
+        self._bytes_queued = 0
+        self._bytes_settled = 0
+        self._is_finalized = False
         self._queue: deque[tuple[bytes | None, bytes]] = deque()
         self._wake = threading.Event()
         self._idle = threading.Condition()
@@ -146,10 +165,15 @@ class TopicHandler(logging.Handler):
         self._returned: list[tuple[bytes | None, bytes]] = []
         self._thread: threading.Thread | None = None
 
+    @property
+    def dropped(self) -> int:
+        """How many records were not written."""
+        return self._dropped_full + self._dropped_later
+
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record, or drop it if the queue is full."""
         if len(self._queue) + self._in_flight >= self._queue_records_max or self._closing:
-            self.dropped += 1
+            self._dropped_full += 1
             return
         try:
             key = None if self._key is None else self._key.format(record).encode("utf-8", "replace")
@@ -157,6 +181,11 @@ class TopicHandler(logging.Handler):
         except Exception:  # noqa: BLE001 (as every handler: a record that cannot be formatted is no reason to fail)
             self.handleError(record)
             return
+        size = _size(key, value)
+        if self._bytes_queued - self._bytes_settled + size > self._queue_bytes_max:
+            self._dropped_full += 1
+            return
+        self._bytes_queued += size
         self._queue.append((key, value))
         # `handle` holds the handler's lock: the thread is started once.
         if self._thread is None:
@@ -195,10 +224,31 @@ class TopicHandler(logging.Handler):
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(self._flush_s + 1)
+            if self._thread.is_alive():
+                # It is stuck; nobody waits for it any longer.
+                self._report_losses(len(self._queue) + self._in_flight)
+        self._report_losses()
         _handlers.discard(self)
         super().close()
 
+    def _report_losses(self, waiting: int = 0) -> None:
+        """Say how many records were not written since this was said last, and how many that makes."""
+        total = self.dropped + waiting
+        if (count := total - self._reported) <= 0:
+            return
+        self._reported = total
+        sum_ = "" if count == total else f", {total} in all"
+        _tell(f"{count} log records were not written to topic {self.topic}{sum_}")
+
+    def _finalize(self) -> None:
+        """Before the end of a `multiprocessing` process, which calls no `logging.shutdown`."""
+        self.flush()
+        self._report_losses(len(self._queue) + self._in_flight)
+
     def _start(self) -> None:
+        if not self._is_finalized:
+            self._is_finalized = True
+            _before_the_end_of_a_child(self)
         self._thread = threading.Thread(target=self._run, name="headwater-log-handler", daemon=True)
         try:
             self._thread.start()
@@ -215,10 +265,10 @@ class TopicHandler(logging.Handler):
         except Exception as error:  # noqa: BLE001 (whatever it is, the program goes on without these records)
             logger.error("the log handler of topic %s cannot start: %s", self.topic, error)
             self._closing = True
-            self.dropped += len(self._queue)
+            self._dropped_later += len(self._queue)
             self._queue.clear()
             return
-        reported, reported_s = 0, 0.0
+        reported_s = 0.0
         while True:
             self._wake.wait(_POLL_S)
             self._wake.clear()
@@ -234,13 +284,15 @@ class TopicHandler(logging.Handler):
                 self._queue.extendleft(reversed(self._returned))
                 self._returned.clear()
                 return
-            if self.dropped > reported and time.monotonic() - reported_s >= _REPORT_S:
-                logger.warning("%d log records were not written to topic %s", self.dropped - reported, self.topic)
-                reported, reported_s = self.dropped, time.monotonic()
+            if self.dropped > self._reported and time.monotonic() - reported_s >= _REPORT_S:
+                self._report_losses()
+                reported_s = time.monotonic()
             if self._closing and (not self._queue or time.monotonic() >= self._give_up_s):
                 producer.flush(max(0.0, self._give_up_s - time.monotonic()))
                 # Of these no delivery will tell any more.
-                self.dropped += self._in_flight + len(self._queue)
+                self._dropped_later += self._in_flight + len(self._queue)
+                self._queue.clear()
+                self._in_flight = 0
                 return
 
     def _produce_queued(self, producer: Producer) -> None:
@@ -255,7 +307,8 @@ class TopicHandler(logging.Handler):
                     return
                 except Exception as error:  # noqa: BLE001 (too large, for one: this record is lost, the others are not)
                     self._queue.popleft()
-                    self.dropped += 1
+                    self._bytes_settled += _size(key, value)
+                    self._dropped_later += 1
                     logging.getLogger(OWN_LOGGER).debug("a log record cannot be written: %s", error)
                 else:
                     self._in_flight += 1
@@ -268,8 +321,10 @@ class TopicHandler(logging.Handler):
             self.written += 1
         elif self._pausing:
             self._returned.append((_as_bytes(message.key()), _as_bytes(message.value()) or b""))
+            return
         else:
-            self.dropped += 1
+            self._dropped_later += 1
+        self._bytes_settled += _size(_as_bytes(message.key()), _as_bytes(message.value()) or b"")
 
     def _pause(self) -> None:
         """Before a fork: end the client with all its threads. Nobody emits until `_resume`: the lock is held."""
@@ -286,6 +341,43 @@ class TopicHandler(logging.Handler):
         if self._queue:
             self._start()
         self.release()
+
+
+def _tell(text: str) -> None:
+    """Log a sentence of the handler's own; on standard error if nobody else would take it."""
+    logger: logging.Logger | None = logging.getLogger(OWN_LOGGER)
+    assert logger is not None
+    record = logger.makeRecord(OWN_LOGGER, logging.WARNING, __file__, 0, text, (), None)
+    is_taken = False
+    while logger is not None:
+        is_taken = is_taken or any(not isinstance(handler, TopicHandler) for handler in logger.handlers)
+        logger = logger.parent if logger.propagate else None
+    if is_taken:
+        logging.getLogger(OWN_LOGGER).handle(record)
+    elif logging.lastResort is not None:
+        logging.lastResort.handle(record)
+
+
+def _before_the_end_of_a_child(handler: TopicHandler) -> None:
+    """Have a process of `multiprocessing` flush the handler. All others call `logging.shutdown`, but by `os._exit`.
+
+    A process that was not started by that library has not imported it, or is nobody's child.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    util = sys.modules.get("multiprocessing.util")
+    if process is None or util is None or process.parent_process() is None:
+        return
+    reference = weakref.ref(handler)
+
+    def finalize() -> None:
+        if (living := reference()) is not None:
+            living._finalize()
+
+    util.Finalize(None, finalize, exitpriority=_AFTER_OTHERS)
+
+
+def _size(key: bytes | None, value: bytes) -> int:
+    return len(key or b"") + len(value)
 
 
 def _as_bytes(value: bytes | str | None) -> bytes | None:

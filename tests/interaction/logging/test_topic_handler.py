@@ -13,6 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -203,6 +204,79 @@ logging.error("parent after")
     subprocess.run([sys.executable, "-c", program], check=True, timeout=WAIT_S)
     values = [message.value() for message in read(bootstrap_servers, topic, 3)]
     assert sorted(values) == [b"child", b"parent after", b"parent before"]
+
+
+def test_what_waits_is_bounded_by_bytes(logger: logging.Logger) -> None:
+    handler = TopicHandler(f"127.0.0.1:{closed_port()}", "t", queue_bytes_max=1_000_000, flush_ms=100)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
+    for _ in range(50):
+        logger.info("x" * 300_000)
+    assert handler.dropped == 47
+    handler.close()
+    assert handler.dropped == 50
+
+
+def test_what_is_lost_at_the_end_is_told(logger: logging.Logger, caplog: pytest.LogCaptureFixture) -> None:
+    handler = TopicHandler(f"127.0.0.1:{closed_port()}", "app_log", queue_records_max=100, flush_ms=100)
+    logger.addHandler(handler)
+    for number in range(5000):
+        logger.info("%d", number)
+    handler.close()
+    told = [record.getMessage() for record in caplog.records if "were not written" in record.getMessage()]
+    assert sum(int(text.split()[0]) for text in told) == 5000
+    assert "to topic app_log" in told[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_of_multiprocessing_lose_no_record(
+    bootstrap_servers: str, new_topic: TopicFactory, tmp_path: Path, method: str
+) -> None:
+    topic = new_topic(1)
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import logging, multiprocessing
+from headwater.log_handler import TopicHandler
+
+def work(name):
+    if {method!r} == "spawn":
+        begin()
+    for number in range(10):
+        logging.error("%d %d", name, number)
+
+def begin():
+    handler = TopicHandler({bootstrap_servers!r}, {topic!r})
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.getLogger().addHandler(handler)
+
+if __name__ == "__main__":
+    begin()
+    logging.error("parent")
+    context = multiprocessing.get_context({method!r})
+    processes = [context.Process(target=work, args=(name,)) for name in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+""")
+    subprocess.run([sys.executable, str(program)], check=True, timeout=WAIT_S)
+    values = [message.value().decode() for message in read(bootstrap_servers, topic, 21)]
+    assert sorted(values) == sorted(["parent", *(f"{name} {number}" for name in range(2) for number in range(10))])
+
+
+@pytest.mark.slow
+def test_a_program_without_another_handler_is_told_on_standard_error(tmp_path: Path) -> None:
+    program = f"""
+import logging
+from headwater.log_handler import TopicHandler
+logging.getLogger().addHandler(TopicHandler("127.0.0.1:{closed_port()}", "t", flush_ms=100))
+logging.error("nobody takes it")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=WAIT_S, cwd=tmp_path
+    )
+    assert "1 log records were not written to topic t" in done.stderr
 
 
 @pytest.mark.slow

@@ -207,3 +207,44 @@ def test_mistakes_are_said_in_one_line(ship: Start, topic: str, tmp_path: Path) 
     assert process.returncode == 1
     assert "is not a file of positions" in output
     assert "Traceback" not in output
+
+
+def run(*arguments: str, bootstrap_servers: str, positions: Path) -> subprocess.CompletedProcess[str]:
+    """A shipper that ends by itself."""
+    command = [sys.executable, "-m", "headwater", "ship", "-b", bootstrap_servers, "--positions", str(positions)]
+    return subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        env=os.environ | {"PYTHONSAFEPATH": "1"},
+        check=False,
+    )
+
+
+def test_to_the_end_names_what_is_missing_and_sends_the_rest(
+    bootstrap_servers: str, topic: str, reader: Reader, tmp_path: Path
+) -> None:
+    literal = tmp_path / "app[1].log"
+    append(literal, "one")
+    arguments = [str(literal), str(tmp_path / "none.log"), "-t", topic, "--to-end"]
+    done = run(*arguments, bootstrap_servers=bootstrap_servers, positions=tmp_path / "positions.json")
+    assert done.returncode == 1
+    assert f"{tmp_path}/none.log cannot be read: No such file or directory" in done.stderr
+    assert reader.await_values(bool) == [b"one"]
+
+
+def test_lines_of_a_topic_with_a_small_limit_arrive_whole_or_in_pieces(
+    bootstrap_servers: str, new_topic: TopicFactory, tmp_path: Path
+) -> None:
+    topic = new_topic(1, {"max.message.bytes": "20000"})
+    small = [f"{number} " + "x" * 100 for number in range(2000)]
+    append(tmp_path / "app.log", *small, "y" * 50_000)
+    arguments = [str(tmp_path / "app.log"), "-t", topic, "--to-end"]
+    done = run(*arguments, bootstrap_servers=bootstrap_servers, positions=tmp_path / "positions.json")
+    assert done.returncode == 0, done.stderr
+    reader = Reader(bootstrap_servers, topic)
+    values = reader.await_values(lambda values: len(values) >= 2003)
+    reader.close()
+    assert values[:2000] == [line.encode() for line in small]
+    assert b"".join(values[2000:]) == b"y" * 50_000
