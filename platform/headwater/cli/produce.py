@@ -25,6 +25,7 @@ from headwater.cli.options import (
 from headwater.cli.output import note
 from headwater.cli.streams import STANDARD_INPUT
 from headwater.cli.termination import raise_on_sigterm
+from headwater.topic_limits import read_topic_limits
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -121,8 +122,10 @@ def produce(
     _require_reachable(brokers)
     timeout_ms = settings().request_timeout_ms
     deliveries = _Deliveries()
+    connection = client_properties(brokers, timeout_ms, client_security())
     producer = Producer(
-        client_properties(brokers, timeout_ms, client_security())
+        connection
+        | read_topic_limits(connection, topic, timeout_ms / 1000).properties()
         | {
             "acks": acks,
             "enable.idempotence": acks == "all",

@@ -25,10 +25,13 @@ OTHER_FILES = 100
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @click.option("-t", "--topic", required=True, metavar="TOPIC", help="Where the lines go.")
 @click.option(
-    "--positions", metavar="FILE", help="Where to keep how far files were sent.  [default: headwater-ship-TOPIC.json]"
+    "--positions",
+    type=click.Path(),
+    metavar="FILE",
+    help="Where to keep how far files were sent.  [default: headwater-ship-TOPIC.json]",
 )
 @click.option(
     "--exclude",

@@ -97,6 +97,16 @@ def test_lines_before_one_that_is_too_large_are_delivered(headwater: Any, topic:
     assert len(headwater.run("consume", topic, "-e")[0].splitlines()) == 1000
 
 
+@pytest.mark.parametrize(("limit", "lines"), [("100000", b"x" * 110 + b"\n"), ("4000000", b"x" * 2_000_000 + b"\n")])
+def test_batches_are_as_large_as_the_topic_allows(headwater: Any, limit: str, lines: bytes) -> None:
+    topic = f"cli.{uuid.uuid4().hex[:12]}"
+    headwater.run("topic", "create", topic, "-p", "1", "--config", f"max.message.bytes={limit}")
+    count = max(1, 400_000 // len(lines))
+    _, err = headwater.run("produce", topic, stdin=lines * count)
+    assert err == f"Produced {count} messages to {topic}.\n"
+    headwater.run("topic", "delete", topic, "--yes")
+
+
 def test_sigterm_ends_the_input_and_what_was_read_is_delivered_and_counted(headwater: Any, topic: str) -> None:
     tail = headwater.start("consume", topic, "-o", "start", "-n", "1")
     process = headwater.start("produce", topic)
