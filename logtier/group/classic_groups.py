@@ -165,8 +165,8 @@ class ClassicGroups:
                 self._persist(group, instruction)
 
     def _arm(self, group: Group, deadline_ms: int) -> None:
-        if self._is_stopped:
-            return
+        if self._is_stopped or self._groups.get(group.group_id) is not group:
+            return  # one that is back in the registry is told of its time (`resume`)
         armed = self._timers.get(group.group_id)
         if armed is not None:
             armed.cancel()

@@ -82,19 +82,16 @@ class ConsumerGroups:
         #: Groups that the log does not know yet, with the classic group that each is to take the place of.
         self._unwritten: dict[ConsumerGroup, Group | None] = {}
         self._timers: dict[ConsumerGroup, tuple[int, asyncio.TimerHandle]] = {}
-        self._writing: set[asyncio.Task[None]] = set()
         #: When a group's regular expressions were last matched against all topics.
         self._resolved_ms: dict[ConsumerGroup, int] = {}
         self._is_stopped = False
 
-    async def stop(self) -> None:
-        """Let writes finish; groups live on in the log."""
+    def stop(self) -> None:
+        """No time passes any more; groups live on in the log."""
         self._is_stopped = True
         for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        if self._writing:
-            await asyncio.wait(list(self._writing))
 
     # ---- a group's life ----
 
@@ -137,20 +134,26 @@ class ConsumerGroups:
             del self._groups[group.group_id]
 
     async def delete(self, group: ConsumerGroup, *, with_offsets: bool) -> None:
-        """Delete a group without members, and its offsets if asked for.
+        """Delete a group without members, and its offsets if asked for; all of it, even if the caller is cancelled.
 
         Raises:
             KafkaError: non_empty_group, or the log's.
             GroupReplacedError: it is another one now.
         """
+        await self._log.to_its_end(self._delete(group, with_offsets=with_offsets))
+
+    async def _delete(self, group: ConsumerGroup, *, with_offsets: bool) -> None:
         async with self._turn(group):
             if group.state.phase is not ConsumerGroupState.EMPTY:
                 raise KafkaError(ErrorCode.non_empty_group, f"group {group.group_id} has members")
             offsets = self._log.partitions_of(group.group_id) if with_offsets else ()
             await self._log.write_tombstones(
-                group.group_id, list(offsets), self._clock.now_ms(), changes=list(group.state.tombstones())
+                group.group_id,
+                list(offsets),
+                self._clock.now_ms(),
+                changes=list(group.state.tombstones()),
+                applied=lambda: self.remove(group),
             )
-            self.remove(group)
 
     # ---- requests ----
 
@@ -248,8 +251,7 @@ class ConsumerGroups:
         """Decide in the group's turn. What is to be written is written and taken over even if the client goes."""
         lock = self._lock(group)
         await lock.acquire()
-        writing = None
-        failures: list[KafkaError] = []
+        is_written = False
         try:
             if self._groups.get(group.group_id) is not group:
                 raise GroupReplacedError
@@ -257,38 +259,55 @@ class ConsumerGroups:
             if not step.changes:
                 self._committed(group, step)
                 return answer
-            writing = self._spawn(self._write(group, step, lock, failures))
+            is_written = True
         finally:
-            if writing is None:
+            if not is_written:
                 lock.release()
-        self._writing.add(writing)
-        writing.add_done_callback(self._writing.discard)
-        await asyncio.shield(writing)
-        if failures:
-            raise failures[0]
+        await self._write(group, step, lock)
         return answer
 
-    async def _write(self, group: ConsumerGroup, step: Step, lock: asyncio.Lock, failures: list[KafkaError]) -> None:
-        """Make a step durable, and only then true."""
-        try:
-            classic = self._unwritten.get(group)
-            changes = step.changes
-            if classic is not None:
-                changes = [*group.state.records(), *changes] if group.state.members else changes
-            metadata = None
-            if step.successor is not None:
-                metadata = replace(step.successor.metadata, current_state_timestamp_ms=self._clock.now_ms())
-            await self._log.write_changes(
-                group.group_id, changes, self._clock.now_ms(), without_classic=classic is not None, successor=metadata
-            )
-        except KafkaError as failure:
-            logger.warning("group %s: a change could not be written: %s", group.group_id, failure)
-            failures.append(failure)
+    async def _write(self, group: ConsumerGroup, step: Step, lock: asyncio.Lock) -> None:
+        """Make a step durable, and only then true; the turn ends with it."""
+        is_over = False
+
+        def end_turn() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                lock.release()
+
+        def applied() -> None:
+            try:
+                self._written(group, step)
+            finally:
+                end_turn()
+
+        def refused(error: KafkaError) -> None:
+            logger.warning("group %s: a change could not be written: %s", group.group_id, error)
             self._take_back(group)
-        else:
-            self._written(group, step)
-        finally:
-            lock.release()
+            end_turn()
+
+        classic = self._unwritten.get(group)
+        changes = step.changes
+        if classic is not None:
+            changes = [*group.state.records(), *changes] if group.state.members else changes
+        now_ms = self._clock.now_ms()
+        metadata = None
+        if step.successor is not None:
+            metadata = replace(step.successor.metadata, current_state_timestamp_ms=now_ms)
+        try:
+            await self._log.write_changes(
+                group.group_id,
+                changes,
+                now_ms,
+                applied=applied,
+                refused=refused,
+                without_classic=classic is not None,
+                successor=metadata,
+            )
+        except Exception:
+            end_turn()  # also where it did not come to a write
+            raise
 
     def _written(self, group: ConsumerGroup, step: Step) -> None:
         classic = self._unwritten.pop(group, None)

@@ -27,6 +27,7 @@ from logtier.protocol.topic_partition import TopicPartition
 from logtier.protocol.uuids import random_uuid, to_text
 from logtier.runtime.clock import Clock
 from logtier.runtime.spawned_tasks import SpawnedTasks
+from logtier.state_topic.loading import StateLoader
 from logtier.state_topic.log import Metadata, Replicas
 from logtier.state_topic.topic import TopicCreator, create_state_topic
 
@@ -62,30 +63,32 @@ class GroupCoordinator:
         self._prng = prng
         self._controller = controller
         self._metadata = metadata
-        self._log = StateLog(replica_manager, metadata, config.offsets_commit_timeout_ms)
+        self._log = StateLog(replica_manager, metadata, config.offsets_commit_timeout_ms, self._offsets_written)
         self._groups: GroupRegistry = {}
         self._tasks = SpawnedTasks("group coordinator")
         spawn = self._tasks.spawn
         self._classic = ClassicGroups(config, clock, self._log, self._groups, spawn)
         self._consumer = ConsumerGroups(config, clock, self._log, self._groups, metadata, self._classic, spawn)
         #: What producers commit in their transactions.
-        self.transactional = TransactionalOffsets(
-            clock, self._log, self._groups, self._availability, lambda group_id: self._classic.load(group_id, None)
+        self.transactional = TransactionalOffsets(clock, self._log, self._groups, self._availability)
+        self._loader = StateLoader(
+            self._log, self._load_partition, lambda: _ignored(spawn(self._forget_missing_topics())), spawn
         )
-        self._loading: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     async def start(self) -> None:
         """Begin to load what this broker leads; requests meanwhile get coordinator_load_in_progress."""
         self._metadata.subscribe(self._metadata_changed)
-        self._begin_loading()
+        self._loader.begin()
         self._tasks.spawn(self._expire_periodically())
 
     async def stop(self) -> None:
         """Let writes finish, answer whoever waits; groups live on in the log."""
         self._is_stopped = True
+        self._loader.stop()
+        await self._log.finish_writes()
         await self._classic.stop()
-        await self._consumer.stop()
+        self._consumer.stop()
         await self._tasks.cancel()
 
     # ---- where a group is ----
@@ -98,9 +101,9 @@ class GroupCoordinator:
         """
         if self._metadata.image.topic(OFFSETS_TOPIC) is None:
             await create_state_topic(self._controller, offsets_topic(self._config))
-            self._begin_loading()
+            self._loader.begin()
         # An empty log is loaded at once: a first client need not come back for it.
-        if self._loading is not None:
+        if self._loader.is_busy:
             await asyncio.sleep(0)
         image = self._metadata.image
         topic = image.topic(OFFSETS_TOPIC)
@@ -317,6 +320,8 @@ class GroupCoordinator:
         if not commits:
             return
         await self._log.write_offsets(group_id, commits, self._clock.now_ms())
+
+    def _offsets_written(self, group_id: str) -> None:
         if group_id not in self._groups:
             self._classic.load(group_id, None)
 
@@ -362,7 +367,7 @@ class GroupCoordinator:
             if error is ErrorCode.none and (key in offsets or self._log.pending.has(group_id, key))
         ]
         if removed:
-            await self._log.write_tombstones(group_id, removed, self._clock.now_ms())
+            await self._log.to_its_end(self._log.write_tombstones(group_id, removed, self._clock.now_ms()))
         return errors
 
     # ---- administration ----
@@ -387,13 +392,18 @@ class GroupCoordinator:
         return list(self._groups.values())
 
     async def delete_group(self, group_id: str) -> None:
-        """Delete a group without members, and its offsets.
+        """Delete a group without members, and its offsets; all of it, even if the caller is cancelled.
 
         Raises:
             KafkaError: group_id_not_found, non_empty_group, or the log's.
         """
+        await self._log.to_its_end(self._delete_group(group_id))
+
+    async def _delete_group(self, group_id: str) -> None:
         while True:
             await self._classic.written(group_id)
+            # Else what is being committed would outlive the group.
+            await self._log.written(group_id)
             group = self.group(group_id)
             if group is None:
                 raise KafkaError(ErrorCode.group_id_not_found, f"group {group_id} does not exist")
@@ -412,24 +422,30 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.non_empty_group, f"group {group.group_id} has members")
         now_ms = self._clock.now_ms()
         offsets = self._log.partitions_of(group.group_id)
-        await self._log.write_tombstones(group.group_id, offsets, now_ms, with_group=True)
-        if self._groups.get(group.group_id) is group and not group.members:  # nobody has joined meanwhile
-            self._classic.remove(group)
+
+        def removed() -> None:
+            if self._groups.get(group.group_id) is group and not group.members:  # nobody has joined meanwhile
+                self._classic.remove(group)
+
+        await self._log.write_tombstones(group.group_id, offsets, now_ms, with_group=True, applied=removed)
 
     # ---- loading, expiry, changes of metadata ----
 
-    def _begin_loading(self) -> None:
-        if self._loading is None:
-            self._loading = self._tasks.spawn(self._load())
+    def _leadership_changed(self) -> None:
+        for partition in self._log.lost_partitions():
+            logger.info("%s-%d: this broker coordinates its groups no longer", OFFSETS_TOPIC, partition)
+            self._log.resign(partition)
+            for group in list(self._groups.values()):
+                if self._log.partition_of(group.group_id) == partition:
+                    self._remove(group)
+        self._loader.begin()
 
-    async def _load(self) -> None:
-        try:
-            while partitions := self._log.new_partitions():
-                for partition in partitions:
-                    await self._load_partition(partition)
-            await self._forget_missing_topics()
-        finally:
-            self._loading = None
+    def _remove(self, group: AnyGroup) -> None:
+        """A group is coordinated elsewhere, or no more: whoever waits is told not_coordinator."""
+        if isinstance(group, ConsumerGroup):
+            self._consumer.remove(group)
+        else:
+            self._classic.remove(group)
 
     async def _load_partition(self, partition: int) -> None:
         replay = await self._log.load(partition)
@@ -446,6 +462,8 @@ class GroupCoordinator:
 
     async def _forget_missing_topics(self) -> None:
         """Offsets of a topic that is gone must not become those of a new topic of its name."""
+        # What is being committed for one of them is in the log, and may not be applied yet.
+        await self._log.finish_writes()
         image = self._metadata.image
         for group_id, offsets in list(self._log.offsets.items()):
             removed = []
@@ -496,15 +514,12 @@ class GroupCoordinator:
             logger.warning("%s was deleted: all groups and committed offsets are gone", OFFSETS_TOPIC)
             self._log.forget_all()
             for group in list(self._groups.values()):
-                if isinstance(group, ConsumerGroup):
-                    self._consumer.remove(group)
-                else:
-                    self._classic.remove(group)
+                self._remove(group)
         elif delta.deleted:
             self._tasks.spawn(self._forget_missing_topics())
         if any(topic.name == OFFSETS_TOPIC for topic in (*delta.created, *delta.changed)):
             # After all subscribers: the replica manager may still have to make the logs.
-            asyncio.get_running_loop().call_soon(self._begin_loading)
+            asyncio.get_running_loop().call_soon(self._leadership_changed)
 
     # ---- small parts ----
 
@@ -519,6 +534,10 @@ class GroupCoordinator:
         except KafkaError as error:
             return error.code
         return ErrorCode.none
+
+
+def _ignored(_: object) -> None:
+    """A task that is kept elsewhere."""
 
 
 def _is_empty(group: AnyGroup) -> bool:

@@ -81,6 +81,12 @@ class PendingOffsets:
             for pending in offsets.values():
                 self.put(partition, producer_id, pending)
 
+    def drop(self, partition: int) -> None:
+        """Forget those of a partition of `__consumer_offsets` that is elsewhere now."""
+        for key in [each for each in self._by_producer if each[0] == partition]:
+            for pending in list(self._by_producer[key].values()):
+                self._discard(*key, pending)
+
     def clear(self) -> None:
         """The topic is gone."""
         self._by_producer.clear()

@@ -1,6 +1,7 @@
 """The groups and offsets that this broker coordinates, and the log that makes them durable."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from logtier.group.consumer_records import Change, consumer_key, consumer_value
@@ -15,6 +16,7 @@ from logtier.protocol.errors import ErrorCode
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import TRANSACTIONAL, Record, build_batch
 from logtier.state_topic.log import TOMBSTONES_PER_BATCH, WRITE_ERRORS, MetadataSource, Replicas, StateTopicLog
+from logtier.state_topic.writes import Refused
 
 _COMMIT_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
     **WRITE_ERRORS,
@@ -39,8 +41,16 @@ class StateLog(StateTopicLog):
     TOPIC = OFFSETS_TOPIC
     CONTENTS = "groups"
 
-    def __init__(self, replicas: Replicas, metadata: MetadataSource, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        replicas: Replicas,
+        metadata: MetadataSource,
+        timeout_ms: int,
+        offsets_written: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`offsets_written` is called with each group whose offsets are taken over."""
         super().__init__(replicas, metadata, timeout_ms)
+        self._offsets_written = offsets_written
         self.offsets: dict[str, GroupOffsets] = {}
         self.pending = PendingOffsets()
         #: Markers that came while their partition was read, or a commit before them was written.
@@ -71,6 +81,12 @@ class StateLog(StateTopicLog):
         self.pending.clear()
         self._early_markers.clear()
 
+    def _drop(self, partition: int) -> None:
+        for group_id in [each for each in self.offsets if self.partition_of(each) == partition]:
+            del self.offsets[group_id]
+        self.pending.drop(partition)
+        self._early_markers = [each for each in self._early_markers if each.partition != partition]
+
     async def write_group(self, group_id: str, metadata: GroupMetadata, now_ms: int) -> None:
         """Make a group's generation durable.
 
@@ -78,7 +94,7 @@ class StateLog(StateTopicLog):
             KafkaError: with a code that a JoinGroup or SyncGroup may carry.
         """
         record = Record(group_key(group_id), group_value(metadata), now_ms)
-        await self._append(self.active_partition_of(group_id), build_batch([record]))
+        await self._write(group_id, build_batch([record]), applied=_nothing)
 
     async def write_changes(
         self,
@@ -86,12 +102,16 @@ class StateLog(StateTopicLog):
         changes: Sequence[Change],
         now_ms: int,
         *,
+        applied: Callable[[], None],
+        refused: Refused,
         without_classic: bool = False,
         successor: GroupMetadata | None = None,
     ) -> None:
         """Make a step of a consumer group durable, all of it or nothing.
 
         Args:
+            applied: The step is in the log: take it over.
+            refused: It is not.
             without_classic: It takes the place of a classic group, which is removed.
             successor: The classic group that takes its place.
 
@@ -102,7 +122,7 @@ class StateLog(StateTopicLog):
         records += _records(changes, now_ms)
         if successor is not None:
             records.append(Record(group_key(group_id), group_value(successor), now_ms))
-        await self._append(self.active_partition_of(group_id), build_batch(records))
+        await self._write(group_id, build_batch(records), applied=lambda _: applied(), refused=refused)
 
     async def write_offsets(
         self, group_id: str, commits: Mapping[TopicPartition, CommittedOffset], now_ms: int
@@ -113,11 +133,14 @@ class StateLog(StateTopicLog):
             KafkaError: with a code that an OffsetCommit may carry.
         """
         records = _offset_records(group_id, commits, now_ms)
-        partition = self.active_partition_of(group_id)
-        first_offset = await self._append(partition, build_batch(records), errors=_COMMIT_ERRORS)
-        offsets = self.offsets.setdefault(group_id, GroupOffsets())
-        for log_offset, (key, committed) in enumerate(commits.items(), start=first_offset):
-            offsets.put(key, committed, log_offset)
+
+        def take_over(first_offset: int) -> None:
+            offsets = self.offsets.setdefault(group_id, GroupOffsets())
+            for log_offset, (key, committed) in enumerate(commits.items(), start=first_offset):
+                offsets.put(key, committed, log_offset)
+            self._offsets_written(group_id)
+
+        await self._write(group_id, build_batch(records), applied=take_over, errors=_COMMIT_ERRORS)
 
     async def write_transactional_offsets(
         self,
@@ -135,20 +158,31 @@ class StateLog(StateTopicLog):
         """
         records = _offset_records(group_id, commits, now_ms)
         batch = build_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL)
-        self._transactional_writes += 1
-        try:
-            partition = self.active_partition_of(group_id)
-            first_offset = await self._append(
-                partition, batch, errors=_COMMIT_ERRORS, verification=verification, is_coordinator=True
-            )
+        partition = self.active_partition_of(group_id)
+
+        def take_over(first_offset: int) -> None:
             for log_offset, (key, committed) in enumerate(commits.items(), start=first_offset):
                 self.pending.put(partition, producer_id, PendingOffset(group_id, key, committed, log_offset))
             for marker in self._early_markers:
                 if marker.producer_id == producer_id:
                     self._apply_marker(marker)
-        finally:
+            ended()
+            self._offsets_written(group_id)
+
+        def ended(_: object = None) -> None:
             self._transactional_writes -= 1
             self._forget_early_markers()
+
+        self._transactional_writes += 1
+        await self._write(
+            group_id,
+            batch,
+            applied=take_over,
+            refused=ended,
+            errors=_COMMIT_ERRORS,
+            verification=verification,
+            is_coordinator=True,
+        )
 
     def end_transaction(self, partition: int, producer_id: int, marker_offset: int, *, committed: bool) -> None:
         """A marker was appended to a partition of the topic: what the transaction has committed counts, or is gone."""
@@ -181,8 +215,11 @@ class StateLog(StateTopicLog):
         *,
         with_group: bool = False,
         changes: Sequence[Change] = (),
+        applied: Callable[[], None] = lambda: None,
     ) -> None:
         """Remove offsets, `with_group` the metadata of a classic group, and what a consumer group consists of, durably.
+
+        Several batches, where there is much: with `to_its_end`. `applied` is called when all of it is in the log.
 
         Raises:
             KafkaError: with a code that DeleteGroups and OffsetDelete may carry.
@@ -194,14 +231,38 @@ class StateLog(StateTopicLog):
         records += _records(changes, now_ms)
         for start in range(0, len(records), TOMBSTONES_PER_BATCH):
             batch = records[start : start + TOMBSTONES_PER_BATCH]
-            first_offset = await self._append(self.active_partition_of(group_id), build_batch(batch))
-            removed_keys, last_offset = keys[start : start + TOMBSTONES_PER_BATCH], first_offset + len(batch) - 1
-            self.pending.remove(group_id, removed_keys, last_offset)
-            offsets = self.offsets.get(group_id)
-            if offsets is not None:
-                offsets.remove(removed_keys, last_offset)
-                if not offsets:
-                    del self.offsets[group_id]
+            take_over = functools.partial(
+                self._tombstones_written,
+                group_id,
+                keys[start : start + TOMBSTONES_PER_BATCH],
+                len(batch),
+                applied if start + TOMBSTONES_PER_BATCH >= len(records) else None,
+            )
+            await self._write(group_id, build_batch(batch), applied=take_over)
+        if not records:
+            applied()
+
+    def _tombstones_written(
+        self,
+        group_id: str,
+        removed: Sequence[TopicPartition],
+        count: int,
+        all_applied: Callable[[], None] | None,
+        first_offset: int,
+    ) -> None:
+        last_offset = first_offset + count - 1
+        self.pending.remove(group_id, removed, last_offset)
+        offsets = self.offsets.get(group_id)
+        if offsets is not None:
+            offsets.remove(removed, last_offset)
+            if not offsets:
+                del self.offsets[group_id]
+        if all_applied is not None:
+            all_applied()
+
+
+def _nothing(_: int) -> None:
+    """The caller takes over what was written: it is no request that may be gone."""
 
 
 def _offset_records(group_id: str, commits: Mapping[TopicPartition, CommittedOffset], now_ms: int) -> list[Record]:

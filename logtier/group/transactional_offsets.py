@@ -25,13 +25,11 @@ class TransactionalOffsets:
         log: StateLog,
         groups: GroupRegistry,
         availability: Callable[[str], ErrorCode],
-        make_group: Callable[[str], None],
     ) -> None:
         self._clock = clock
         self._log = log
         self._groups = groups
         self._availability = availability
-        self._make_group = make_group
 
     async def commit(
         self,
@@ -70,8 +68,6 @@ class TransactionalOffsets:
         await self._log.write_transactional_offsets(
             group_id, producer_id, producer_epoch, commits, self._clock.now_ms(), verification
         )
-        if group_id not in self._groups:
-            self._make_group(group_id)
 
     def marker_written(
         self, topic_partition: TopicPartition, producer_id: int, marker_offset: int, committed: bool

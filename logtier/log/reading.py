@@ -114,10 +114,21 @@ class LogReader:
     def batches(self, start_offset: int | None = None) -> Iterator[memoryview]:
         """Yield every whole batch from the one that holds `start_offset` (default: the log's start) to the log's end.
 
-        For coordinators that load their state. Raises CorruptRecordsError where the files were damaged after recovery.
+        For coordinators that load their state, in turns: the log is read as it is at the call, from files that are open
+        by then, so that compaction may replace them meanwhile. Raises OSError; CorruptRecordsError where the files were
+        damaged after recovery.
         """
         start = self.log_start_offset if start_offset is None else max(start_offset, self.log_start_offset)
-        return whole_batches(self._segments[max(0, bisect_right(self._base_offsets, start) - 1) :], start)
+        held = []
+        for segment in self._segments[max(0, bisect_right(self._base_offsets, start) - 1) :]:
+            if segment.size:
+                twin = segment.twin(is_growing=False)
+                twin.hold()
+                # Only the first one needs its index, which has a path, too: now, while that is its own.
+                found = twin.position_of(start) if start > twin.base_offset else (0, 0)
+                if found is not None:
+                    held.append((twin, found[0]))
+        return whole_batches(held)
 
     def offset_for_timestamp(self, timestamp_ms: int, *, may_wait: bool = True) -> TimestampOffset | None:
         """Find the first record whose timestamp is at least the given one, looking into its batch."""
@@ -203,13 +214,9 @@ def slice_segment(
     return LogSlice(segment.file, position, max_bytes, first_offset)
 
 
-def whole_batches(segments: Iterable[LogSegment], start_offset: int) -> Iterator[memoryview]:
-    """Yield every batch from the one that holds `start_offset` on; raise CorruptRecordsError where one is damaged."""
-    for segment in segments:
-        found = segment.position_of(start_offset)
-        if found is None:
-            continue
-        end = found[0]
+def whole_batches(segments: Iterable[tuple[LogSegment, int]]) -> Iterator[memoryview]:
+    """Yield every batch of segments from a position on; raise CorruptRecordsError where one is damaged."""
+    for segment, end in segments:
         for location, batch in segment.checked_batches(end):
             yield batch
             end = location.position + location.size_bytes

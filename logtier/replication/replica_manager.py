@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final
 
 from logtier.config import TopicConfig
+from logtier.log.durability import FlushRound
 from logtier.log.folder_work import NewLog
 from logtier.log.log import AppendInfo, Log, LogSlice
 from logtier.log.log_manager import LogManager
@@ -320,31 +321,33 @@ class ReplicaManager:
             self._complete_delayed(topic_partition)
         return info
 
-    async def append_and_wait(
-        self,
-        topic_partition: TopicPartition,
-        records: bytes | memoryview,
-        timeout_ms: int,
-        *,
-        verification: Verification | None = None,
-        is_coordinator: bool = False,
-    ) -> AppendInfo:
-        """Append with acks=all: return once all in-sync replicas have the records.
+    def replication(
+        self, topic_partition: TopicPartition, info: AppendInfo, timeout_ms: int
+    ) -> Coroutine[Any, Any, None] | None:
+        """What waits until all in-sync replicas have an append with acks=all; None: they have it.
 
-        With one replica that is at once; the time-out is for the replication to come. The other arguments are those of
-        `append`.
+        With one replica only the device is to be waited for; the time-out is for the replication to come.
 
         Raises:
-            KafkaError: as `append`; request_timed_out.
+            KafkaError: request_timed_out; from the coroutine, too, and what the device said.
         """
-        info = self.append(topic_partition, records, acks=-1, verification=verification, is_coordinator=is_coordinator)
-        if info.flush is not None and (error := await wait_flushed(info.flush)) is not None:
+        if info.flush is not None:
+            return self._replicated(topic_partition, info, info.flush, timeout_ms)
+        self._check_replicated(topic_partition, info, timeout_ms)
+        return None
+
+    async def _replicated(
+        self, topic_partition: TopicPartition, info: AppendInfo, flush: FlushRound, timeout_ms: int
+    ) -> None:
+        if (error := await wait_flushed(flush)) is not None:
             raise KafkaError(error.code, error.message)
+        self._check_replicated(topic_partition, info, timeout_ms)
+
+    def _check_replicated(self, topic_partition: TopicPartition, info: AppendInfo, timeout_ms: int) -> None:
         if self.partition(topic_partition).high_watermark <= info.last_offset:
             raise KafkaError(
                 ErrorCode.request_timed_out, f"{topic_partition} was not replicated within {timeout_ms} ms"
             )
-        return info
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> int:
         """Let a partition begin at `offset`, -1 for its high watermark; return where it begins now.

@@ -1,11 +1,11 @@
 """The log of a coordinator's topic: which of its partitions are here and loaded, and every write to them."""
 
 import asyncio
+import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from enum import Enum, auto
-from typing import ClassVar, Final, Protocol
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from logtier.log.producer_state import Verification
 from logtier.metadata.image import MetadataDelta, MetadataImage
@@ -14,11 +14,13 @@ from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Buffer, CorruptRecordsError
 from logtier.state_topic.replay import StateReplay
 from logtier.state_topic.topic import partition_for
+from logtier.state_topic.turns import Turns
+from logtier.state_topic.writes import Applied, LedPartition, PartitionState, Refused, StateWrite
 
 logger = logging.getLogger(__name__)
 
-#: While a log is loaded, other requests get a turn after so many batches.
-BATCHES_PER_TURN: Final = 64
+Answer = TypeVar("Answer")
+
 #: Most tombstones of one batch: keeps expiry far below max.message.bytes, whatever the lengths of names.
 TOMBSTONES_PER_BATCH: Final = 500
 
@@ -35,11 +37,6 @@ WRITE_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
 }
 
 
-class _AppendInfo(Protocol):
-    @property
-    def first_offset(self) -> int: ...
-
-
 class _Log(Protocol):
     def batches(self) -> Iterator[Buffer]: ...
 
@@ -53,17 +50,22 @@ class Replicas(Protocol):
     def log(self, topic_partition: TopicPartition, /) -> _Log:
         """The local log of a partition."""
 
-    async def append_and_wait(
+    def append(
         self,
         topic_partition: TopicPartition,
         records: bytes,
-        timeout_ms: int,
         /,
         *,
+        acks: int,
         verification: Verification | None = None,
         is_coordinator: bool = False,
-    ) -> _AppendInfo:
-        """Append with acks=all. Writes of one partition complete in the order they were made."""
+    ) -> Any:
+        """Append. What is returned has `first_offset`, and goes into `replication`."""
+
+    def replication(
+        self, topic_partition: TopicPartition, info: Any, timeout_ms: int, /
+    ) -> Coroutine[Any, Any, None] | None:
+        """What waits until all in-sync replicas have an append; None: they have it. Of one partition in log order."""
 
 
 class MetadataSource(Protocol):
@@ -81,17 +83,12 @@ class Metadata(MetadataSource, Protocol):
         """Call back with every change."""
 
 
-class _PartitionState(Enum):
-    LOADING = auto()
-    ACTIVE = auto()
-    FAILED = auto()
-
-
 class StateTopicLog(ABC):
-    """The partitions of one coordinator's topic that this broker leads.
+    """The partitions of one coordinator's topic that this broker leads, each in one leader epoch.
 
     A subclass holds the state and says what is written. Invariant: it changes the state only by what is in the log, in
-    its order, so the live state equals the log's replay. Only the coordinator uses it.
+    its order, so the live state equals the log's replay, whoever asked for a write and has gone. Only the coordinator
+    uses it.
     """
 
     #: The topic.
@@ -103,7 +100,9 @@ class StateTopicLog(ABC):
         self._replicas = replicas
         self._metadata = metadata
         self._timeout_ms = timeout_ms
-        self._partitions: dict[int, _PartitionState] = {}
+        self._partitions: dict[int, LedPartition] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._turns = Turns()
 
     @staticmethod
     @abstractmethod
@@ -128,35 +127,98 @@ class StateTopicLog(ABC):
             KafkaError: not_coordinator, coordinator_load_in_progress, coordinator_not_available (a damaged log).
         """
         partition = self.partition_of(name)
-        state = self._partitions.get(partition)
-        if state is _PartitionState.ACTIVE:
-            return partition
-        if state is None:
+        led = self._partitions.get(partition)
+        if led is None:
             raise KafkaError(ErrorCode.not_coordinator, f"this broker does not coordinate {self._described(name)}")
-        if state is _PartitionState.FAILED:
+        if led.state is PartitionState.ACTIVE:
+            return partition
+        if led.state is PartitionState.FAILED:
             raise KafkaError(ErrorCode.coordinator_not_available, f"{self.TOPIC}-{partition} cannot be read")
         raise KafkaError(
             ErrorCode.coordinator_load_in_progress, f"the state of {self._described(name)} is being loaded"
         )
 
+    # ---- which partitions ----
+
     def is_active(self, partition: int) -> bool:
         """Whether the state of a partition is loaded."""
-        return self._partitions.get(partition) is _PartitionState.ACTIVE
+        return self._has_state(partition, PartitionState.ACTIVE)
+
+    def is_to_be_loaded(self, partition: int) -> bool:
+        """Whether a partition is here, and neither loaded nor found to be damaged."""
+        return self._has_state(partition, PartitionState.LOADING)
+
+    def has_failed(self, partition: int) -> bool:
+        """Whether a partition is here and could not be loaded."""
+        return self._has_state(partition, PartitionState.FAILED)
+
+    def _has_state(self, partition: int, state: PartitionState) -> bool:
+        led = self._partitions.get(partition)
+        return led is not None and led.state is state
 
     @property
     def is_loading(self) -> bool:
         """Whether some of the state is still being read."""
-        return any(state is _PartitionState.LOADING for state in self._partitions.values())
+        return any(led.state is PartitionState.LOADING for led in self._partitions.values())
+
+    def leader_epoch(self, partition: int) -> int:
+        """The epoch in which this broker leads a partition whose state is here; -1 if it does not."""
+        led = self._partitions.get(partition)
+        return -1 if led is None else led.leader_epoch
 
     def new_partitions(self) -> list[int]:
         """Partitions this broker leads since the last call; they count as loading from now on."""
         found = [each for each in self._replicas.leader_partitions(self.TOPIC) if each not in self._partitions]
-        self._partitions.update(dict.fromkeys(found, _PartitionState.LOADING))
+        self._partitions.update((each, LedPartition(self._present_epoch(each))) for each in found)
         return found
+
+    def lost_partitions(self) -> list[int]:
+        """Partitions that are here and that this broker leads no longer, or in another epoch: to be resigned."""
+        led = set(self._replicas.leader_partitions(self.TOPIC))
+        return [
+            partition
+            for partition, held in self._partitions.items()
+            if partition not in led or held.leader_epoch != self._present_epoch(partition)
+        ]
+
+    def resign(self, partition: int) -> None:
+        """This broker leads a partition no longer: whoever waits for a write is told so, and its state is dropped."""
+        led = self._partitions.pop(partition, None)
+        if led is not None:
+            # First: what is taken back must not come after the state is gone.
+            led.resign(KafkaError(ErrorCode.not_coordinator, f"{self.TOPIC}-{partition} has another leader or epoch"))
+            self._drop(partition)
+
+    @abstractmethod
+    def _drop(self, partition: int) -> None:
+        """Forget the state of a partition."""
 
     def forget_all(self) -> None:
         """The topic is gone, and with it all state."""
-        self._partitions.clear()
+        partitions, self._partitions = self._partitions, {}
+        for led in partitions.values():
+            led.resign(KafkaError(ErrorCode.not_coordinator, f"{self.TOPIC} was deleted"))
+
+    def _present_epoch(self, partition: int) -> int:
+        topic = self._metadata.image.topic(self.TOPIC)
+        is_there = topic is not None and partition < len(topic.partitions)
+        return topic.partitions[partition].leader_epoch if topic is not None and is_there else -1
+
+    # ---- loading ----
+
+    def fail(self, partition: int) -> None:
+        """A partition cannot be loaded at present."""
+        led = self._partitions.get(partition)
+        if led is not None:
+            led.state = PartitionState.FAILED
+
+    def retry(self, partition: int) -> bool:
+        """Whether a partition that could not be loaded is still here; it counts as loading from now on."""
+        led = self._partitions.get(partition)
+        if led is None or led.state is not PartitionState.FAILED:
+            return False
+        led.state = PartitionState.LOADING
+        return True
 
     async def _read(self, partition: int, replay: StateReplay) -> bool:
         """Read a partition's log into `replay`, after which it is active; whether it could be read to its end.
@@ -164,41 +226,93 @@ class StateTopicLog(ABC):
         If not, nothing of it is to be used: what was promised at its end would silently be forgotten.
         """
         key = TopicPartition(self.TOPIC, partition)
+        led = self._partitions[partition]
         try:
-            for count, batch in enumerate(self._replicas.log(key).batches(), start=1):
-                replay.apply(batch)
-                if count % BATCHES_PER_TURN == 0:
-                    await asyncio.sleep(0)
+            for batch in self._replicas.log(key).batches():
+                for _ in replay.applying(batch):
+                    await self._turns.step()
+                await self._turns.step()
+                if self._partitions.get(partition) is not led:
+                    return False
         except (KafkaError, OSError, CorruptRecordsError) as error:
             logger.error("%s cannot be loaded, its %s are not available: %s", key, self.CONTENTS, error)
-            self._partitions[partition] = _PartitionState.FAILED
+            led.state = PartitionState.FAILED
             return False
-        self._partitions[partition] = _PartitionState.ACTIVE
+        led.state = PartitionState.ACTIVE
         return True
 
-    async def _append(
+    # ---- writing ----
+
+    async def _write(
         self,
-        partition: int,
+        name: str,
         batch: bytes,
         *,
+        applied: Applied,
+        refused: Refused = lambda _: None,
         errors: Mapping[ErrorCode, ErrorCode] = WRITE_ERRORS,
         verification: Verification | None = None,
         is_coordinator: bool = False,
     ) -> int:
-        """Append one batch; the offset of its first record.
+        """Append one batch to the partition of `name`, apply it, answer; the offset of its first record.
+
+        The batch is appended before anybody else has a turn. From then on it takes its course even if the caller is
+        cancelled: `applied` is called in the log's order once it is replicated, or else `refused`, once.
 
         Raises:
             KafkaError: with the code that `errors` has for the log's.
         """
-        key = TopicPartition(self.TOPIC, partition)
         try:
-            info = await self._replicas.append_and_wait(
-                key, batch, self._timeout_ms, verification=verification, is_coordinator=is_coordinator
-            )
-        except OSError as error:
-            logger.error("%s cannot be written: %s", key, error)
-            code = ErrorCode.kafka_storage_error
-            raise KafkaError(errors.get(code, code), f"{key} cannot be written: {error}") from error
+            partition = self.active_partition_of(name)
+            key = TopicPartition(self.TOPIC, partition)
+            try:
+                info = self._replicas.append(
+                    key, batch, acks=-1, verification=verification, is_coordinator=is_coordinator
+                )
+                replication = self._replicas.replication(key, info, self._timeout_ms)
+            except OSError as error:
+                logger.error("%s cannot be written: %s", key, error)
+                code = ErrorCode.kafka_storage_error
+                raise KafkaError(errors.get(code, code), f"{key} cannot be written: {error}") from error
+            except KafkaError as error:
+                raise KafkaError(errors.get(error.code, error.code), error.message) from error
+        except KafkaError as refusal:
+            refused(refusal)
+            raise
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        task = self._partitions[partition].add(
+            StateWrite(name, info.first_offset, applied, refused, answer), replication
+        )
+        if task is not None:
+            self._keep(task)
+        try:
+            return await asyncio.shield(answer)
         except KafkaError as error:
             raise KafkaError(errors.get(error.code, error.code), error.message) from error
-        return info.first_offset
+
+    async def to_its_end(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Do what consists of several writes; it goes on even if the caller is cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._keep(task)
+        return await asyncio.shield(task)
+
+    async def written(self, name: str) -> None:
+        """Wait until no write of this group or id is under way."""
+        led = self._partitions.get(self.partition_of(name))
+        if led is not None:
+            await led.written(name)
+
+    async def finish_writes(self) -> None:
+        """Wait until no write is under way."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(functools.partial(_ended, self._tasks))
+
+
+def _ended(tasks: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
+    tasks.discard(task)
+    if not task.cancelled():
+        task.exception()  # told to whoever asked, if he is still there

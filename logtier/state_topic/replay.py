@@ -2,6 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 from logtier.records.batch import Buffer, CorruptRecordsError, Record, RecordBatchHeader, decode_records
 from logtier.state_topic.record_codec import CorruptStateRecordError
@@ -21,6 +22,11 @@ class StateReplay(ABC):
 
     def apply(self, batch: Buffer) -> None:
         """Take in one batch."""
+        for _ in self.applying(batch):
+            pass
+
+    def applying(self, batch: Buffer) -> Iterator[None]:
+        """Take in one batch, record by record: after each, others may have a turn."""
         try:
             header = RecordBatchHeader.parse(batch)
             if header.is_control:
@@ -35,6 +41,7 @@ class StateReplay(ABC):
                 self._apply_record(record, header)
             except CorruptStateRecordError as error:
                 logger.error("%s: offset %d is passed over: %s", self._partition_name, record.offset, error)
+            yield
 
     @abstractmethod
     def _apply_control(self, header: RecordBatchHeader, batch: Buffer) -> None:

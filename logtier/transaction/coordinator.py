@@ -1,6 +1,7 @@
 """The transaction coordinator: the shell around the pure transactions. It holds the writes, the timers, the markers."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from collections.abc import Set as AbstractSet
@@ -12,6 +13,7 @@ from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.runtime.clock import Clock
 from logtier.runtime.spawned_tasks import SpawnedTasks
+from logtier.state_topic.loading import StateLoader
 from logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata
 from logtier.state_topic.topic import TopicCreator, create_state_topic
 from logtier.transaction.additions import Additions
@@ -64,15 +66,14 @@ class TransactionCoordinator:
         self._log = StateLog(replica_manager, metadata, WRITE_TIMEOUT_MS)
         self._markers = MarkerWriter(replica_manager, metadata, marker_listener)
         self._additions = Additions(self._add_collected)
-        self._writes: set[asyncio.Task[None]] = set()
         self._tasks = SpawnedTasks("transaction coordinator")
-        self._loading: asyncio.Task[None] | None = None
+        self._loader = StateLoader(self._log, self._load, lambda: None, self._tasks.spawn)
         self._is_stopped = False
 
     async def start(self) -> None:
         """Begin to load what this broker leads; requests meanwhile get coordinator_load_in_progress."""
         self._metadata.subscribe(self._metadata_changed)
-        self._begin_loading()
+        self._loader.begin()
         config = self._config
         self._tasks.spawn(
             self._periodically(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out)
@@ -84,8 +85,8 @@ class TransactionCoordinator:
     async def stop(self) -> None:
         """Let writes finish; transactions live on in the log, and the next start completes what is decided."""
         self._is_stopped = True
-        while self._writes:
-            await asyncio.wait(list(self._writes))
+        self._loader.stop()
+        await self._log.finish_writes()
         await self._tasks.cancel()
 
     # ---- where a transactional id is ----
@@ -110,9 +111,9 @@ class TransactionCoordinator:
     async def _ensure_topic(self) -> None:
         if self._metadata.image.topic(TRANSACTION_TOPIC) is None:
             await create_state_topic(self._controller, transaction_topic(self._config))
-            self._begin_loading()
+            self._loader.begin()
         # An empty log is loaded at once: a first client need not come back for it.
-        if self._loading is not None:
+        if self._loader.is_busy:
             await asyncio.sleep(0)
 
     # ---- requests ----
@@ -160,12 +161,7 @@ class TransactionCoordinator:
                 ErrorCode.concurrent_transactions,
                 f"transactional id {transactional_id[:249]!r}: the transaction of the producer before is being aborted",
             )
-        try:
-            await self._write(transaction, begun)
-        except KafkaError:
-            if transaction.is_new and not transaction.has_pending_transition:
-                self._log.transactions.pop(transactional_id, None)  # nobody was told of it
-            raise
+        await self._write(transaction, begun)
         logger.info(
             "transactional id %r: producer %d begins with epoch %d",
             transactional_id[:249],
@@ -313,28 +309,19 @@ class TransactionCoordinator:
 
     async def _write(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
         """Make a prepared transition durable and adopt it; it ends even if the request is cancelled."""
-        task = asyncio.get_running_loop().create_task(self._write_transition(transaction, metadata))
-        self._writes.add(task)
-        task.add_done_callback(self._written)
-        await asyncio.shield(task)
-
-    async def _write_transition(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
         name = transaction.transactional_id
-        try:
-            await self._log.write(name, metadata, self._clock.now_ms())
-            if self._log.transactions.get(name) is not transaction:
-                raise KafkaError(ErrorCode.not_coordinator, f"{TRANSACTION_TOPIC} was deleted")
-        except BaseException:
-            transaction.cancel()
-            raise
-        transaction.complete()
-        if metadata.state.is_prepared:
-            self._begin_completion(transaction)
 
-    def _written(self, task: asyncio.Task[None]) -> None:
-        self._writes.discard(task)
-        if not task.cancelled():
-            task.exception()  # told to whoever asked, if he is still there
+        def applied() -> None:
+            transaction.complete()
+            if metadata.state.is_prepared:
+                self._begin_completion(transaction)
+
+        def refused(_: KafkaError) -> None:
+            transaction.cancel()
+            if transaction.is_new and self._log.transactions.get(name) is transaction:
+                del self._log.transactions[name]  # nobody was told of it
+
+        await self._log.write(name, metadata, self._clock.now_ms(), applied=applied, refused=refused)
 
     async def _fence(self, transaction: Transaction) -> None:
         await self._write(transaction, transaction.fence(self._clock.now_ms()))
@@ -354,12 +341,13 @@ class TransactionCoordinator:
         backoff_ms = RETRY_BACKOFF_MS
         while self._log.transactions.get(name) is transaction:
             try:
-                epoch = self._log.coordinator_epoch(self._log.partition_of(name))
+                epoch = self._log.leader_epoch(self._log.partition_of(name))
                 refused = await self._markers.write(name, prepared, epoch, missing)
                 missing = refused.keys()
                 if not refused:
-                    await self._log.write(name, finished, self._clock.now_ms())
-                    transaction.complete()
+                    await self._log.write(
+                        name, finished, self._clock.now_ms(), applied=transaction.complete, refused=lambda _: None
+                    )
                     return
                 reason = next(iter(refused.values()))
             except KafkaError as error:
@@ -422,19 +410,21 @@ class TransactionCoordinator:
         for transaction in transactions:
             transaction.expire()
         names = [transaction.transactional_id for transaction in transactions]
-        try:
-            if names:
-                await self._log.write_tombstones(partition, names, now_ms)
-        except BaseException as error:
-            for transaction in transactions:
-                transaction.cancel()
-            if not isinstance(error, KafkaError):
-                raise
-            logger.warning("%d transactional ids have expired and are not removed yet: %s", len(names), error)
-        else:
+        if not names:
+            return
+
+        def applied() -> None:
             for name in names:
                 self._log.transactions.pop(name, None)
             logger.info("%s-%d: expired transactional ids removed: %d", TRANSACTION_TOPIC, partition, len(names))
+
+        def refused(error: KafkaError) -> None:
+            for transaction in transactions:
+                transaction.cancel()
+            logger.warning("%d transactional ids have expired and are not removed yet: %s", len(names), error)
+
+        with contextlib.suppress(KafkaError):
+            await self._log.write_tombstones(names, now_ms, applied=applied, refused=refused)
 
     async def _periodically(self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
@@ -446,28 +436,25 @@ class TransactionCoordinator:
 
     # ---- loading and metadata ----
 
-    def _begin_loading(self) -> None:
-        if self._loading is None:
-            self._loading = self._tasks.spawn(self._load())
+    async def _load(self, partition: int) -> None:
+        loaded = await self._log.load(partition)
+        undone = [transaction for transaction in loaded if transaction.metadata.state.is_prepared]
+        for transaction in undone:
+            self._begin_completion(transaction)
+        if loaded:
+            logger.info(
+                "%s-%d: transactional ids loaded: %d, of which %d are being completed",
+                TRANSACTION_TOPIC,
+                partition,
+                len(loaded),
+                len(undone),
+            )
 
-    async def _load(self) -> None:
-        try:
-            while partitions := self._log.new_partitions():
-                for partition in partitions:
-                    loaded = await self._log.load(partition)
-                    undone = [transaction for transaction in loaded if transaction.metadata.state.is_prepared]
-                    for transaction in undone:
-                        self._begin_completion(transaction)
-                    if loaded:
-                        logger.info(
-                            "%s-%d: transactional ids loaded: %d, of which %d are being completed",
-                            TRANSACTION_TOPIC,
-                            partition,
-                            len(loaded),
-                            len(undone),
-                        )
-        finally:
-            self._loading = None
+    def _leadership_changed(self) -> None:
+        for partition in self._log.lost_partitions():
+            logger.info("%s-%d: this broker coordinates its transactional ids no longer", TRANSACTION_TOPIC, partition)
+            self._log.resign(partition)
+        self._loader.begin()
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
         if any(topic.name == TRANSACTION_TOPIC for topic in delta.deleted):
@@ -475,7 +462,7 @@ class TransactionCoordinator:
             self._log.forget_all()
         if any(topic.name == TRANSACTION_TOPIC for topic in (*delta.created, *delta.changed)):
             # After all subscribers: the replica manager may still have to make the logs.
-            asyncio.get_running_loop().call_soon(self._begin_loading)
+            asyncio.get_running_loop().call_soon(self._leadership_changed)
 
     # ---- small parts ----
 

@@ -1,6 +1,6 @@
 """The transactional ids that this broker coordinates, and the log that makes them durable."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from logtier.log.durability import FlushRound
@@ -8,6 +8,7 @@ from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, build_batch
 from logtier.state_topic.log import MetadataSource, StateTopicLog
 from logtier.state_topic.log import Replicas as StateReplicas
+from logtier.state_topic.writes import Refused
 from logtier.transaction.metadata import TransactionMetadata
 from logtier.transaction.records import transaction_key, transaction_value
 from logtier.transaction.replay import Replay
@@ -60,11 +61,6 @@ class StateLog(StateTopicLog):
     def _described(name: str) -> str:
         return f"transactional id {name[:249]!r}"
 
-    def coordinator_epoch(self, partition: int) -> int:
-        """The epoch in which this broker leads a partition: markers carry it, so that a former leader's are refused."""
-        topic = self._metadata.image.topic(TRANSACTION_TOPIC)
-        return -1 if topic is None else topic.partitions[partition].leader_epoch
-
     async def load(self, partition: int) -> list[Transaction]:
         """Read a partition's log and take its transactions over."""
         replay = Replay(f"{TRANSACTION_TOPIC}-{partition}")
@@ -79,21 +75,34 @@ class StateLog(StateTopicLog):
         super().forget_all()
         self.transactions.clear()
 
-    async def write(self, transactional_id: str, metadata: TransactionMetadata, now_ms: int) -> None:
-        """Make a transition durable.
+    def _drop(self, partition: int) -> None:
+        for name in [each for each in self.transactions if self.partition_of(each) == partition]:
+            del self.transactions[name]
+
+    async def write(
+        self,
+        transactional_id: str,
+        metadata: TransactionMetadata,
+        now_ms: int,
+        *,
+        applied: Callable[[], None],
+        refused: Refused,
+    ) -> None:
+        """Make a transition durable: `applied` is called when it is in the log, else `refused`.
 
         Raises:
             KafkaError: with a code that a client of the coordinator may be told.
         """
         record = Record(transaction_key(transactional_id), transaction_value(metadata), now_ms)
-        await self._append(self.active_partition_of(transactional_id), build_batch([record]))
+        await self._write(transactional_id, build_batch([record]), applied=lambda _: applied(), refused=refused)
 
-    async def write_tombstones(self, partition: int, transactional_ids: Sequence[str], now_ms: int) -> None:
+    async def write_tombstones(
+        self, transactional_ids: Sequence[str], now_ms: int, *, applied: Callable[[], None], refused: Refused
+    ) -> None:
         """Remove ids of one partition durably, all or none; there are at most TOMBSTONES_PER_BATCH.
 
         Raises:
             KafkaError: as `write`.
         """
-        await self._append(
-            partition, build_batch([Record(transaction_key(name), None, now_ms) for name in transactional_ids])
-        )
+        batch = build_batch([Record(transaction_key(name), None, now_ms) for name in transactional_ids])
+        await self._write(transactional_ids[0], batch, applied=lambda _: applied(), refused=refused)

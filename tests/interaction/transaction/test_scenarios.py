@@ -15,6 +15,8 @@ Events (PRODUCER is any word; it keeps the id and epoch that it was told last; p
     refuse PARTITION... | take PARTITION...   whether markers can be written there
     full | empty         whether `__transaction_state` can be written
     delete TOPIC
+    gone                 caller gone in between: the next event's client goes while its write is under way
+    metadata EPOCH       metadata changed in between: the coordinator's partitions are led in this epoch meanwhile
     restart              the broker is killed and started again
     show
 """
@@ -53,6 +55,8 @@ class Script:
         self.before: dict[str, ProducerIdAndEpoch] = {}
         self.ids: dict[str, str] = {}
         self.markers_seen: dict[TopicPartition, int] = {}
+        #: What comes in between, while the next event's write is under way.
+        self.between: list[str] = []
 
     async def run(self, event: str) -> str:
         """What an event brings about."""
@@ -60,7 +64,8 @@ class Script:
         named = dict(word.split("=", 1) for word in words if "=" in word)
         plain = [word for word in words if "=" not in word]
         try:
-            told = await getattr(self, f"do_{verb}")(plain, named)
+            work = getattr(self, f"do_{verb}")(plain, named)
+            told = await (self.interrupted(work) if self.between and verb not in ("gone", "metadata") else work)
         except KafkaError as error:
             told = error.code.name
         await settle()
@@ -76,7 +81,34 @@ class Script:
         assert self.world.live() == self.world.replayed()
         return "\n".join(lines) or "ok"
 
+    async def interrupted(self, work: Coroutine[Any, Any, str]) -> str:
+        """An event during whose write something else happens."""
+        between, self.between = self.between, []
+        gate = self.world.replicas.gate = asyncio.Event()
+        task = asyncio.ensure_future(work)
+        await settle()
+        for each in between:
+            if each == "gone":
+                task.cancel()
+            else:
+                self.world.metadata.elect(int(each))
+            await settle()
+        gate.set()
+        self.world.replicas.gate = None
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return "nobody hears the answer"
+
     # ---- events ----
+
+    async def do_gone(self, plain: list[str], named: dict[str, str]) -> str:
+        self.between.append("gone")
+        return ""
+
+    async def do_metadata(self, plain: list[str], named: dict[str, str]) -> str:
+        self.between += plain
+        return ""
 
     async def do_init(self, plain: list[str], named: dict[str, str]) -> str:
         name, *flags = plain

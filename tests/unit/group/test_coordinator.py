@@ -20,6 +20,7 @@ from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import decode_records
 from logtier.state_topic.topic import partition_for
+from logtier.state_topic.turns import STEPS_PER_TURN
 from tests.example_counts import examples
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -247,7 +248,7 @@ def test_requests_to_groups_that_do_not_exist(make_world: MakeWorld) -> None:
 def test_while_the_log_is_loaded_clients_are_told_to_wait(make_world: MakeWorld, settled: Settled) -> None:
     async def scenario() -> None:
         world = await begin(make_world)
-        for offset in range(100):
+        for offset in range(STEPS_PER_TURN):
             await commit(world, "g", {T0: offset})
         world.groups = world.new_coordinator()
         await world.groups.start()
@@ -257,7 +258,7 @@ def test_while_the_log_is_loaded_clients_are_told_to_wait(make_world: MakeWorld,
         with pytest.raises(KafkaError, match="coordinator_load_in_progress"):
             world.groups.groups()
         await settled()
-        assert committed(world, "g") == {T0: 99}
+        assert committed(world, "g") == {T0: STEPS_PER_TURN - 1}
         await world.groups.stop()
 
     asyncio.run(scenario())

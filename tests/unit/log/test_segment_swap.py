@@ -170,6 +170,21 @@ def test_a_swap_that_fails_before_it_counts_leaves_the_log_as_it_was(tmp_path: P
     log.release()
 
 
+def test_who_reads_the_whole_log_in_turns_reads_the_old_segments_to_their_end(tmp_path: Path) -> None:
+    disk = RealDisk()
+    path = tmp_path / "log"
+    log, size_bytes = prepare(disk, path)
+    for segment in log.segments:
+        segment.release()
+    batches = log.batches()
+    found = [next(batches)]
+    swap_in(disk, log, log.segments[:2], size_bytes=size_bytes, modified_ms=1_000, now_ms=1_000)
+    found += batches
+    assert {record.offset: record.key for batch in found for record in decode_records(batch)} == OLD | {6: b"z"}
+    assert keys(log) == CLEANED | {6: b"z"}
+    log.release()
+
+
 def test_what_was_written_down_of_a_segment_is_forgotten_when_it_is_cleaned(tmp_path: Path) -> None:
     disk = RealDisk()
     path = tmp_path / "log"

@@ -138,7 +138,10 @@ def test_what_is_acknowledged_from_the_device_after_a_move_has_its_folders_name_
 
         node.disk.fsync_in_background = note  # type: ignore[method-assign]
         batch = build_batch([Record(None, b"60", 1_000)])
-        await node.replicas.append_and_wait(P0, batch, 1_000)
+        info = node.replicas.append(P0, batch, acks=-1)
+        waiting = node.replicas.replication(P0, info, 1_000)
+        assert waiting is not None
+        await waiting
         assert target in synced
         node.kill()
 

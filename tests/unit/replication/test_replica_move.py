@@ -11,7 +11,6 @@ import pytest
 
 from logtier.config import TopicConfig
 from logtier.config.definition import LONG_MAX
-from logtier.log.append_info import AppendInfo
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.records.batch import Record, build_batch
@@ -118,14 +117,16 @@ def test_those_who_wait_for_the_device_are_answered_after_a_move(tmp_path: Path)
             node.append(value)
         target = node.other_folder
         node.replicas.log_dirs.alter(P0, target)
-        answers: list[asyncio.Future[AppendInfo]] = []
+        answers: list[asyncio.Future[None]] = []
         value = 50
         while node.future():
             if len(answers) > 2_000:
                 await asyncio.sleep(0.001)
                 continue
             batch = build_batch([Record(None, b"%d" % value, 1_000)])
-            answers.append(asyncio.ensure_future(node.replicas.append_and_wait(P0, batch, 1_000)))
+            replication = node.replicas.replication(P0, node.replicas.append(P0, batch, acks=-1), 1_000)
+            assert replication is not None
+            answers.append(asyncio.ensure_future(replication))
             value += 1
             await asyncio.sleep(0)
         await asyncio.gather(*answers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,6 +82,15 @@ class MemoryMetadata:
         more = tuple(first_partition_state((1,)) for _ in range(partitions - len(topic.partitions)))
         self.set_topics({**self.image.topics, name: replace(topic, partitions=(*topic.partitions, *more))})
 
+    def move(self, name: str, index: int, *, leader: int, leader_epoch: int) -> None:
+        topic = self.image.topics[name]
+        partitions = list(topic.partitions)
+        partitions[index] = replace(partitions[index], leader=leader, leader_epoch=leader_epoch)
+        self.set_topics({**self.image.topics, name: replace(topic, partitions=tuple(partitions))})
+
+    def elect(self, leader_epoch: int) -> None:
+        self.set_topics(dict(self.image.with_leaders_elected(leader_epoch).topics))
+
     def remove(self, name: str) -> None:
         self.set_topics({key: topic for key, topic in self.image.topics.items() if key != name})
 
@@ -115,26 +124,34 @@ class MemoryReplicas:
     metadata: MemoryMetadata
     logs: dict[TopicPartition, MemoryLog] = field(default_factory=dict)
     error: Exception | None = None
+    error_at_replication: KafkaError | None = None
+    #: Partitions that another broker leads.
+    elsewhere: set[int] = field(default_factory=set)
     gate: asyncio.Event | None = None
     writes: int = 0
 
     def leader_partitions(self, topic: str) -> list[int]:
         image = self.metadata.image.topic(topic)
-        return [] if image is None else list(range(len(image.partitions)))
+        return [] if image is None else [each for each in range(len(image.partitions)) if each not in self.elsewhere]
 
     def log(self, topic_partition: TopicPartition, /) -> MemoryLog:
         return self.logs.setdefault(topic_partition, MemoryLog())
 
-    async def append_and_wait(
-        self, topic_partition: TopicPartition, records: bytes, timeout_ms: int, /, **transaction: object
-    ) -> Appended:
+    def append(self, topic_partition: TopicPartition, records: bytes, /, **how: object) -> Appended:
         if self.error is not None:
             raise self.error
         self.writes += 1
-        first_offset = self.log(topic_partition).append(records)
-        if self.gate is not None:
-            await self.gate.wait()
-        return Appended(first_offset)
+        return Appended(self.log(topic_partition).append(records))
+
+    def replication(
+        self, topic_partition: TopicPartition, info: Appended, timeout_ms: int, /
+    ) -> Coroutine[Any, Any, None] | None:
+        return None if self.gate is None else self._replicated(self.gate)
+
+    async def _replicated(self, gate: asyncio.Event) -> None:
+        await gate.wait()
+        if self.error_at_replication is not None:
+            raise self.error_at_replication
 
 
 async def settle() -> None:

@@ -1,0 +1,81 @@
+"""What happens to a group coordinator's writes when clients, or partitions, go meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+from logtier.group.offsets_topic import OFFSETS_TOPIC
+from logtier.protocol.errors import ErrorCode
+from logtier.state_topic.topic import partition_for
+from tests.unit.group.test_coordinator import T0, T1, MakeWorld, Settled, begin, commit, committed, error_of
+
+
+def test_a_commit_whose_client_has_gone_counts_as_it_does_after_a_restart(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    async def scenario() -> None:
+        world = await begin(make_world)
+        await commit(world, "g", {T0: 1})
+        world.replicas.gate = asyncio.Event()
+        tasks = [asyncio.ensure_future(commit(world, group_id, {T0: 5})) for group_id in ("g", "new")]
+        await settled()
+        for task in tasks:
+            task.cancel()
+        await settled()
+        world.replicas.gate.set()
+        await settled()
+        assert (committed(world, "g"), committed(world, "new")) == ({T0: 5}, {T0: 5})
+        assert {group.group_id for group in world.groups.groups()} == {"g", "new"}
+        await world.restart()
+        assert (committed(world, "g"), committed(world, "new")) == ({T0: 5}, {T0: 5})
+        await world.groups.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_deletion_whose_client_has_gone_is_finished(make_world: MakeWorld, settled: Settled) -> None:
+    async def scenario() -> None:
+        world = await begin(make_world)
+        await commit(world, "g", {T0: 1})
+        world.replicas.gate = asyncio.Event()
+        # The commit is in the log and not yet applied when the deletion comes.
+        committing = asyncio.ensure_future(commit(world, "g", {T1: 5}))
+        await settled()
+        deleting = asyncio.ensure_future(world.groups.delete_group("g"))
+        await settled()
+        deleting.cancel()
+        await settled()
+        world.replicas.gate.set()
+        await settled()
+        await committing
+        assert (world.groups.group("g"), committed(world, "g")) == (None, {})
+        await world.restart()
+        assert (world.groups.group("g"), committed(world, "g")) == (None, {})
+        await world.groups.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_another_broker_leads_is_coordinated_there(make_world: MakeWorld, settled: Settled) -> None:
+    async def scenario() -> None:
+        world = await begin(make_world)
+        joined = await world.join("g")
+        await world.sync("g", joined)
+        await commit(world, "g", {T0: 1}, member_id=joined.member_id, generation_id=1)
+        index = partition_for("g", 4)
+        other = next(name for name in map(str, range(99)) if partition_for(name, 4) != index)
+        await commit(world, other, {T0: 2})
+        waiting = asyncio.ensure_future(world.join("g"))
+        world.replicas.gate = asyncio.Event()
+        committing = asyncio.ensure_future(commit(world, "g", {T1: 1}, member_id=joined.member_id, generation_id=1))
+        await settled()
+        world.replicas.elsewhere = {index}
+        world.metadata.move(OFFSETS_TOPIC, index, leader=2, leader_epoch=1)
+        await settled()
+        assert await error_of(committing) is ErrorCode.not_coordinator
+        assert (await waiting).error is ErrorCode.not_coordinator
+        world.replicas.gate.set()
+        assert [group.group_id for group in world.groups.groups()] == [other]
+        await world.groups.stop()
+
+    asyncio.run(scenario())
