@@ -42,9 +42,20 @@ def is_known(name: str, hosts: Collection[str], server: str | None) -> bool:
     if name in hosts or name in LOOPBACK_NAMES:
         return True
     try:
-        return server is not None and ipaddress.ip_address(name) == ipaddress.ip_address(server)
+        return server is not None and _address(name) == _address(server)
     except ValueError:
         return False
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return an address; a socket of both families has IPv4 addresses in the form of IPv6.
+
+    >>> _address("::ffff:10.0.0.1")
+    IPv4Address('10.0.0.1')
+    """
+    address = ipaddress.ip_address(text)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped if mapped is not None else address
 
 
 class KnownHosts:
