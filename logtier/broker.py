@@ -48,6 +48,10 @@ MAINTENANCE_INTERVAL_MS_MAX = 30_000
 MAINTENANCE_INTERVAL_MS_MIN = 10
 #: How often it is asked how much has come since the logs were last flushed: what comes meanwhile is to be checked, too.
 FLUSH_CHECK_INTERVAL_S = 1.0
+#: How soon it is tried again to make a log that the disk did not take, which whoever created the topic waits for; twice
+#: as long each time, up to the second.
+MISSING_LOGS_INTERVAL_S_MIN = 1.0
+MISSING_LOGS_INTERVAL_S_MAX = 30.0
 #: Folder of the embedded metadata store in the first of `log.dirs`; it does not read as a partition's.
 METADATA_DIRECTORY = "__cluster_metadata"
 
@@ -218,7 +222,8 @@ class Broker:
         self._parts.push_async_callback(groups.stop)
         await transactions.start()
         self._parts.push_async_callback(transactions.stop)
-        self._parts.callback(asyncio.create_task(self._maintain(log_manager, replica_manager)).cancel)
+        self._parts.callback(asyncio.create_task(self._maintain(log_manager)).cancel)
+        self._parts.callback(asyncio.create_task(self._make_missing_logs(replica_manager)).cancel)
         self._parts.callback(asyncio.create_task(self._flush_what_came(log_manager)).cancel)
         self._parts.callback(asyncio.create_task(measure_loop_lag(services.metrics)).cancel)
         metadata.subscribe(_forgetter(services.metrics))
@@ -300,13 +305,24 @@ class Broker:
             ) from error
         self._parts.push_async_callback(asyncio.to_thread, endpoint.stop)
 
-    async def _maintain(self, log_manager: LogManager, replica_manager: ReplicaManager) -> None:
+    async def _make_missing_logs(self, replica_manager: ReplicaManager) -> None:
+        """Make the logs that the disk did not take, at growing pauses: it was full, or there was no file descriptor."""
+        pause_s = MISSING_LOGS_INTERVAL_S_MIN
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                are_all_there = await replica_manager.make_missing_logs()
+            except Exception:
+                logger.exception("making the logs that are missing failed")
+                are_all_there = False
+            pause_s = MISSING_LOGS_INTERVAL_S_MIN if are_all_there else min(2 * pause_s, MISSING_LOGS_INTERVAL_S_MAX)
+
+    async def _maintain(self, log_manager: LogManager) -> None:
         """Look after the logs between requests; a failure is logged and the next round comes all the same."""
         interval_s = _maintenance_interval_ms(self._config) / 1000
         while True:
             await asyncio.sleep(interval_s)
             try:
-                await replica_manager.make_missing_logs()
                 log_manager.maintain(self._clock.now_ms())
             except OSError as error:
                 logger.error("log maintenance failed: %s", error)

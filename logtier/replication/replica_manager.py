@@ -136,10 +136,10 @@ class ReplicaManager:
             async with self._making:
                 await self._log_manager.make(wanted)
 
-    async def make_missing_logs(self) -> None:
-        """Try once more to make the logs that the disk did not take (it was full, perhaps)."""
+    async def make_missing_logs(self) -> bool:
+        """Try once more to make the logs that the disk did not take (it was full, perhaps); whether all are there."""
         if not self._missing:
-            return
+            return True
         async with self._making:
             await self._log_manager.make(
                 [NewLog(key, topic.topic_id, self._topic_config(topic)) for key, topic in self._missing.items()]
@@ -153,6 +153,7 @@ class ReplicaManager:
                 else:
                     logger.info("topic %s has all its logs now", topic.name)
             self._log_manager.discard_made()
+        return not self._missing
 
     @property
     def has_offline(self) -> bool:

@@ -9,14 +9,17 @@ from collections.abc import Callable, Mapping
 from logtier.broker import Broker
 from logtier.config import BrokerConfig
 from logtier.runtime.clock import Clock
+from logtier.runtime.disk import Disk
 
 
-def run_broker(properties: Mapping[str, object], use: Callable[[str], None], clock: Clock | None = None) -> None:
+def run_broker(
+    properties: Mapping[str, object], use: Callable[[str], None], clock: Clock | None = None, disk: Disk | None = None
+) -> None:
     """Start a broker on a free port, have it used, from another thread, by its address, and stop it."""
 
     async def main() -> None:
         config = BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0", **properties})
-        broker = Broker(config, clock=clock, prng=random.Random(1))
+        broker = Broker(config, clock=clock, prng=random.Random(1), disk=disk)
         await broker.start()
         try:
             await asyncio.to_thread(use, broker.bootstrap_address)
