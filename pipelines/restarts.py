@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["GiveUp", "Restart", "RestartPolicy", "decide"]
+__all__ = ["ATTEMPTS_ONCE", "GiveUp", "Restart", "RestartPolicy", "decide"]
 
 ATTEMPTS: Final = 20
+# Of a run that processes what there is: pauses of half a minute in all, since whoever started it waits for its end.
+ATTEMPTS_ONCE: Final = 5
 WITHIN_MS: Final = 60 * 60_000
 BACKOFF_MS: Final = 1_000
 # With the others: a broker may be away for a quarter of an hour before a stage is given up.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pipelines.errors import PipelineError, PipelineFailed
 from pipelines.passing_failures import causes, may_pass
 from pipelines.progress import StageProgress, StageTotals, from_spark
-from pipelines.restarts import GiveUp, RestartPolicy, decide
+from pipelines.restarts import ATTEMPTS_ONCE, GiveUp, RestartPolicy, decide
 from pipelines.session import JVM_LOST_SECONDS_MAX
 from pipelines.spark_errors import first_line
 from pipelines.spec import Loaded, Stage, interval_ms
@@ -111,7 +111,8 @@ class Supervisor:
         self._on_progress = on_progress
         self._on_event = on_event
         self._kept = [
-            _Kept(stage, restart_policy(stage), stall_watch(stage, multiple_watermark_policy)) for stage in stages
+            _Kept(stage, restart_policy(stage, continuous=continuous), stall_watch(stage, multiple_watermark_policy))
+            for stage in stages
         ]
 
     def run(self) -> None:
@@ -210,11 +211,9 @@ class Supervisor:
 
     def _failed(self, kept: _Kept, cause: BaseException) -> None:
         """A stage's query has ended by a failure: it is started again later, or given up."""
-        from py4j.protocol import Py4JNetworkError
-
         self._close(kept)
         name = kept.stage.name
-        if any(isinstance(each, ConnectionError | Py4JNetworkError) for each in causes(cause)):
+        if any(_is_of_a_lost_jvm(each) for each in causes(cause)):
             self._require_session(JVM_LOST_SECONDS_MAX)
         said = self._said(name, cause)
         now_ms = time.monotonic_ns() // 1_000_000
@@ -346,6 +345,13 @@ class Supervisor:
         raise PipelineFailed("; ".join(str(kept.failure) for kept in given_up)) from first.cause
 
 
+def _is_of_a_lost_jvm(error: BaseException) -> bool:
+    """Whether an error may be the first sign that the JVM is gone: Py4J tells that in three ways."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    return isinstance(error, ConnectionError | Py4JNetworkError) or type(error) is Py4JError
+
+
 @contextmanager
 def _tolerated(stage: str) -> Iterator[None]:
     try:
@@ -354,11 +360,11 @@ def _tolerated(stage: str) -> Iterator[None]:
         logger.info("stage %s: not closed: %s", stage, first_line(error))
 
 
-def restart_policy(stage: Stage) -> RestartPolicy:
+def restart_policy(stage: Stage, *, continuous: bool) -> RestartPolicy:
     """What the stage says of restarts, else the defaults."""
     restart = stage.restart
     if restart is None:
-        return RestartPolicy()
+        return RestartPolicy() if continuous else RestartPolicy(ATTEMPTS_ONCE)
     return RestartPolicy(restart.attempts, interval_ms(restart.within), interval_ms(restart.backoff))
 
 

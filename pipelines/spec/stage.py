@@ -76,7 +76,9 @@ class Stage(Model):
         default=None, description="how often a continuous run begins a micro-batch"
     )
     restart: Annotated[Restart | None, Shown("[restart](#restart)", "20 times within an hour")] = Field(
-        default=None, description="how often a run starts the stage again after a failure that may pass"
+        default=None,
+        description="how often a run starts the stage again after a failure that may pass; without `--continuous` 5 "
+        "times by default",
     )
     to: Annotated[tuple[Sink, ...], OneOrMany(), Shown("sink, or list of sinks")] = Field(
         min_length=1, description="where the rows go"
