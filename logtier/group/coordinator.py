@@ -463,7 +463,7 @@ class GroupCoordinator:
     async def _forget_missing_topics(self) -> None:
         """Offsets of a topic that is gone must not become those of a new topic of its name."""
         # What is being committed for one of them is in the log, and may not be applied yet.
-        await self._log.finish_writes()
+        await self._log.written_so_far()
         image = self._metadata.image
         for group_id, offsets in list(self._log.offsets.items()):
             removed = []

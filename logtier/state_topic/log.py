@@ -302,8 +302,13 @@ class StateTopicLog(ABC):
         if led is not None:
             await led.written(name)
 
+    async def written_so_far(self) -> None:
+        """Wait for the writes that are under way now; others may come meanwhile."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
     async def finish_writes(self) -> None:
-        """Wait until no write is under way."""
+        """Wait until no write is under way; for a coordinator that takes no more requests."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
