@@ -2,7 +2,7 @@
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -10,7 +10,7 @@ from logtier.log.log import Log, LogSlice
 from logtier.protocol.fetch_response import FetchedPartition, RecordSlice
 from logtier.protocol.topic_partition import TopicPartition
 from logtier.replication.cold_reads import ColdRead
-from logtier.replication.partition import Partition
+from logtier.replication.partition import NO_LEADER_EPOCH, Partition
 from logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
 
 _base_offset: Final = attrgetter("base_offset")
@@ -25,7 +25,8 @@ class DelayedFetch:
     Case D: the records of a partition end with their segment: what follows takes another fetch, since one answer has
         records of one segment.
 
-    Invariant: `_size` is the sum of what can be read of each partition, each at most what is wanted of it.
+    Invariant: if `bytes_min` is above 1, `_size` is the sum of what can be read of each partition, each at most what is
+    wanted of it. Else nothing can be read as long as it waits, and nothing is counted: most fetches are of this kind.
 
     A move of a partition is a look at that partition: its bound (high watermark, or last stable offset) and how far the
     log has grown. Logs are read when the fetch can be answered; besides, a last stable offset that moves to somewhere
@@ -47,30 +48,37 @@ class DelayedFetch:
             read: Reads all partitions afresh; a future where that waits for the device.
             may_wait: Whether `fetched` was read with waits for the device, where it had to.
         """
-        self._fetched: Fetched | None = fetched
+        self._fetched = fetched
+        self._has_moved = False
         self._bytes_min = bytes_min
         self._reads = reads
         self._read = read
         #: Gets the partitions in the order of the request.
         self.future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+        self._wanted = wanted
+        #: Where each partition stands in the request; the last place of one that a client names twice.
+        self._places = {each.topic_partition: i for i, each in enumerate(wanted)}
         self._readable: dict[TopicPartition, tuple[_Readable, ...]] = {}
         self._size = 0
         self._must_answer = False
-        for each, found in zip(wanted, fetched, strict=True):
-            key = each.topic_partition
-            partition = reads.partition(key)
-            assert partition is not None
-            readable = _Readable(each, found, partition, reads)
-            if each.offset < readable.bound and not readable.take(found, may_wait):
-                self._must_answer = True
-            self._size += readable.size
-            # A client may name a partition twice.
-            self._readable[key] = (*self._readable[key], readable) if key in self._readable else (readable,)
+        if bytes_min > 1:
+            for each, found in zip(wanted, fetched, strict=True):
+                self._count(each, found, may_wait)
+
+    def _count(self, wanted: FetchPartition, found: FetchedPartition, may_wait: bool) -> None:
+        key = wanted.topic_partition
+        partition = self._reads.partition(key)
+        assert partition is not None
+        readable = _Readable(wanted, found, partition, self._reads)
+        if wanted.offset < readable.bound and not readable.take(found, may_wait):
+            self._must_answer = True
+        self._size += readable.size
+        self._readable[key] = (*self._readable[key], readable) if key in self._readable else (readable,)
 
     @property
-    def partitions(self) -> Iterable[TopicPartition]:
+    def partitions(self) -> Collection[TopicPartition]:
         """The partitions whose moves can complete it."""
-        return self._readable.keys()
+        return self._places
 
     @property
     def is_due(self) -> bool:
@@ -81,26 +89,42 @@ class DelayedFetch:
         """Complete in case A, B or D."""
         if self.future.done():
             return True
-        self._fetched = None
+        self._has_moved = True
         partition = self._reads.partition(moved)
-        for readable in self._readable[moved]:
-            before = readable.size
-            if not readable.follow(partition):
-                self._must_answer = True
-            self._size += readable.size - before
-        if not self.is_due:
-            return False
-        self._answer()
-        return True
+        if self._readable:
+            for readable in self._readable[moved]:
+                before = readable.size
+                if not readable.follow(partition):
+                    self._must_answer = True
+                self._size += readable.size - before
+        else:
+            self._must_answer = self._has_news(partition, self._places[moved])
+        if self._must_answer or self._size >= self._bytes_min:
+            self._answer()
+            return True
+        return False
+
+    def _has_news(self, partition: Partition[Log] | None, place: int) -> bool:
+        """Whether there is something to read of a partition that had nothing, or an error to tell."""
+        wanted, found = self._wanted[place], self._fetched[place]
+        if (
+            partition is None
+            or not partition.is_leader
+            or wanted.leader_epoch not in (NO_LEADER_EPOCH, partition.leader_epoch)
+            or wanted.offset < partition.log.log_start_offset
+        ):
+            return True
+        if wanted.is_read_committed:
+            return partition.last_stable_offset != found.last_stable_offset
+        return partition.high_watermark != found.high_watermark
 
     def expire(self) -> None:
         """Complete in case C."""
         if self.future.done():
             return
-        if self._fetched is None:
+        if self._has_moved:
             self._answer()
         else:
-            # No partition has moved since.
             self.future.set_result(self._fetched)
 
     def _answer(self) -> None:

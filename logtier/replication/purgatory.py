@@ -9,7 +9,7 @@ Fetches wait here (`delayed_fetch`). Produce requests with acks=all, which wait 
 DeleteRecords, which wait for the low watermark, are operations of the same shape; each kind has a purgatory of its own.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from logtier.protocol.topic_partition import TopicPartition
@@ -64,11 +64,13 @@ class Watch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._purgatory.remove(self, self._keys)
+        keys, self._keys = self._keys, ()
+        if keys:
+            self._purgatory.remove(self, keys)
 
     def _expire(self) -> None:
         self._timer = None
-        self._purgatory.remove(self, self._keys)
+        self.forget()
         self._operation.expire()
 
 
@@ -80,23 +82,28 @@ class Purgatory:
 
     def __init__(self, call_later: CallLater) -> None:
         self._call_later = call_later
-        self._waiting: set[Watch] = set()
+        self._count = 0
         self._watches: dict[TopicPartition, dict[Watch, None]] = {}
 
     def __len__(self) -> int:
         """Number of operations that wait."""
-        return len(self._waiting)
+        return self._count
 
     @property
     def watched_partitions(self) -> int:
         """Number of partitions that an operation waits for."""
         return len(self._watches)
 
-    def watch(self, operation: DelayedOperation, keys: Iterable[TopicPartition], timeout_s: float) -> Watch:
-        """Keep an operation until it completes; the caller has found that it cannot complete yet."""
-        watch = Watch(self, operation, tuple(dict.fromkeys(keys)))
-        self._waiting.add(watch)
-        for key in watch._keys:
+    def watch(self, operation: DelayedOperation, keys: Collection[TopicPartition], timeout_s: float) -> Watch:
+        """Keep an operation until it completes; the caller has found that it cannot complete yet.
+
+        Args:
+            keys: Its partitions, each once.
+        """
+        assert keys
+        watch = Watch(self, operation, tuple(keys))
+        self._count += 1
+        for key in keys:
             self._watches.setdefault(key, {})[watch] = None
         watch.arm(self._call_later, timeout_s)
         return watch
@@ -114,10 +121,8 @@ class Purgatory:
             self._call_later(0.0, lambda: self.check(key))
 
     def remove(self, watch: Watch, keys: tuple[TopicPartition, ...]) -> None:
-        """Forget a watch."""
-        if watch not in self._waiting:
-            return
-        self._waiting.discard(watch)
+        """Forget a watch, which is listed under these keys."""
+        self._count -= 1
         for key in keys:
             watches = self._watches[key]
             del watches[watch]

@@ -298,11 +298,11 @@ def test_a_high_watermark_that_moves_behind_an_open_transaction_is_told_when_the
     run(scenario)
 
 
-def test_a_fetch_is_answered_when_its_partition_goes_and_others_go_on(make: Make) -> None:
+@pytest.mark.parametrize("bytes_min", [1, LARGE])
+def test_a_fetch_is_answered_when_its_partitions_go(make: Make, bytes_min: int) -> None:
     async def scenario() -> None:
         world = make(2)
-        waiting = world.waiting([world.wanted(0), world.wanted(1)], LARGE)
-        world.append(1)
+        waiting = world.waiting([world.wanted(0), world.wanted(1)], bytes_min)
         world.change(None)
         assert {each.error_code for each in await waiting} == {ErrorCode.unknown_topic_or_partition}
         assert world.replicas.delayed_operations == 0
@@ -310,11 +310,12 @@ def test_a_fetch_is_answered_when_its_partition_goes_and_others_go_on(make: Make
     run(scenario)
 
 
-def test_a_fetch_is_answered_when_the_leader_epoch_changes(make: Make) -> None:
+@pytest.mark.parametrize("bytes_min", [1, LARGE])
+def test_a_fetch_is_answered_when_the_leader_epoch_changes(make: Make, bytes_min: int) -> None:
     async def scenario() -> None:
         world = make(2)
         epoch = world.replicas.partition(partition(0)).leader_epoch
-        waiting = world.waiting([world.wanted(0)._replace(leader_epoch=epoch), world.wanted(1)], LARGE)
+        waiting = world.waiting([world.wanted(0)._replace(leader_epoch=epoch), world.wanted(1)], bytes_min)
         world.follow(world.image.with_leaders_elected(epoch + 1))
         first, second = await waiting
         assert (first.error_code, second.error_code) == (ErrorCode.fenced_leader_epoch, ErrorCode.none)
@@ -322,16 +323,29 @@ def test_a_fetch_is_answered_when_the_leader_epoch_changes(make: Make) -> None:
     run(scenario)
 
 
-def test_a_fetch_is_answered_when_the_leader_goes(make: Make) -> None:
+@pytest.mark.parametrize("bytes_min", [1, LARGE])
+def test_a_fetch_is_answered_when_the_leader_goes(make: Make, bytes_min: int) -> None:
     async def scenario() -> None:
         world = make(2)
-        waiting = world.waiting([world.wanted(0), world.wanted(1)], LARGE)
+        waiting = world.waiting([world.wanted(0), world.wanted(1)], bytes_min)
         [topic] = world.image.topics.values()
         gone = replace(topic.partitions[0], leader=-1, leader_epoch=topic.partitions[0].leader_epoch + 1)
         changed = replace(topic, partitions=(gone, topic.partitions[1]))
         world.replicas.apply(MetadataDelta(world.image, world.image, (), (), (changed,)))
         first, second = await waiting
         assert (first.error_code, second.error_code) == (ErrorCode.not_leader_or_follower, ErrorCode.none)
+
+    run(scenario)
+
+
+def test_records_that_are_deleted_before_a_transaction_answer_a_read_committed_fetch_of_them(make: Make) -> None:
+    async def scenario() -> None:
+        world = make()
+        world.append_in_transaction()
+        world.append()
+        waiting = world.waiting([world.wanted(0, 0, committed=True)], 1)
+        world.replicas.delete_records(partition(0), 1)
+        assert (await waiting)[0].error_code is ErrorCode.offset_out_of_range
 
     run(scenario)
 

@@ -74,7 +74,7 @@ def test_a_forgotten_operation_hears_nothing_more() -> None:
     loop = FakeLoop()
     purgatory = Purgatory(loop.call_later)
     waiting = Waiting(ready=True)
-    watch = purgatory.watch(waiting, (P0, P1, P0), 0.5)
+    watch = purgatory.watch(waiting, (P0, P1), 0.5)
     watch.forget()
     watch.forget()
     purgatory.check(P0)
