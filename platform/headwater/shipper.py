@@ -180,14 +180,14 @@ class Shipper:
     def _keep_up(self) -> None:
         """What must not wait, however long the brokers are away: a file that nobody has open can be removed unread."""
         if (now_s := self._monotonic_s()) >= self._scan_due_s:
-            began_s = time.monotonic()
+            began_s = time.thread_time()
             self._scan(now_s)
-            cost_s = time.monotonic() - began_s
+            cost_s = time.thread_time() - began_s
             self._scan_due_s = now_s + min(SCAN_MAX_S, max(SCAN_S, cost_s / UPKEEP_SHARE))
         if now_s >= self._save_due_s and self._save_pause.is_over(now_s):
-            began_s = time.monotonic()
+            began_s = time.thread_time()
             self._save()
-            self._save_due_s = now_s + max(SAVE_S, (time.monotonic() - began_s) / UPKEEP_SHARE)
+            self._save_due_s = now_s + max(SAVE_S, (time.thread_time() - began_s) / UPKEEP_SHARE)
 
     def _scan(self, now_s: float) -> None:
         """Look names up: files that got another one, that lost theirs, that are new, that were written to."""
