@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from confluent_kafka import KafkaException
+
 from headwater.growing_pause import GrowingPause
 from headwater.topic_limits import LimitsRequest, NoBrokerError, TopicLimits
 
@@ -133,13 +135,14 @@ class LineSender:
 
     @property
     def has_room(self) -> bool:
-        """Whether a line can be taken now."""
+        """Whether it is worth while to read lines now."""
         return (
             self._producer is not None
             and self._request is None
             and not (self._is_too_large or self._is_spoilt)
-            and self._lines < QUEUE_LINES_MAX
-            and self._bytes < QUEUE_BYTES_MAX
+            # Half of it: a file is not opened up for each line that was acknowledged.
+            and self._lines <= QUEUE_LINES_MAX // 2
+            and self._bytes <= QUEUE_BYTES_MAX // 2
             and self._pause.is_over(self._monotonic_s())
         )
 
@@ -147,9 +150,8 @@ class LineSender:
         self, text: bytes, key: bytes, headers: list[tuple[str, str | bytes | None]], tell: Callable[[Verdict], None]
     ) -> bool:
         """Take a line, whose verdict is told later; false if there is no room for it."""
-        from confluent_kafka import KafkaException
-
-        if not self.has_room or self._producer is None:
+        # The rest of `has_room` changes while verdicts are told; whoever calls has asked since then.
+        if self._producer is None or self._lines >= QUEUE_LINES_MAX or self._bytes >= QUEUE_BYTES_MAX:
             return False
         size = len(text) + len(key)
 
@@ -226,8 +228,9 @@ class LineSender:
     def _verdict(self, error: KafkaError | None, size: int) -> Verdict:
         if error is None:
             self.arrived += 1
-            self.trouble, self.is_refused = "", False
-            self._pause.end()
+            if self.trouble:
+                self.trouble, self.is_refused = "", False
+                self._pause.end()
             return Verdict.ARRIVED
         failure = failure_of(error.name())
         if failure is Failure.OURS:

@@ -468,8 +468,14 @@ class Shipper:
 
     def _telling(self, followed: ShippedFile, sent: Sent, begin: int, size: int) -> Callable[[Verdict], None]:
         path = followed.file.path
+        file_id = followed.file.file_id
 
         def tell(verdict: Verdict) -> None:
+            if verdict is Verdict.ARRIVED:
+                self.summary.shipped += 1
+                followed.acknowledged(sent)
+                self._unsaved.add(file_id)
+                return
             where = f"the line of {size} bytes at byte {begin} of {path}"
             if verdict is Verdict.AGAIN:
                 if followed.send_again(sent):
@@ -477,12 +483,9 @@ class Shipper:
                 else:
                     self._lost(f"{where} was cut away before it arrived: it is lost")
                 return
-            if verdict is Verdict.ARRIVED:
-                self.summary.shipped += 1
-            else:
-                self._lost(f"{where} is refused by topic {self._sender.topic!r} for what it is: it is left out")
+            self._lost(f"{where} is refused by topic {self._sender.topic!r} for what it is: it is left out")
             followed.acknowledged(sent)
-            self._unsaved.add(followed.file.file_id)
+            self._unsaved.add(file_id)
 
         return tell
 
