@@ -62,8 +62,9 @@ def test_the_file_says_how_often_a_stage_is_restarted(load: Callable[..., Loaded
         "  - name: clean\n", "  - name: clean\n    restart: {attempts: 5, within: 2 hours, backoff: 3 seconds}\n"
     )
     clean, totals = load(text).pipeline.stages
-    assert restart_policy(clean) == RestartPolicy(5, 7_200_000, 3_000)
-    assert restart_policy(totals) == RestartPolicy()
+    assert restart_policy(clean, continuous=False) == RestartPolicy(5, 7_200_000, 3_000)
+    assert restart_policy(totals, continuous=True) == RestartPolicy()
+    assert restart_policy(totals, continuous=False).attempts < RestartPolicy().attempts
 
 
 WORKER = """\
