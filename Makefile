@@ -68,6 +68,11 @@ bench: java venv ## Side by side with Apache Kafka and its Spark connector (BENC
 kill: java venv ## kill -9 of brokers and of pipelines, many rounds (ROUNDS=30, SEED=...)
 	@KILL_ROUNDS=$(or $(ROUNDS),30) KILL_SEED=$(SEED) $(BIN)/python -m pytest -m slow -s tests/end_to_end/kill
 
+.PHONY: plan-fuzz
+plan-fuzz: java venv ## Random changes that `pipeline plan` calls safe, tried on Spark (PAIRS=300, SEED=...)
+	@PLAN_FUZZ_PAIRS=$(or $(PAIRS),300) PLAN_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -m slow -s \
+		tests/spark/pipelines/test_safe_changes.py
+
 .PHONY: docs
 docs: venv ## Write the reference pages that are made of tables in the code
 	@$(BIN)/python -m logtier.config.reference docs/reference

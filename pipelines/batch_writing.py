@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from logtier.client.cluster import ClusterClient
+from logtier.client.topics import ensure_topic
 from pipelines import columns, dead_letters, expectations
 from pipelines.analysis import Analysis
 from pipelines.brokers import Brokers, connection_options
@@ -23,6 +25,7 @@ from pipelines.datasource.options import WriteOptions
 from pipelines.errors import PipelineFailed
 from pipelines.graph import dead_letter_topic, row_dead_letters
 from pipelines.offset_log import end_offsets, query_id, topic_offsets
+from pipelines.plan import letters_only
 from pipelines.sinks import topic as topic_sink
 from pipelines.sinks.commit_metadata import USER_METADATA_CONF, user_metadata
 from pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
@@ -96,6 +99,7 @@ class BatchWriter:
         self._servers = bootstrap_servers
         self._on_step = on_step
         self._outside = OutsideSinks(loaded, stage)
+        self._unmade = set(letters_only(loaded.pipeline))
         self._transactions: ExactlyOnceTopics | None = None
         self._source_offsets: SourceOffsets | None = None
         options = WriteOptions.parse(connection_options(bootstrap_servers))
@@ -144,7 +148,18 @@ class BatchWriter:
         finally:
             rows.unpersist()
 
+    def _make_topics(self, letters: list[TopicRecords]) -> None:
+        """Make the topics of dead letters when the first ones come: most pipelines never have any."""
+        needed = {letter.topic for letter in letters} & self._unmade
+        if not needed:
+            return
+        with ClusterClient(WriteOptions.parse(connection_options(self._servers)).client) as cluster:
+            for topic in sorted(needed):
+                ensure_topic(cluster, topic, partitions=1, configs={})
+        self._unmade -= needed
+
     def _write(self, met: DataFrame, letters: list[TopicRecords], outcome: Outcome, batch: Batch) -> None:
+        self._make_topics(letters)
         if outcome.written:
             self._write_tables(met, batch)
         self._on_step(self._stage.name, batch.number, "tables_written")

@@ -220,7 +220,7 @@ def input_views(stage: Stage, position: int) -> list[str]:
 def tables_used(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
     """The tables that a stage's SQL names; all of them if a step is no SQL or sqlglot cannot tell."""
     named: set[str] = set()
-    if not stage.transforms:
+    if not stage.transforms or not pipeline.tables:
         return ()
     for step in stage.transforms:
         if isinstance(step, SqlStep):

@@ -26,9 +26,10 @@ FILE_BYTES_MAX = 4 * 1024 * 1024  # of code or a schema; more is data that was n
 
 def check_files(loaded: Loaded) -> list[Problem]:
     """What is wrong with the files that can be told without Spark."""
+    from pipelines.column_checks import check_columns
     from pipelines.testing.checks import check_tests
 
-    return [*_schemas(loaded), *_code(loaded), *check_tests(loaded)]
+    return [*_schemas(loaded), *_code(loaded), *check_tests(loaded), *check_columns(loaded)]
 
 
 def _missing(loaded: Loaded, loc: Loc, path: str) -> list[Problem]:

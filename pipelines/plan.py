@@ -67,7 +67,10 @@ CALLED_AGAIN = "a function that is a sink may be called again with the same batc
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic the run needs. `partitions` is None for one that must exist already."""
+    """A topic the run needs. `partitions` is None for one that must exist already.
+
+    One `when_needed` gets dead letters, and is created when there are any.
+    """
 
     name: str
     partitions: int | None
@@ -75,6 +78,7 @@ class TopicPlan:
     columns: str
     configs: Mapping[str, str]
     replication_factor: int | None = None
+    when_needed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +176,21 @@ def topics_of(pipeline: Pipeline) -> dict[str, Topic]:
     return topics
 
 
+def letters_only(pipeline: Pipeline) -> frozenset[str]:
+    """The topics that get dead letters and nothing else, and that no part of the pipeline reads or declares."""
+    written = {sink.topic for stage in pipeline.stages for sink in stage.to if isinstance(sink, TopicSink)}
+    letters = {name for stage in pipeline.stages for name in dead_letter_topics(pipeline, stage)}
+    return frozenset(letters - pipeline.topics.keys() - written - topics_read(pipeline))
+
+
 def make_plan(loaded: Loaded) -> Plan:
     """Plan a checked pipeline."""
     pipeline = loaded.pipeline
     topics = topics_of(pipeline)
     order = topological_order(pipeline)
+    letters = letters_only(pipeline)
     needed = [
-        TopicPlan(n, t.partitions, t.value, _columns(pipeline, n, t), _configs(t), t.replication_factor)
+        TopicPlan(n, t.partitions, t.value, _columns(pipeline, n, t), _configs(t), t.replication_factor, n in letters)
         for n, t in topics.items()
     ]
     needed += [

@@ -19,6 +19,7 @@ from pipelines.analysis import Analysis, analyse
 from pipelines.batch_writing import OnStep, no_step
 from pipelines.brokers import Brokers, brokers
 from pipelines.cluster_check import ClusterError, check_cluster
+from pipelines.cluster_ids import ids_of
 from pipelines.deployment import Deployment
 from pipelines.errors import PipelineError, PipelineFailed, nearest
 from pipelines.graph import topological_order
@@ -30,6 +31,7 @@ from pipelines.shipping import is_cluster
 from pipelines.spark_errors import first_line
 from pipelines.spec import Loaded, Stage
 from pipelines.stage_query import StageQuery
+from pipelines.stage_record import topics_read_by
 from pipelines.supervision import OnEvent, OnProgress, Supervisor
 from pipelines.watching import Listener, RunInfo, RunWatch
 
@@ -137,11 +139,11 @@ class Runner:
         _require_path(self._options.state)
         with hold(self._folder):
             names = [stage.name for stage in stages]
+            self._take_ids()
             self._loaded, done = self._deployment.prepare(names, self._options.reset)
             stages = self._chosen()  # with the starts that replays have set
             for line in done:
                 self._on_event(line)
-            self._ensure_topics([t for t in self.plan.topics if t.partitions is not None])
             own = {name: text.reveal() for name, text in self._loaded.pipeline.spark.items()}
             conf = {"spark.master": self._options.spark_master, **own, **self._options.spark_conf}
             self._on_phase("starting Spark")
@@ -157,12 +159,19 @@ class Runner:
                     self._unseen_by = self._ask_cluster(spark)
                 self._on_phase("looking at what the stages read and write")
                 analysis = analyse(spark, self._loaded, self._options.brokers)
+                # Last of all: a run that is refused leaves no topics behind.
+                self._ensure_topics([t for t in self.plan.topics if t.partitions is not None and not t.when_needed])
+                self._take_ids()
                 with self._watched(self._info(spark, analysis, stages)):
                     if self._options.available_now:
                         self._available_now(spark, analysis, stages)
                     else:
                         self._supervise(spark, analysis, stages)
         return RunResult(self.totals, self._stop.is_set())
+
+    def _take_ids(self) -> None:
+        read = {topic for stage in self._chosen() for topic in topics_read_by(self._loaded.pipeline, stage)}
+        self._deployment.take_ids(*ids_of(self._options.brokers, read))
 
     @contextmanager
     def _watched(self, info: RunInfo) -> Iterator[None]:

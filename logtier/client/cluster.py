@@ -93,6 +93,7 @@ class _Topic:
 class _Metadata:
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
     topics: dict[str, _Topic] = field(default_factory=dict)
+    cluster_id: str | None = None
 
 
 class ClusterClient:
@@ -213,6 +214,7 @@ class ClusterClient:
         self._metadata.brokers = {
             int(broker.node_id): (str(broker.host), int(broker.port)) for broker in response.brokers
         }
+        self._metadata.cluster_id = getattr(response, "cluster_id", None)
         if topics is None:
             self._metadata.topics.clear()
         for topic in response.topics:
@@ -263,6 +265,11 @@ class ClusterClient:
         """
         known = self._metadata.topics.get(topic)
         return None if known is None else known.topic_id
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster by the last metadata; None where it is not known."""
+        return self._metadata.cluster_id
 
     def leader(self, topic: str, partition: int) -> int:
         """The node that leads a partition, from the last metadata or, if that does not say, from new."""

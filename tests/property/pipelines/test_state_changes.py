@@ -36,6 +36,7 @@ def test_no_change_of_what_the_state_holds_is_called_safe() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_no_change_of_ten_thousand_that_touches_the_state_is_called_safe() -> None:
     safe, shapes = classified(CHANGES)
     assert safe >= 300

@@ -16,7 +16,8 @@ from pipelines.stage_state import StageState, State
 def pipeline_file(tmp_path: Path, correct: str) -> Path:
     path = tmp_path / "orders.yaml"
     path.write_text(correct)
-    (tmp_path / "order.json").write_text('{"type": "object", "properties": {"amount": {"type": "number"}}}')
+    fields = '"amount": {"type": "number"}, "shop": {"type": "string"}, "at": {"type": "string", "format": "date-time"}'
+    (tmp_path / "order.json").write_text(f'{{"type": "object", "properties": {{{fields}}}}}')
     return path
 
 
@@ -72,7 +73,7 @@ def test_plan_tells_what_has_changed_since_a_stage_was_run(
 
     pipeline_file.write_text(
         correct.replace("{topic: orders}", "{topic: orders_old, as: orders}").replace(
-            "  orders: {", "  orders_old: {value: string}\n  orders: {"
+            "  orders: {", "  orders_old: {value: json, schema: order.json}\n  orders: {"
         )
     )
     assert main(["pipeline", "plan", str(pipeline_file), *state]) == 0

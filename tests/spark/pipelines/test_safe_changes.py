@@ -1,0 +1,87 @@
+"""Changes that `plan` calls safe, tried: deployed, changed, gone on with, and compared with a run from the start.
+
+`make plan-fuzz` tries 300 (PAIRS=300, SEED=...).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.fuzzed_stages import Fuzzed, classify, fuzzed_pair, shape_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.slow
+
+PAIRS = int(os.environ.get("PLAN_FUZZ_PAIRS") or 8)
+SEED = int(os.environ.get("PLAN_FUZZ_SEED") or 20261124)
+ROWS = 40
+
+
+def safe_pairs(count: int, seed: int) -> list[tuple[Fuzzed, Fuzzed]]:
+    """Pairs of distinct shapes that are called safe and are two queries."""
+    chance = random.Random(seed)
+    found: dict[tuple[str, str], tuple[Fuzzed, Fuzzed]] = {}
+    while len(found) < count:
+        before, now = fuzzed_pair(chance)
+        shapes = (shape_of(before), shape_of(now))
+        if before.steps() != now.steps() and shapes not in found and classify(before, now):
+            found[shapes] = (before, now)
+    return list(found.values())
+
+
+def run(spark: SparkSession, folder: Path, stage: Fuzzed, checkpoint: Path) -> list[tuple[int, list[str]]]:
+    """Go on with what is in the folder; the rows of each micro-batch, by its number."""
+    seen: list[tuple[int, list[str]]] = []
+    source = spark.readStream.schema("k INT, l INT, a INT, b INT, at TIMESTAMP").option("maxFilesPerTrigger", 1)
+    rows = source.json(str(folder)).withWatermark("at", "1 second")
+    for text in stage.steps():
+        rows.createOrReplaceTempView("input")
+        rows = spark.sql(text)
+
+    def take(frame: DataFrame, number: int) -> None:
+        seen.append((number, sorted(str(tuple(row)) for row in frame.collect())))
+
+    writer = rows.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint)).foreachBatch(take)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    return [each for each in seen if each[1]]
+
+
+def write(folder: Path, number: int) -> None:
+    """A file of rows, newer than the one before it."""
+    chance = random.Random(number)
+    rows = [
+        {
+            "k": chance.randrange(4), "l": chance.randrange(3), "a": chance.randrange(90),
+            "b": chance.choice((None, 1, 4, 6, 9)), "at": f"2026-01-01T00:00:{number * 2:02}Z",
+        }
+        for _ in range(ROWS)
+    ]  # fmt: skip
+    path = folder / f"{number}.json"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+def test_going_on_after_a_safe_change_is_a_run_from_the_start(delta_spark: SparkSession, tmp_path: Path) -> None:
+    spark = delta_spark.newSession()  # its views and settings are its own
+    spark.conf.set("spark.sql.shuffle.partitions", "1")
+    wrong = []
+    for number, (before, now) in enumerate(safe_pairs(PAIRS, SEED)):
+        place = tmp_path / str(number)
+        folder = place / "in"
+        folder.mkdir(parents=True)
+        write(folder, 0)
+        run(spark, folder, before, place / "changed")
+        write(folder, 1)
+        after = run(spark, folder, now, place / "changed")
+        whole = [each for each in run(spark, folder, now, place / "whole") if each[0] > 0]
+        if [rows for _, rows in after] != [rows for _, rows in whole]:
+            wrong.append((before.steps(), now.steps(), after, whole))
+    assert not wrong, wrong[:2]
