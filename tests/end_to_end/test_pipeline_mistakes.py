@@ -32,9 +32,7 @@ def run(headwater: Any, topics: Any, tmp_path: Path) -> Any:
     return start
 
 
-def test_every_mistake_that_spark_finds_is_told_at_its_line_before_anything_is_written(
-    run: Any, topics: Any, tmp_path: Path
-) -> None:
+def test_every_mistake_is_told_at_its_line_before_anything_is_written(run: Any, topics: Any, tmp_path: Path) -> None:
     (tmp_path / "three.py").write_text("def three(rows):\n    return rows\n")
     done = run("""\
   - name: one
@@ -60,10 +58,12 @@ def test_every_mistake_that_spark_finds_is_told_at_its_line_before_anything_is_w
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if "lines.yaml:" in line]
     found = [line.split("lines.yaml:", 1)[1] for line in lines]
-    assert [line.split(":")[0] for line in found] == ["9", "14", "15", "22"]
-    assert "stages[0].sql: Spark refuses the SQL: [UNRESOLVED_COLUMN" in found[0]
-    assert "stages[1].expect[0].that: Spark refuses the condition" in found[1]
-    assert "stages[1].to[1]" in found[2]
+    assert [line.split(":")[0] for line in found] == ["7", "14", "15", "22", "22"]
+    assert "stages[0].sql: there is no column 'valu'" in found[0]
+    assert "stages[1].expect[0].that: there is no column 'nowhere'" in found[1]
+    assert "stages[1].to[1].partition_by[0]: there is no column 'missing'" in found[2]
+    assert "there is no column 'valu'" in found[3]
+    assert "without a watermark" in found[4]
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "lake").exists()
 
@@ -76,7 +76,7 @@ def test_an_aggregation_without_a_watermark_is_refused_where_it_stands(run: Any)
     to: [{{topic: {prefix}.one}}]
 """)
     assert done.returncode == 2
-    assert "lines.yaml:7:10: stages[0].sql: Spark refuses this in a stream" in done.stderr
+    assert "lines.yaml:7:10: stages[0].sql: mode: append writes a group once it is final" in done.stderr
     assert "watermark" in done.stderr
     assert "Traceback" not in done.stderr
 

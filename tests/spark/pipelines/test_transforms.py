@@ -247,10 +247,13 @@ def test_every_mistake_that_spark_finds_is_told_at_its_step(events: Any) -> None
             + """\
 pipeline: p
 stages:
-  - {name: one, from: {topic: "@a", as: a}, steps: [{sql: SELECT id FROM a}, {sql: SELECT who FROM a}], to: {delta: x}}
+  - name: one
+    from: {topic: "@a", as: a}
+    steps: [{sql: SELECT id FROM a}, {sql: SELECT who FROM (SELECT id FROM a)}]
+    to: {delta: x}
   - {name: two, from: {topic: "@a", as: a}, steps: [{watermark: {column: id, delay: 1 day}}], to: {delta: y}}
   - {name: three, from: {topic: "@a", as: a}, python: {file: bad.py, function: bad}, to: {delta: z}}
-  - {name: four, from: {topic: "@a", as: a}, to: {delta: v, merge: {keys: missing}}}
+  - {name: four, from: {topic: "@a", as: a}, sql: SELECT * EXCEPT (id) FROM a, to: {delta: v, merge: {keys: missing}}}
   - name: five
     from: {topic: "@a", as: a}
     sql: SELECT array(id) AS ids FROM a
