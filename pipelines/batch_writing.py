@@ -12,7 +12,7 @@ the source offsets are committed when all is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,7 +32,7 @@ from pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
 from pipelines.sinks.exactly_once_fence import Batch, Step
 from pipelines.sinks.outside import OutsideSinks
 from pipelines.sinks.source_offsets import SourceOffsets
-from pipelines.spec import Loaded, Stage, TopicSink
+from pipelines.spec import Expectation, Loaded, Stage, TopicSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,7 +131,9 @@ class BatchWriter:
     def _compute_and_write(self, frame: DataFrame, batch: Batch) -> Outcome:
         from pyspark.sql import functions as f
 
-        rows = expectations.marked(self._frames.rows(frame), self._stage.expect)
+        rows = self._frames.rows(frame)
+        expected = expectations.of_stage(self._stage, rows.columns)
+        rows = expectations.marked(rows, expected)
         if columns.VALUE in rows.columns:
             # The bytes as they came are wanted for dead letters only: the others need not be kept.
             value = f.when(f.col(columns.FAILED).isNotNull(), f.col(columns.VALUE))
@@ -142,7 +144,7 @@ class BatchWriter:
             self._fail_if_asked(rows, counted)
             refused = {topic: (found, found.count()) for topic, found in self._frames.refused().items()}
             self._on_step(self._stage.name, batch.number, "computed")
-            letters, outcome = self._dead_letters(rows, refused, counted)
+            letters, outcome = self._dead_letters(rows, refused, counted, expected)
             self._write(rows.where(f.col(columns.FAILED).isNull()).drop(columns.FAILED), letters, outcome, batch)
             return outcome
         finally:
@@ -160,7 +162,7 @@ class BatchWriter:
 
     def _write(self, met: DataFrame, letters: list[TopicRecords], outcome: Outcome, batch: Batch) -> None:
         self._make_topics(letters)
-        if outcome.written:
+        if outcome.written or self._stage.mode == "complete":  # an empty result replaces a table, too
             self._write_tables(met, batch)
         self._on_step(self._stage.name, batch.number, "tables_written")
         exactly_once = list(letters) if self._transactions is not None else []
@@ -192,12 +194,16 @@ class BatchWriter:
         self._outside.write(met, app_id, batch.number)
 
     def _dead_letters(
-        self, rows: DataFrame, refused: Mapping[str, tuple[DataFrame, int]], counted: Mapping[str, int]
+        self,
+        rows: DataFrame,
+        refused: Mapping[str, tuple[DataFrame, int]],
+        counted: Mapping[str, int],
+        expected: Sequence[Expectation],
     ) -> tuple[list[TopicRecords], Outcome]:
         from pyspark.sql import functions as f
 
         stage, pipeline = self._stage, self._loaded.pipeline
-        buried = {e.name: e.that for e in stage.expect if e.otherwise == "dead_letter" and counted.get(e.name)}
+        buried = {e.name: e.that for e in expected if e.otherwise == "dead_letter" and counted.get(e.name)}
         has_letters = bool(buried) or any(count for _, count in refused.values())
         headers = self._frames.record_headers() if has_letters else None  # most batches have none to keep
         letters = [

@@ -12,6 +12,7 @@ KEY = "_key"
 VALUE = "_value"
 
 FILE = "_file"  # path of the file that a row comes from
+SOURCE_POSITION = "_source_position"  # where the database wrote a change (Debezium), as text that sorts so
 EVENT = "_event"  # name of the event type that a record is of
 
 LINEAGE = (TOPIC, PARTITION, OFFSET, TIMESTAMP)
@@ -23,7 +24,7 @@ FAILED = "_failed"  # name of the first expectation that a row does not meet; nu
 
 HEADERS_SEEN = "_headers_seen"  # whether a record, or one that was read with it, has headers
 
-RESERVED = (*ORIGIN, FILE, ERROR, FAILED, HEADERS_SEEN)
+RESERVED = (*ORIGIN, FILE, SOURCE_POSITION, ERROR, FAILED, HEADERS_SEEN)
 
 # Schema of `format("headwater")` and `format("kafka")`, as far as stages use it.
 RECORD_DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from pipelines import columns
+from pipelines.spec import DeltaSink, Expectation, JdbcSink, Stage
+from pipelines.spec.stage import SEQUENCE_KNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pipelines.spec import Expectation
+
+def of_stage(stage: Stage, names: Collection[str]) -> tuple[Expectation, ...]:
+    """The stage's expectations, and that no row lacks a sequence that its sinks tell the later change by.
+
+    `names` are the rows' columns: a sequence that only its table has is the sink's business.
+    """
+    wanted: list[str] = []
+    for sink in stage.to:
+        if isinstance(sink, DeltaSink) and sink.merge is not None:
+            wanted += sink.merge.sequence
+        elif isinstance(sink, JdbcSink):
+            wanted += sink.sequence
+    known = {name.lower() for name in names}
+    found = dict.fromkeys(name for name in wanted if name.lower() in known)
+    if not found:
+        return stage.expect
+    that = " AND ".join(f"`{name}` IS NOT NULL" for name in found)
+    return (*stage.expect, Expectation(name=SEQUENCE_KNOWN, that=that))
 
 
 def marked(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:

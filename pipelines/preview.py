@@ -29,6 +29,7 @@ from pipelines.sources.tables import read_table
 from pipelines.spec import (
     DeltaSink,
     DeltaSource,
+    Expectation,
     FilesSink,
     FilesSource,
     JdbcSink,
@@ -124,18 +125,22 @@ class StagePreview:
         inputs, refused = self._read(request, found)
         found.keeps_state = self._keeps_state(inputs)
         chain = self._analysis.chains[self._stage.name]
-        rows = expectations.marked(chain.apply_to_batch(chain.apply_to_streams(inputs)), self._stage.expect).persist()
+        unmarked = chain.apply_to_batch(chain.apply_to_streams(inputs))
+        expected = expectations.of_stage(self._stage, unmarked.columns)
+        rows = expectations.marked(unmarked, expected).persist()
         try:
             counted = expectations.counts(rows)
             found.written = counted.pop("", 0)
-            found.unmet = {e.name: counted.get(e.name, 0) for e in self._stage.expect}
+            found.unmet = {
+                e.name: counted.get(e.name, 0) for e in expected if e in self._stage.expect or e.name in counted
+            }
             found.stopped_by = [e.name for e in self._stage.expect if e.otherwise == "fail" and counted.get(e.name)]
             met = rows.where(f.col(columns.FAILED).isNull()).drop(columns.FAILED)
             plans = next(stage for stage in make_plan(self._loaded).stages if stage.name == self._stage.name).writes
             for sink, plan in zip(self._stage.to, plans, strict=True):
                 shown = self._sink_rows(met, sink).limit(request.rows_max)
                 found.sinks.append(SinkRows(plan.kind, plan.target, _how(plan), plain(rows_of(shown))))
-            self._letters(rows, refused, request, found)
+            self._letters(rows, refused, request, found, expected)
         finally:
             rows.unpersist()
             for frame in (*inputs, *refused):
@@ -239,12 +244,19 @@ class StagePreview:
             return jdbc.table_rows(rows, sink)
         return rows
 
-    def _letters(self, rows: DataFrame, refused: Sequence[DataFrame], request: Request, found: Preview) -> None:
+    def _letters(
+        self,
+        rows: DataFrame,
+        refused: Sequence[DataFrame],
+        request: Request,
+        found: Preview,
+        expected: Sequence[Expectation],
+    ) -> None:
         from pyspark.sql import functions as f
 
         name, stage = self._loaded.pipeline.pipeline, self._stage
         letters = [dead_letters.undecodable(frame, name, stage.name) for frame in refused]
-        buried = {e.name: e.that for e in stage.expect if e.otherwise == "dead_letter" and found.unmet[e.name]}
+        buried = {e.name: e.that for e in expected if e.otherwise == "dead_letter" and found.unmet.get(e.name)}
         if buried:
             letters.append(
                 dead_letters.unmet(rows.where(f.col(columns.FAILED).isin(*buried)), name, stage.name, buried)

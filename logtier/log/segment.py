@@ -50,7 +50,7 @@ _HEADER_CHUNK_BYTES: Final = 64 * 1024
 # Base offset, length and last offset delta of a batch.
 _SPAN: Final = struct.Struct(">qi11xi")
 
-# Ends of reads that are remembered: consumers at the end of the log come back for exactly the next batch.
+# Ends of reads that are remembered: consumers at a log's end come back for the next batch.
 _READ_ENDS_MAX: Final = 64
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pipelines.spec import DeltaSink
 
 
-def table_rows(rows: DataFrame, sink: DeltaSink) -> DataFrame:
-    """The rows as the table holds them: data columns, `columns.KEPT`, partition columns."""
-    return with_partitions(with_lineage(rows), sink.partition_by)
+def table_rows(rows: DataFrame, sink: DeltaSink, *more: str) -> DataFrame:
+    """The rows as the table holds them: data columns, `columns.KEPT` and `more`, partition columns."""
+    return with_partitions(with_lineage(rows, *more), sink.partition_by)
 
 
 def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: int, *, replaces: bool = False) -> None:

@@ -1,27 +1,25 @@
 """Rows as changes of a Delta table's rows (CDC): the latest state of each key, or every state with its time (SCD 2).
 
-Idempotent twice over: the commit carries txnAppId and txnVersion (for MERGE they are settings of the session), and with
-a sequence a change that is not later than what the table has is passed over.
+The commit carries txnAppId and txnVersion (for MERGE they are settings of the session): a batch that the table has is
+skipped. Which change is later says `change_rule`; deletes are remembered beside the table (`delta_deletes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pipelines.sinks import delta
+from pipelines import columns
+from pipelines.sinks import delta, delta_deletes, delta_history
+from pipelines.sinks.change_order import known_positions, order
+from pipelines.sinks.delta_history import CURRENT, VALID_FROM, VALID_TO
 from pipelines.sinks.session_settings import settings_for_a_job
-from pipelines.sinks.stored_rows import DELETED, latest_of_each, with_deleted
+from pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from pipelines.spec import DeltaSink, Merge
-
-VALID_FROM: Final = "_valid_from"
-VALID_TO: Final = "_valid_to"
-CURRENT: Final = "_current"
 
 OPERATION: Final = "_op"  # of an envelope: the table shows the outcome of a change, not its kind
 
@@ -32,7 +30,8 @@ def changes(rows: DataFrame, sink: DeltaSink) -> DataFrame:
     """The rows as changes: the table's columns and DELETED."""
     assert sink.merge is not None
     marked = with_deleted(rows, sink.merge.delete_when)
-    return delta.table_rows(marked, sink).drop(OPERATION)
+    position = [columns.SOURCE_POSITION] if sink.merge.sequence else []
+    return delta.table_rows(marked, sink, *position).drop(OPERATION)
 
 
 def stored(rows: DataFrame, sink: DeltaSink) -> DataFrame:
@@ -56,12 +55,17 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
     spark = rows.sparkSession
     _prepare(spark, rows, sink, path)
     table = DeltaTable.forPath(spark, path)
+    found = changes(rows, sink)
+    if columns.SOURCE_POSITION not in table.toDF().columns:  # an earlier version's, and the sink adds no columns
+        found = found.drop(columns.SOURCE_POSITION)
     transaction = {f"{_TRANSACTION_CONF}AppId": app_id, f"{_TRANSACTION_CONF}Version": str(batch_id)}
     with settings_for_a_job(spark, transaction):
+        delta_deletes.remember(spark, found, merge, path)
+        deletes = delta_deletes.remembered(spark, merge, path)
         if merge.scd == 1:
-            _latest(table, changes(rows, sink), merge)
+            _latest(table, found, merge, deletes)
         else:
-            _history(table, changes(rows, sink), merge)
+            delta_history.write(table, found, merge, deletes)
 
 
 def _prepare(spark: SparkSession, rows: DataFrame, sink: DeltaSink, path: str) -> None:
@@ -76,85 +80,26 @@ def _prepare(spark: SparkSession, rows: DataFrame, sink: DeltaSink, path: str) -
         empty.write.format("delta").mode("append").option("mergeSchema", "true").save(path)
 
 
-def _same(keys: Sequence[str], left: str, right: str) -> Column:
-    """Whether two rows have the same key; null is equal to null."""
-    from pyspark.sql import functions as f
-
-    found = f.lit(True)
-    for key in keys:
-        found = found & f.col(f"{left}.`{key}`").eqNullSafe(f.col(f"{right}.`{key}`"))
-    return found
-
-
-def _latest(table: DeltaTable, found: DataFrame, merge: Merge) -> None:
+def _latest(table: DeltaTable, found: DataFrame, merge: Merge, deletes: DataFrame | None) -> None:
     from pyspark.sql import functions as f
 
     newest = latest_of_each(found, merge.keys, merge.sequence)
     data = [name for name in newest.columns if name != DELETED]
     is_later = f.lit(True)
     if merge.sequence:
-        ours, theirs = (f.struct(*(f.col(f"{side}.`{n}`") for n in merge.sequence)) for side in ("s", "t"))
-        is_later = ours > theirs
+        positions = known_positions(newest.columns, table.toDF().columns)
+        is_later = order(merge.sequence, positions, "s") >= order(merge.sequence, positions, "t")
+        if deletes is not None:
+            newest = delta_deletes.not_hidden(deletes, newest, merge, known_positions(newest.columns))
     is_deleted = f.col(f"s.{DELETED}") == 1
     values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in data}
     (
         table.alias("t")
-        .merge(newest.alias("s"), _same(merge.keys, "t", "s"))
+        .merge(newest.alias("s"), same_key(merge.keys, "t", "s"))
         .whenMatchedDelete(is_later & is_deleted)
         .whenMatchedUpdate(is_later & ~is_deleted, values)
         .whenNotMatchedInsert(~is_deleted, values)
         .execute()
-    )
-
-
-def _history(table: DeltaTable, found: DataFrame, merge: Merge) -> None:
-    """Put changes into the histories of their keys, wherever in time they belong."""
-    from pyspark.sql import functions as f
-
-    start = merge.sequence[0]
-    given = latest_of_each(found.where(f.col(f"`{start}`").isNotNull()), (*merge.keys, start), ())
-    given = given.withColumn(VALID_FROM, f.col(f"`{start}`"))
-    rows = _timeline(table.toDF(), given, merge)
-    data = [name for name in given.columns if name != DELETED]
-    values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in (*data, VALID_TO, CURRENT)}
-    is_same = _same((*merge.keys, VALID_FROM), "t", "s")
-    ends: dict[str, str | Column] = {VALID_TO: f.col(f"s.{VALID_TO}"), CURRENT: f.col(f"s.{CURRENT}")}
-    (
-        table.alias("t")
-        .merge(rows.alias("s"), is_same)
-        .whenMatchedUpdate(~f.col(f"s.{VALID_TO}").eqNullSafe(f.col(f"t.{VALID_TO}")), ends)
-        .whenNotMatchedInsert(values=values)
-        .execute()
-    )
-
-
-def _timeline(table: DataFrame, given: DataFrame, merge: Merge) -> DataFrame:
-    """The whole histories of the keys that changes name: the table's states, the changes between, who follows whom.
-
-    A state that ends where no other begins was ended by a delete, which is a point of the history, too. Of a state and
-    a change at one moment the state, which is there already, stands.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    keys = [f.col(f"`{key}`") for key in merge.keys]
-    names = given.select(*keys).distinct()
-    states = table.alias("t").join(f.broadcast(names).alias("s"), _same(merge.keys, "t", "s"), "left_semi")
-    by_start = Window.partitionBy(*keys).orderBy(VALID_FROM)
-    following = states.withColumn("_next", f.lead(VALID_FROM).over(by_start))
-    ended = following.where(f.col(VALID_TO).isNotNull() & ~f.col(VALID_TO).eqNullSafe(f.col("_next")))
-    deletes = ended.select(*keys, f.col(VALID_TO).alias(VALID_FROM), f.lit(1).alias(DELETED))
-    known = states.drop(VALID_TO, CURRENT).withColumn(DELETED, f.lit(0)).unionByName(deletes, allowMissingColumns=True)
-    points = known.withColumn("_is_new", f.lit(0)).unionByName(
-        given.withColumn("_is_new", f.lit(1)), allowMissingColumns=True
-    )
-    first = Window.partitionBy(*keys, VALID_FROM).orderBy("_is_new")
-    one_each = points.withColumn("_rank", f.row_number().over(first)).where(f.col("_rank") == 1)
-    ends = one_each.withColumn(VALID_TO, f.lead(VALID_FROM).over(by_start))
-    return (
-        ends.where(f.col(DELETED) == 0)
-        .withColumn(CURRENT, f.col(VALID_TO).isNull())
-        .select(*(f"`{name}`" for name in given.columns if name != DELETED), VALID_TO, CURRENT)
     )
 
 

@@ -1,8 +1,8 @@
 """Rows to a database's table, once a micro-batch.
 
 Tasks cannot share a transaction. They write the batch to a table of its own; then the driver, in one transaction, moves
-the rows to the target and writes the batch's number to `headwater_batches`. A batch whose number stands there is
-skipped. Nothing but standard SQL is used: rows replace others of their key by a DELETE and an INSERT.
+the rows to the target and writes the batch's number to `headwater_batches`. A batch whose number is there for its table
+is skipped. Nothing but standard SQL is used: rows replace others of their key by a DELETE and an INSERT.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from pipelines.sinks import jdbc_order
 from pipelines.sinks.stored_rows import DELETED, latest_of_each, with_deleted, without_origin
 from pipelines.sources import jdbc as source
 
@@ -22,45 +23,74 @@ if TYPE_CHECKING:
 
 BATCHES: Final = "headwater_batches"
 _STAGED: Final = "headwater_"  # and a hash of the writer: a name that every database takes
+_LAST: Final = "headwater_last_"  # and a hash of the table: the last change of each key (`jdbc_order`)
 _HASH_LENGTH: Final = 16
+_WRITER_LENGTH: Final = 255
 
 
 def table_rows(rows: DataFrame, sink: JdbcSink) -> DataFrame:
     """The rows to put or delete, one for each key if there are keys: data columns and DELETED."""
+    return without_origin(_changes(rows, sink))
+
+
+def _changes(rows: DataFrame, sink: JdbcSink) -> DataFrame:
     marked = with_deleted(rows, sink.delete_when)
-    chosen = latest_of_each(marked, sink.keys, sink.sequence) if sink.keys else marked
-    return without_origin(chosen)
+    return latest_of_each(marked, sink.keys, sink.sequence) if sink.keys else marked
 
 
 def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
     """Write one micro-batch unless the database has it. Raises what Spark or the database says."""
     database = _Database(rows.sparkSession, sink)
+    writer = writer_of(app_id, sink.table)
     with database.connected():
         database.make_batches_table()
-        if database.committed(app_id) >= batch_id:
-            return
-    found = table_rows(rows, sink)
-    staged = beside(sink.table, _STAGED + hashlib.sha256(app_id.encode()).hexdigest()[:_HASH_LENGTH])
+        if max(database.committed(writer), database.committed(app_id)) >= batch_id:
+            return  # earlier versions wrote one number for all tables of a stage
+    found = _changes(rows, sink)
+    held = [name for name in without_origin(found).columns if name != DELETED]
+    ordered = jdbc_order.with_order(found, sink.sequence).drop(*(set(found.columns) - {*held, *sink.keys, DELETED}))
+    staged = beside(sink.table, _STAGED + _hash(writer))
+    last = beside(sink.table, f"{_LAST}{_hash(sink.table.lower())}")
     options = source.options(sink)
-    found.write.format("jdbc").options(**options).option("dbtable", staged).mode("overwrite").save()
+    typed = jdbc_order.column_types(ordered, options) if sink.sequence else options
+    staging = ordered.write.format("jdbc").options(**typed)
+    staging.option("dbtable", staged).mode("overwrite").save()
     with database.connected():
+        # No rows: outside of the transaction only the tables themselves are made.
         if not database.has(sink.table):
-            # No rows: outside of the transaction only the table itself is made.
-            empty = found.drop(DELETED).limit(0)
+            empty = found.select(*(f"`{name}`" for name in held)).limit(0)
             empty.write.format("jdbc").options(**options).option("dbtable", sink.table).mode("append").save()
-    columns = database.columns([name for name in found.columns if name != DELETED])
+        if sink.sequence and not database.has(last):
+            names = (*sink.keys, *jdbc_order.names(sink.sequence), DELETED)
+            kept = ordered.select(*(f"`{name}`" for name in names)).limit(0)
+            kept.write.format("jdbc").options(**typed).option("dbtable", last).mode("append").save()
+    columns = database.columns(held)
     with database.connected() as connection:
         connection.setAutoCommit(False)
         try:
-            for statement in database.statements(staged, columns):
+            for statement in database.statements(staged, last, columns):
                 database.execute(statement)
-            database.commit(app_id, batch_id)
+            database.commit(writer, batch_id)
             connection.commit()
         except BaseException:
             connection.rollback()
             raise
         connection.setAutoCommit(True)
         database.execute(f"DROP TABLE {staged}")
+
+
+def writer_of(app_id: str, table: str) -> str:
+    """Who counts batches: a stage's checkpoint and the table, as each table gets a batch in a transaction of its own.
+
+    >>> writer_of("headwater/p/s/1", "Shop.Orders")
+    'headwater/p/s/1 shop.orders'
+    """
+    whole = f"{app_id} {table.lower()}"
+    return whole if len(whole) <= _WRITER_LENGTH else f"headwater/{hashlib.sha256(whole.encode()).hexdigest()}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
 
 
 def beside(table: str, name: str) -> str:
@@ -122,7 +152,8 @@ class _Database:
         """Make the table of the numbers of batches unless it is there."""
         if not self.has(self._batches):
             self.execute(
-                f"CREATE TABLE {self._batches} (writer VARCHAR(255) NOT NULL PRIMARY KEY, batch BIGINT NOT NULL)"
+                f"CREATE TABLE {self._batches} "
+                f"(writer VARCHAR({_WRITER_LENGTH}) NOT NULL PRIMARY KEY, batch BIGINT NOT NULL)"
             )
 
     def committed(self, app_id: str) -> int:
@@ -151,11 +182,18 @@ class _Database:
             raise ValueError(f"the table {self._sink.table} has no column {', '.join(missing)}")
         return {name: known[name.lower()] for name in names}
 
-    def statements(self, staged: str, columns: dict[str, str]) -> list[str]:
-        """SQL that moves the staged rows to the target."""
-        return move_statements(
-            self._sink.table, staged, columns, self._sink.keys, lambda name: str(self._dialect.quoteIdentifier(name))
-        )
+    def statements(self, staged: str, last: str, columns: dict[str, str]) -> list[str]:
+        """SQL that moves the staged rows to the target, `last` being the table of each key's last change."""
+        sink = self._sink
+
+        def quoted(name: str) -> str:
+            return str(self._dialect.quoteIdentifier(name))
+
+        moved = move_statements(sink.table, staged, columns, sink.keys, quoted)
+        if not sink.sequence:
+            return moved
+        ordering = jdbc_order.Ordering(sink.table, staged, last, columns, sink.keys, sink.sequence, quoted)
+        return [*ordering.passed_over(), *moved, *ordering.remembered(DELETED)]
 
 
 def move_statements(target: str, staged: str, columns: dict[str, str], keys: Sequence[str], quoted: Any) -> list[str]:
@@ -168,7 +206,7 @@ def move_statements(target: str, staged: str, columns: dict[str, str], keys: Seq
     if keys:
         same = []
         for key in keys:
-            theirs, ours = f"{staged}.{quoted(key)}", f"{target}.{quoted(_target(columns, key))}"
+            theirs, ours = f"{staged}.{quoted(key)}", f"{target}.{quoted(jdbc_order.target_column(columns, key))}"
             same.append(f"({theirs} = {ours} OR ({theirs} IS NULL AND {ours} IS NULL))")
         statements.append(f"DELETE FROM {target} WHERE EXISTS (SELECT 1 FROM {staged} WHERE {' AND '.join(same)})")  # noqa: S608
     into = ", ".join(quoted(name) for name in columns.values())
@@ -179,15 +217,13 @@ def move_statements(target: str, staged: str, columns: dict[str, str], keys: Seq
     return statements
 
 
-def _target(columns: dict[str, str], key: str) -> str:
-    return next(target for name, target in columns.items() if name.lower() == key.lower())
-
-
 def check(rows: DataFrame, sink: JdbcSink) -> None:
     """Raises ValueError, or what Spark says, if the rows cannot be written so."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     found = table_rows(rows, sink)
+    if sink.sequence:
+        jdbc_order.with_order(_changes(rows, sink), sink.sequence).schema  # noqa: B018 - analysed here
     for field in found.schema.fields:
         if isinstance(field.dataType, ArrayType | MapType | StructType):
             what = field.dataType.simpleString()

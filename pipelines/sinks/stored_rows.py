@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pipelines import columns
+from pipelines.sinks.change_order import known_positions, order
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -33,9 +34,10 @@ def partition_column(expression: str) -> tuple[str, str]:
     return re.sub(r"[^A-Za-z0-9]+", "_", expression).strip("_").lower(), expression.strip()
 
 
-def with_lineage(rows: DataFrame) -> DataFrame:
-    """The rows without the columns that are of use to a stage only; those of `columns.KEPT` stay."""
-    return rows.drop(*(name for name in columns.RESERVED if name in rows.columns and name not in columns.KEPT))
+def with_lineage(rows: DataFrame, *more: str) -> DataFrame:
+    """The rows without the columns that are of use to a stage only; those of `columns.KEPT`, and `more`, stay."""
+    kept = (*columns.KEPT, *more)
+    return rows.drop(*(name for name in columns.RESERVED if name in rows.columns and name not in kept))
 
 
 def without_origin(rows: DataFrame) -> DataFrame:
@@ -62,15 +64,33 @@ def with_deleted(rows: DataFrame, delete_when: str | None) -> DataFrame:
     return rows.withColumn(DELETED, deletes.cast("int"))
 
 
-def latest_of_each(rows: DataFrame, keys: Sequence[str], sequence: Sequence[str]) -> DataFrame:
-    """One row for each value of `keys`: the last by `sequence`, then by offset where the rows know it."""
+def same_key(keys: Sequence[str], left: str, right: str) -> Column:
+    """Whether two rows have the same key; null is equal to null."""
     from pyspark.sql import functions as f
 
-    last_by = [f.col(f"`{name}`") for name in sequence]
-    if columns.OFFSET in rows.columns:
-        last_by.append(f.col(columns.OFFSET))
+    found = f.lit(True)
+    for key in keys:
+        found = found & f.col(f"{left}.`{key}`").eqNullSafe(f.col(f"{right}.`{key}`"))
+    return found
+
+
+def latest_of_each(rows: DataFrame, keys: Sequence[str], sequence: Sequence[str]) -> DataFrame:
+    """One row for each value of `keys`: the last by `sequence` and position (`change_rule`), without both any.
+
+    Without a sequence the order of arrival tells, which is that of offsets. A delete is the last of what cannot be told
+    apart.
+    """
+    from pyspark.sql import functions as f
+
+    positions = known_positions(rows.columns)
+    if not sequence:
+        positions = [name for name in positions if name != columns.SOURCE_POSITION]
+    is_ordered = bool(sequence or positions)
+    last_by = order(sequence, positions)
+    if DELETED in rows.columns:
+        last_by = f.struct(last_by.alias("order"), f.col(DELETED))
     whole = f.struct(*(f.col(f"`{name}`") for name in rows.columns))
-    chosen: Column = f.max_by(whole, f.struct(*last_by)) if last_by else f.first(whole)
+    chosen: Column = f.max_by(whole, last_by) if is_ordered else f.first(whole)
     grouped = rows.groupBy(*(f.col(f"`{name}`").alias(f"_key_{n}") for n, name in enumerate(keys)))
     found = grouped.agg(chosen.alias("_row"))
     return found.select(*(f.col("_row")[name].alias(name) for name in rows.columns))

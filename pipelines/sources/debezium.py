@@ -1,9 +1,10 @@
 """Change events of Debezium: an envelope around the row before and the row after a change, made one row.
 
 The value is `{"before": …, "after": …, "op": …, "source": {"ts_ms": …}, "ts_ms": …}`, in JSON also wrapped as
-`{"schema": …, "payload": …}`. A row has the columns of the row after the change (before it, if it was deleted), `_op`
-and `_sequence`. A delete whose envelope does not hold the row before (a source table without full replica identity)
-has the columns that its key holds. Tombstones, which follow deletes for compaction's sake, say nothing new.
+`{"schema": …, "payload": …}`. A row has the columns of the row after the change (before it, if it was deleted), `_op`,
+`_sequence` and `_source_position`. A delete whose envelope does not hold the row before (a source table without full
+replica identity) has the columns that its key holds. Tombstones, which follow deletes for compaction's sake, say
+nothing new.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ SEQUENCE = "_sequence"
 
 CREATE, UPDATE, DELETE, READ = "c", "u", "d", "r"
 
-_ENVELOPE = "op STRING, ts_ms BIGINT, source STRUCT<ts_ms: BIGINT>"
+# Where the database wrote the change, as its connector says: lsn (PostgreSQL), file, pos and row (MySQL). As text,
+# since other connectors have other types there, and a type that does not fit would refuse the record.
+_ENVELOPE = "op STRING, ts_ms BIGINT, source STRUCT<ts_ms: BIGINT, lsn: STRING, file: STRING, pos: STRING, row: STRING>"
+_DIGITS = 20  # of a number of 64 bits
 _PAYLOAD = "payload"
 
 
@@ -72,7 +76,7 @@ def without_tombstones(records: DataFrame) -> DataFrame:
 
 
 def flattened(decoded: DataFrame, wanted: ValueColumns) -> DataFrame:
-    """Decoded envelopes as rows: the row's columns, `_op`, `_sequence`, ORIGIN and ERROR."""
+    """Decoded envelopes as rows: the row's columns, `_op`, `_sequence`, SOURCE_POSITION, ORIGIN and ERROR."""
     from pyspark.sql import functions as f
 
     assert wanted.schema is not None
@@ -102,9 +106,42 @@ def flattened(decoded: DataFrame, wanted: ValueColumns) -> DataFrame:
         *(image[name].alias(name) for name in row.fieldNames()),
         operation.alias(OP),
         f.coalesce(part("source")["ts_ms"], part("ts_ms")).alias(SEQUENCE),
+        _source_position(part("source"), source_type(decoded)).alias(columns.SOURCE_POSITION),
         *(f.col(name) for name in columns.ORIGIN),
         error.alias(columns.ERROR),
     )
+
+
+def source_type(decoded: DataFrame) -> StructType:
+    """The fields of the envelope's `source`: in Avro and Protobuf those that its schema has."""
+    from pyspark.sql.types import StructType
+
+    envelope = decoded.schema
+    if "source" not in envelope.fieldNames():
+        inner = envelope[_PAYLOAD].dataType
+        assert isinstance(inner, StructType), "an envelope is wrapped in an object"
+        envelope = inner
+    found = envelope["source"].dataType
+    return found if isinstance(found, StructType) else StructType()
+
+
+def _source_position(source: Column, fields: StructType) -> Column:
+    """Where the database wrote the change as text that sorts so; null if the envelope does not say."""
+    from pyspark.sql import functions as f
+
+    def number(text: Column) -> Column:
+        return f.when(text.rlike("^[0-9]+$"), f.lpad(text, _DIGITS, "0"))
+
+    known = set(fields.fieldNames())
+    found = f.lit(None).cast("string")
+    if {"file", "pos"} <= known:
+        row = source["row"].cast("string") if "row" in known else f.lit(None).cast("string")
+        file = number(f.regexp_extract(source["file"].cast("string"), "([0-9]+)$", 1))
+        place = (file, number(source["pos"].cast("string")), f.coalesce(number(row), number(f.lit("0"))))
+        found = f.concat(place[0], f.lit("/"), place[1], f.lit("/"), place[2])
+    if "lsn" in known:
+        found = f.coalesce(number(source["lsn"].cast("string")), found)
+    return found
 
 
 def _key_columns(row: StructType) -> Column:

@@ -66,7 +66,8 @@ class Merge(Model):
     sequence: Annotated[tuple[str, ...], OneOrMany(), Shown("list of columns")] = Field(
         default=(),
         description="columns that tell the later of two changes of one row, the most significant first; a change that "
-        "is not later than what the table has is passed over. Without it, the order of arrival tells",
+        "is earlier than what the table has seen of its key, deletes among it, is passed over; the position at the "
+        "source breaks ties. Without it, the order of arrival tells",
     )
     delete_when: Annotated[str | None, Shown("SQL expression", "never")] = Field(
         default=None, min_length=1, description="rows for which it is true delete their key's row"
@@ -136,7 +137,8 @@ class JdbcSink(JdbcAddress):
         default=(), description="rows replace those of the same key; without keys they are added"
     )
     sequence: Annotated[tuple[str, ...], OneOrMany(), Shown("list of columns")] = Field(
-        default=(), description="columns that tell the later of two rows of one key in a micro-batch"
+        default=(),
+        description="columns that tell the later of two rows of one key, as `sequence` of a [merge](#merge) does",
     )
     delete_when: Annotated[str | None, Shown("SQL expression", "never")] = Field(
         default=None, min_length=1, description="rows for which it is true delete their key's row; needs keys"

@@ -15,6 +15,9 @@ INPUTS_MAX = 10  # streams of one query: Spark's state of a join grows with each
 STEPS_MAX = 50
 RESTARTS_MAX = 10_000
 
+#: Name of the expectation that stages have whose sinks go by a sequence: a row without one is a dead letter.
+SEQUENCE_KNOWN = "sequence_is_not_null"
+
 Otherwise: TypeAlias = Literal["drop", "fail", "dead_letter"]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pipelines.errors import Problem, nearest
 from pipelines.graph import tables_used
 from pipelines.spec import JdbcTable, Loaded, PipelineTest, Stage, TopicTable
+from pipelines.spec.stage import SEQUENCE_KNOWN
 from pipelines.yaml_source import Loc
 
 
@@ -47,7 +48,7 @@ def _given(loaded: Loaded, loc: Loc, test: PipelineTest, stage: Stage) -> Iterat
 
 
 def _expectations(loaded: Loaded, loc: Loc, test: PipelineTest, stage: Stage) -> Iterator[Problem]:
-    kinds = {expectation.name: expectation.otherwise for expectation in stage.expect}
+    kinds = {SEQUENCE_KNOWN: "dead_letter", **{each.name: each.otherwise for each in stage.expect}}
     for name in test.unmet or {}:
         if name not in kinds:
             what = f"the stage {stage.name} has no expectation '{name}'"

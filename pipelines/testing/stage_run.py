@@ -124,7 +124,9 @@ class StageRun:
         """The rows of a batch: those that meet all expectations, the others as counts and dead letters."""
         from pyspark.sql import functions as f
 
-        rows = expectations.marked(self._chain.apply_to_batch(frame), self._stage.expect).persist()
+        unmarked = self._chain.apply_to_batch(frame)
+        expected = expectations.of_stage(self._stage, unmarked.columns)
+        rows = expectations.marked(unmarked, expected).persist()
         try:
             found = rows_of(rows.limit(ROWS_MAX + 1))
             if len(found) > ROWS_MAX:
@@ -142,7 +144,7 @@ class StageRun:
                 if expectation.otherwise == "fail" and counted.get(expectation.name):
                     self._seen.stopped_by = expectation.name
                     raise _Stopped(expectation.name)
-            buried = {e.name: e.that for e in self._stage.expect if e.otherwise == "dead_letter" and e.name in counted}
+            buried = {e.name: e.that for e in expected if e.otherwise == "dead_letter" and e.name in counted}
             if buried:
                 failing = rows.where(f.col(columns.FAILED).isin(*buried))
                 topic = row_dead_letters(self._loaded.pipeline, self._stage)

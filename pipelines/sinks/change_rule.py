@@ -1,0 +1,88 @@
+"""What changes of rows amount to, however micro-batches cut them: the rule that merges follow. Pure.
+
+A change is later than another of its key if its sequence is greater, or equal and its position at the source greater.
+The position is where the database wrote the change (Debezium's lsn, or file, position and row), then the record's
+offset, partition and topic. Where the rows do not know a position, the change that arrives later is later.
+
+- The latest state (SCD 1): a key has the row of its latest change, and no row if that is a delete.
+- The history (SCD 2): of the changes of a key at one moment, which is the sequence, the latest stands. A state is valid
+  from its moment to that of the next change, be it a state or a delete.
+
+Deletes count as any change does: one that is seen before an older change of its key hides that change.
+Sinks do the same in Spark and SQL, and tests compare them with these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipelines import columns
+
+__all__ = ["POSITION", "KeyChange", "State", "history", "latest"]
+
+#: Columns that tell the later of two changes with the same sequence, the most significant first, and Spark's types.
+POSITION: Final = {
+    columns.SOURCE_POSITION: "string",
+    columns.OFFSET: "bigint",
+    columns.PARTITION: "int",
+    columns.TOPIC: "string",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """One change of one key's row. `position` compares as POSITION does; `row` is None for a delete."""
+
+    key: Hashable
+    sequence: Any
+    position: tuple[Any, ...]
+    row: Any
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A row with the time it is valid; `valid_to` is None for the current one."""
+
+    key: Hashable
+    row: Any
+    valid_from: Any
+    valid_to: Any
+
+
+def latest(changes: Iterable[KeyChange]) -> dict[Hashable, Any]:
+    """The row of each key that has one. Changes come in the order of their arrival.
+
+    >>> put, late = KeyChange(1, 10, (5,), "a"), KeyChange(1, 10, (3,), "b")
+    >>> latest([put, late]), latest([put, KeyChange(1, 10, (6,), None), late])
+    ({1: 'a'}, {})
+    """
+    last: dict[Hashable, KeyChange] = {}
+    for change in changes:
+        known = last.get(change.key)
+        if known is None or (change.sequence, change.position) >= (known.sequence, known.position):
+            last[change.key] = change
+    return {key: change.row for key, change in last.items() if change.row is not None}
+
+
+def history(changes: Iterable[KeyChange]) -> list[State]:
+    """Every state of each key, by key and time. Changes come in the order of their arrival.
+
+    >>> for state in history([KeyChange(1, 20, (2,), None), KeyChange(1, 10, (9,), "a"), KeyChange(1, 20, (1,), "b")]):
+    ...     print(state.row, state.valid_from, state.valid_to)
+    a 10 20
+    """
+    moments: dict[Hashable, dict[Any, KeyChange]] = {}
+    for change in changes:
+        own = moments.setdefault(change.key, {})
+        known = own.get(change.sequence)
+        if known is None or change.position >= known.position:
+            own[change.sequence] = change
+    found = []
+    for key, own in moments.items():
+        points = sorted(own)
+        for start, end in zip(points, [*points[1:], None], strict=True):
+            if own[start].row is not None:
+                found.append(State(key, own[start].row, start, end))
+    return found

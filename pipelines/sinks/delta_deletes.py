@@ -1,0 +1,103 @@
+"""Deletes that a merged Delta table has seen: a Delta table in its folder `_headwater_deletes`.
+
+A row that is deleted leaves nothing in its table to compare a late change with. So the last delete of each key (of each
+key and moment where the table is a history) is kept here, with its sequence and position. The table itself, and who
+reads it, see nothing of this: Delta neither lists nor vacuums folders that begin with `_`.
+
+A batch's deletes are written before its rows, with the batch's number in either table: what a crash leaves between the
+two is completed when the batch runs again, since a delete that is remembered early hides only what its own batch hides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from pipelines.hadoop_files import HadoopFiles
+from pipelines.sinks.change_order import order
+from pipelines.sinks.change_rule import POSITION
+from pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from pipelines.spec import Merge
+
+__all__ = ["FOLDER", "not_hidden", "remember", "remembered"]
+
+FOLDER: Final = "_headwater_deletes"
+WRITTEN_AT: Final = "_written_at"  # when a delete was remembered: for those who want to forget old ones
+
+
+def place(merge: Merge) -> list[str]:
+    """Columns that name one delete: the key, in a history with its moment."""
+    return list(dict.fromkeys((*merge.keys, *(merge.sequence if merge.scd == 2 else ()))))
+
+
+def remember(spark: SparkSession, changes: DataFrame, merge: Merge, path: str) -> None:
+    """Keep the deletes among a batch's changes. The session says which batch it is (Delta's `txn`)."""
+    from delta.tables import DeltaTable
+    from pyspark.sql import functions as f
+
+    if merge.delete_when is None or not merge.sequence:
+        return
+    last = latest_of_each(changes, place(merge), merge.sequence).where(f.col(DELETED) == 1)
+    if last.isEmpty():
+        return
+    named = list(dict.fromkeys((*merge.keys, *merge.sequence)))
+    found = last.select(
+        *(f.col(f"`{name}`") for name in named if name not in POSITION),
+        *(
+            (f.col(name) if name in last.columns else f.lit(None)).cast(kind).alias(name)
+            for name, kind in POSITION.items()
+        ),
+        f.current_timestamp().alias(WRITTEN_AT),
+    )
+    where = f"{path}/{FOLDER}"
+    if not _exists(spark, path):
+        from pipelines.sinks.delta import nullable
+
+        DeltaTable.createIfNotExists(spark).location(where).addColumns(nullable(found.schema)).execute()
+    positions = list(POSITION)
+    is_later = order(merge.sequence, positions, "s") >= order(merge.sequence, positions, "t")
+    (
+        DeltaTable.forPath(spark, where)
+        .alias("t")
+        .merge(found.alias("s"), same_key(place(merge), "t", "s"))
+        .whenMatchedUpdate(is_later, _values(found.columns))
+        .whenNotMatchedInsert(values=_values(found.columns))
+        .execute()
+    )
+
+
+def _values(names: Sequence[str]) -> dict[str, str | Column]:
+    from pyspark.sql import functions as f
+
+    return {f"`{name}`": f.col(f"s.`{name}`") for name in names}
+
+
+def remembered(spark: SparkSession, merge: Merge, path: str) -> DataFrame | None:
+    """The deletes of a table; None if it has seen none. Raises ValueError if they lack columns of `merge`."""
+    if not merge.sequence or not _exists(spark, path):
+        return None
+    found = spark.read.format("delta").load(f"{path}/{FOLDER}")
+    missing = [name for name in (*merge.keys, *merge.sequence) if name not in found.columns]
+    if missing:
+        raise ValueError(
+            f"{path}/{FOLDER} remembers the table's deletes without the column {', '.join(missing)} of merge: "
+            "keep to the keys and the sequence that the table was written with, or write to another table"
+        )
+    return found.drop(WRITTEN_AT)
+
+
+def not_hidden(deletes: DataFrame, rows: DataFrame, merge: Merge, positions: Sequence[str]) -> DataFrame:
+    """The rows that no later delete of their key hides."""
+    hides = order(merge.sequence, positions, "d") > order(merge.sequence, positions, "s")
+    on = same_key(merge.keys, "d", "s") & hides
+    return rows.alias("s").join(deletes.alias("d"), on, "left_anti")
+
+
+def _exists(spark: SparkSession, path: str) -> bool:
+    # Delta's own answer would be that of the table around the folder.
+    log = f"{path}/{FOLDER}/_delta_log"
+    return HadoopFiles(spark, log).exists(log)

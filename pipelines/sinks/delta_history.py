@@ -1,0 +1,86 @@
+"""Changes put into the histories of their keys, wherever in time they belong (`change_rule.history`): SCD 2."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pipelines.sinks.change_order import known_positions, order
+from pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
+
+if TYPE_CHECKING:
+    from delta.tables import DeltaTable
+    from pyspark.sql import Column, DataFrame
+
+    from pipelines.spec import Merge
+
+__all__ = ["CURRENT", "VALID_FROM", "VALID_TO", "write"]
+
+VALID_FROM: Final = "_valid_from"
+VALID_TO: Final = "_valid_to"
+CURRENT: Final = "_current"
+
+_IS_NEW: Final = "_is_new"
+
+
+def write(table: DeltaTable, found: DataFrame, merge: Merge, deletes: DataFrame | None) -> None:
+    """Merge changes into the table. `deletes` are those that it has seen, these ones among them."""
+    from pyspark.sql import functions as f
+
+    start = merge.sequence[0]
+    known = found.where(f.col(f"`{start}`").isNotNull())
+    given = latest_of_each(known, tuple(dict.fromkeys((*merge.keys, start))), (start,))
+    given = given.withColumn(VALID_FROM, f.col(f"`{start}`"))
+    rows = _timeline(table.toDF(), given, merge, deletes)
+    data = [name for name in given.columns if name != DELETED]
+    values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in (*data, VALID_TO, CURRENT)}
+    ends: dict[str, str | Column] = {VALID_TO: f.col(f"s.{VALID_TO}"), CURRENT: f.col(f"s.{CURRENT}")}
+    is_deleted = f.col(f"s.{DELETED}") == 1
+    (
+        table.alias("t")
+        .merge(rows.alias("s"), same_key((*merge.keys, VALID_FROM), "t", "s"))
+        .whenMatchedDelete(is_deleted)
+        .whenMatchedUpdate(f.col(f"s.{_IS_NEW}") == 1, values)
+        .whenMatchedUpdate(~f.col(f"s.{VALID_TO}").eqNullSafe(f.col(f"t.{VALID_TO}")), ends)
+        .whenNotMatchedInsert(~is_deleted, values)
+        .execute()
+    )
+
+
+def _timeline(table: DataFrame, given: DataFrame, merge: Merge, deletes: DataFrame | None) -> DataFrame:
+    """The whole histories of the keys that changes name: the table's states, deletes, the changes, who follows whom.
+
+    A state that ends where no other begins was ended by a delete. It is a point of the history even where the delete is
+    not remembered, as in tables of earlier versions, and its position then the smallest.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    keys = [f.col(f"`{key}`") for key in merge.keys]
+    names = given.select(*keys).distinct()
+    states = _of(table, names, merge)
+    by_start = Window.partitionBy(*keys).orderBy(VALID_FROM)
+    following = states.withColumn("_next", f.lead(VALID_FROM).over(by_start))
+    ended = following.where(f.col(VALID_TO).isNotNull() & ~f.col(VALID_TO).eqNullSafe(f.col("_next")))
+    points = states.drop(VALID_TO, CURRENT).withColumn(DELETED, f.lit(0))
+    ends = ended.select(*keys, f.col(VALID_TO).alias(VALID_FROM), f.lit(1).alias(DELETED))
+    points = points.unionByName(ends, allowMissingColumns=True)
+    if deletes is not None:
+        own = _of(deletes, names, merge).withColumn(VALID_FROM, f.col(f"`{merge.sequence[0]}`"))
+        points = points.unionByName(own.withColumn(DELETED, f.lit(1)), allowMissingColumns=True)
+    positions = known_positions(given.columns, table.columns)
+    points = points.withColumn(_IS_NEW, f.lit(0)).unionByName(
+        given.withColumn(_IS_NEW, f.lit(1)), allowMissingColumns=True
+    )
+    last = Window.partitionBy(*keys, VALID_FROM).orderBy(order((), positions).desc(), f.col(_IS_NEW).desc())
+    one_each = points.withColumn("_rank", f.row_number().over(last)).where(f.col("_rank") == 1)
+    return (
+        one_each.withColumn(VALID_TO, f.lead(VALID_FROM).over(by_start))
+        .withColumn(CURRENT, f.col(VALID_TO).isNull())
+        .select(*(f"`{name}`" for name in given.columns), VALID_TO, CURRENT, _IS_NEW)
+    )
+
+
+def _of(rows: DataFrame, names: DataFrame, merge: Merge) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    return rows.alias("t").join(f.broadcast(names).alias("s"), same_key(merge.keys, "t", "s"), "left_semi")

@@ -1,0 +1,123 @@
+"""The order of changes (`change_rule`) in a database: which staged rows are passed over, and what is remembered.
+
+A table of ours beside the target, `headwater_last_…`, holds for each key the sequence and the position of its last
+change, be it a row or a delete. It is read and written in the transaction that moves a micro-batch's rows. For keys
+that it does not know (rows of earlier versions or of others) the target's own sequence columns are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pipelines.columns import SOURCE_POSITION
+from pipelines.sinks.change_order import known_positions
+from pipelines.sinks.change_rule import POSITION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Ordering", "column_types", "names", "target_column", "with_order"]
+
+_POSITION: Final = "headwater_position"  # all of POSITION but the topic, as text that sorts so
+_SEQUENCE: Final = "headwater_sequence_"  # and a number
+_TEXT: Final = "VARCHAR(255)"  # what databases compare; many make a CLOB of Spark's strings
+_TYPES_OPTION: Final = "createTableColumnTypes"
+_DIGITS: Final = 20
+
+
+def names(sequence: Sequence[str]) -> list[str]:
+    """Columns that hold the order, the most significant first.
+
+    >>> names(["v"])
+    ['headwater_sequence_0', 'headwater_position']
+    """
+    return [*(f"{_SEQUENCE}{n}" for n in range(len(sequence))), _POSITION]
+
+
+def with_order(rows: DataFrame, sequence: Sequence[str]) -> DataFrame:
+    """The rows with the columns of `names`; the same rows without a sequence."""
+    from pyspark.sql import functions as f
+
+    if not sequence:
+        return rows
+    known = known_positions(rows.columns)
+    parts = [f.coalesce(f.col(SOURCE_POSITION), f.lit("")) if SOURCE_POSITION in known else f.lit("")]
+    numbers = [name for name in known if POSITION[name] != "string"]
+    parts += [f.lpad(f.coalesce(f.col(name).cast("string"), f.lit("0")), _DIGITS, "0") for name in numbers]
+    position = f.concat(f.concat_ws("/", *parts), f.lit("/"))  # never empty, which is null for some databases
+    given = {f"{_SEQUENCE}{n}": f.col(f"`{name}`") for n, name in enumerate(sequence)}
+    return rows.withColumns({**given, _POSITION: position})
+
+
+def column_types(rows: DataFrame, options: Mapping[str, str]) -> dict[str, str]:
+    """Spark's options for a table with these columns, texts of the order as what databases compare."""
+    given = next((value for name, value in options.items() if name.lower() == _TYPES_OPTION.lower()), None)
+    texts = [
+        f"{field.name} {_TEXT}"
+        for field in rows.schema.fields
+        if field.dataType.typeName() == "string" and (field.name == _POSITION or field.name.startswith(_SEQUENCE))
+    ]
+    rest = {name: value for name, value in options.items() if name.lower() != _TYPES_OPTION.lower()}
+    return {**rest, _TYPES_OPTION: ", ".join([given, *texts] if given else texts)}
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """Statements about staged rows. `columns`: the target's name of each of the rows' columns."""
+
+    target: str
+    staged: str
+    last: str
+    columns: Mapping[str, str]
+    keys: Sequence[str]
+    sequence: Sequence[str]
+    quoted: Callable[[str], str]
+
+    def passed_over(self) -> list[str]:
+        """SQL that takes those rows out of the staged ones than which the database has a later change."""
+        order = names(self.sequence)
+        remembered = self._same(self.last, {key: key for key in self.keys})
+        found = [self._without(self.last, remembered, order, order)]
+        known = {name.lower() for name in self.columns}
+        if all(name.lower() in known for name in self.sequence):
+            theirs = [target_column(self.columns, name) for name in self.sequence]
+            same = self._same(self.target, {key: target_column(self.columns, key) for key in self.keys})
+            found.append(self._without(self.target, same, theirs, order[: len(theirs)]))
+        return found
+
+    def remembered(self, deleted: str) -> list[str]:
+        """SQL that keeps the order of the staged rows as that of their keys' last changes."""
+        same = self._same(self.last, {key: key for key in self.keys})
+        held = ", ".join(self.quoted(name) for name in (*self.keys, *names(self.sequence), deleted))
+        return [
+            f"DELETE FROM {self.last} WHERE EXISTS (SELECT 1 FROM {self.staged} WHERE {same})",  # noqa: S608
+            f"INSERT INTO {self.last} ({held}) SELECT {held} FROM {self.staged}",  # noqa: S608
+        ]
+
+    def _same(self, table: str, theirs: Mapping[str, str]) -> str:
+        parts = []
+        for key, name in theirs.items():
+            ours, other = f"{self.staged}.{self.quoted(key)}", f"{table}.{self.quoted(name)}"
+            parts.append(f"({ours} = {other} OR ({ours} IS NULL AND {other} IS NULL))")
+        return " AND ".join(parts)
+
+    def _without(self, table: str, same: str, theirs: Sequence[str], ours: Sequence[str]) -> str:
+        pairs = [
+            (f"{table}.{self.quoted(their)}", f"{self.staged}.{self.quoted(our)}")
+            for their, our in zip(theirs, ours, strict=True)
+        ]
+        later = []
+        for position, (their, our) in enumerate(pairs):
+            equal = [f"{a} = {b}" for a, b in pairs[:position]]
+            later.append("(" + " AND ".join([*equal, f"{their} > {our}"]) + ")")
+        return (
+            f"DELETE FROM {self.staged} WHERE EXISTS (SELECT 1 FROM {table} "  # noqa: S608
+            f"WHERE {same} AND ({' OR '.join(later)}))"
+        )
+
+
+def target_column(columns: Mapping[str, str], name: str) -> str:
+    """The target's name of a column, whatever its case."""
+    return next(target for own, target in columns.items() if own.lower() == name.lower())
