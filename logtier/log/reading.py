@@ -123,7 +123,7 @@ class LogReader:
         for segment in self._segments[max(0, bisect_right(self._base_offsets, start) - 1) :]:
             if segment.size:
                 twin = segment.twin(is_growing=False)
-                twin.hold()
+                _ = twin.file  # opened here: what is read is this one, whatever takes its name
                 # Only the first one needs its index, which has a path, too: now, while that is its own.
                 found = twin.position_of(start) if start > twin.base_offset else (0, 0)
                 if found is not None:

@@ -334,10 +334,6 @@ class LogSegment:
         """The index files that exist, open, to be synced."""
         return open_index_files(self._disk, self._path)
 
-    def hold(self) -> None:
-        """Open the file, if it is not: what is read from now on is this one, whatever takes its name."""
-        _ = self.file
-
     def release(self) -> None:
         """Let go of the file: it closes with the last slice that refers to it, and opens again if it is needed."""
         self._file = None
