@@ -56,8 +56,12 @@ class DelayedFetch:
         #: Gets the partitions in the order of the request.
         self.future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
         self._wanted = wanted
-        #: Where each partition stands in the request; the last place of one that a client names twice.
-        self._places = {each.topic_partition: i for i, each in enumerate(wanted)}
+        #: Where each partition stands in the request; of one that a client names twice, where its offset is lower.
+        self._places: dict[TopicPartition, int] = {}
+        for place, each in enumerate(wanted):
+            known = self._places.setdefault(each.topic_partition, place)
+            if each.offset < wanted[known].offset:
+                self._places[each.topic_partition] = place
         self._readable: dict[TopicPartition, tuple[_Readable, ...]] = {}
         self._size = 0
         self._must_answer = False
@@ -115,8 +119,11 @@ class DelayedFetch:
         ):
             return True
         if wanted.is_read_committed:
-            return partition.last_stable_offset != found.last_stable_offset
-        return partition.high_watermark != found.high_watermark
+            before, bound = found.last_stable_offset, partition.last_stable_offset
+        else:
+            before, bound = found.high_watermark, partition.high_watermark
+        # A last stable offset may move and still not be behind the offset: a transaction before it has ended.
+        return bound < before or (bound != before and bound > wanted.offset)
 
     def expire(self) -> None:
         """Complete in case C."""

@@ -125,7 +125,7 @@ def check_answer(answer: Fetched, now: Fetched, bytes_min: int) -> None:
     assert is_satisfied(answer, min(bytes_min, 1))
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(steps)
 def test_a_fetch_is_answered_as_soon_as_reading_everything_would_say_so(script: list[Step]) -> None:
     root = Path(tempfile.mkdtemp(prefix="headwater-fetches-"))

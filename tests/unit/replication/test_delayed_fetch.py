@@ -350,6 +350,19 @@ def test_records_that_are_deleted_before_a_transaction_answer_a_read_committed_f
     run(scenario)
 
 
+def test_a_last_stable_offset_that_comes_no_further_than_the_fetch_answers_nothing(make: Make) -> None:
+    async def scenario() -> None:
+        world = make()
+        world.append_in_transaction()
+        waiting = world.waiting([world.wanted(0, 1, committed=True)], 1)
+        world.replicas.delete_records(partition(0), 1)
+        assert not waiting.done()
+        world.end_transaction()
+        assert (await waiting)[0].size > 0
+
+    run(scenario)
+
+
 def test_records_that_are_deleted_answer_a_fetch_of_them_alone(make: Make) -> None:
     async def scenario() -> None:
         world = make()
