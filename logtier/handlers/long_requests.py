@@ -5,7 +5,7 @@ before a slice is used after it. The answers of the slices are put together and 
 request again are answered once; where that is a mistake for the handler to refuse, two of them stay, in one slice.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -147,10 +147,23 @@ def slices_of(request: Any, rules: Sequence[SliceRule]) -> tuple[SliceRule, list
 
 
 def join_answers(rule: SliceRule, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One answer from those of the slices; what is beside the elements is the last one's."""
+    """One answer from those of the slices; what is beside the elements is the last one's, but for the first error."""
     name = rule.answered[0]
     elements = [element for answer in answers for element in answer[name]]
-    return {**answers[-1], name: _joined(elements, rule.answered[1:])}
+    return _with_first_error({**answers[-1], name: _joined(elements, rule.answered[1:])}, answers)
+
+
+def _with_first_error(whole: dict[str, Any], parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """An error of a part is one of the whole: its elements are missing, and would look as if they were not there.
+
+    >>> _with_first_error({"error_code": 0}, [{"error_code": 14}, {"error_code": 0}]), _with_first_error({}, [{}])
+    ({'error_code': 14}, {})
+    """
+    for part in parts:
+        if part.get(_ERROR):
+            whole |= {each: part[each] for each in (_ERROR, _ERROR_MESSAGE) if each in part}
+            break
+    return whole
 
 
 def _distinct(elements: Sequence[Any], rule: SliceRule) -> list[Sequence[Any]]:
@@ -219,7 +232,7 @@ def _joined(elements: list[dict[str, Any]], path: Sequence[str]) -> list[dict[st
             # In a list of its own, so that the parts are not copied again and again.
             together = joined[-1][path[0]]
             together += element[path[0]]
-            joined[-1] = {**element, path[0]: together}
+            joined[-1] = _with_first_error({**element, path[0]: together}, (joined[-1], element))
         else:
             joined.append({**element, path[0]: list(element[path[0]])})
     if len(path) == 1:
@@ -227,6 +240,8 @@ def _joined(elements: list[dict[str, Any]], path: Sequence[str]) -> list[dict[st
     return [{**element, path[0]: _joined(list(element[path[0]]), path[1:])} for element in joined]
 
 
+_ERROR: Final = "error_code"
+_ERROR_MESSAGE: Final = "error_message"
 _LABELS: Final = ("name", "topic", "topic_id", "group_id")
 
 

@@ -133,7 +133,8 @@ def _append(
                         raise verdict
                     info = append(topic_partition, records, acks=acks, now_ms=now_ms, verification=verdict)
                 except KafkaError as refused:
-                    error = refused
+                    # Its traceback has this frame, and with it the request, for as long as the error is kept.
+                    error = refused.with_traceback(None)
                 else:
                     first_offset, _, append_time_ms, start_offset, record_count, size_bytes, _, flush = info
                     partitions.append(

@@ -104,6 +104,9 @@ class RequestFramer:
         received = self._end - start
         if received < 4:
             self._is_frame_in_use = False
+            if not received and len(self._buffer) > self._kept_bytes_max:
+                # At once: nobody counts it any more, and its client may be silent from now on.
+                self._replace(INITIAL_BUFFER_BYTES)
             return None
         size = self._size_at_start()
         if received < size:

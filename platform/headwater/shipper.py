@@ -507,6 +507,8 @@ class Shipper:
         file = followed.file
         self._tell(file.path, f"{file.path} is compressed ({file.compression}): it is left out")
         self._compressed[file.file_id] = file.seen
+        # A file that has taken its name waits for its end.
+        followed.is_at_end = True
         self._close(followed)
 
     def _let_go(self) -> None:

@@ -15,6 +15,8 @@ BATCH_BYTES: Final = 1_000_000
 """librdkafka's own `batch.size`: more in one batch gains nothing."""
 MESSAGE_BYTES_MIN: Final = 1_000
 """The least that librdkafka takes as `message.max.bytes`."""
+MESSAGE_BYTES_MAX: Final = 1_000_000_000
+"""The most that it takes."""
 BATCH_OVERHEAD_BYTES: Final = 61
 """The header of a record batch."""
 RECORD_OVERHEAD_BYTES: Final = 64
@@ -41,10 +43,12 @@ class TopicLimits:
         {'batch.size': 100000, 'message.max.bytes': 100000}
         >>> TopicLimits(8_000_000).properties()
         {'batch.size': 1000000, 'message.max.bytes': 8000000}
+        >>> TopicLimits(2**31 - 1).properties()
+        {'batch.size': 1000000, 'message.max.bytes': 1000000000}
         """
         return {
             "batch.size": max(1, min(BATCH_BYTES, self.batch_bytes_max)),
-            "message.max.bytes": max(MESSAGE_BYTES_MIN, self.batch_bytes_max),
+            "message.max.bytes": min(MESSAGE_BYTES_MAX, max(MESSAGE_BYTES_MIN, self.batch_bytes_max)),
         }
 
     def value_bytes_max(self, key: bytes | None, headers: Sequence[tuple[str, str | bytes | None]]) -> int:

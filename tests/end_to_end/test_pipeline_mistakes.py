@@ -145,8 +145,9 @@ def test_a_table_of_another_format_is_told_at_its_path(headwater: Any, topics: A
     )
     done = headwater("pipeline", "run", str(path), "-b", topics.servers, "--state", str(tmp_path / "state"))
     assert done.returncode == 2
-    assert "shops.yaml:5:34: tables.shops.path: cannot read the table shops" in done.stderr
-    assert done.stderr.count("\n") == 1
+    *phases, told = done.stderr.splitlines()
+    assert phases == ["starting Spark", "looking at what the stages read and write"]
+    assert "shops.yaml:5:34: tables.shops.path: cannot read the table shops" in told
 
 
 def test_a_stage_that_reads_another_topic_than_its_checkpoint_is_told_so(run: Any, tmp_path: Path) -> None:

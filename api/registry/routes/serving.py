@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.responses import Response
+from starlette.types import Message, Receive
 
 from api.errors import describe_problems
 from api.json_route import JsonRoute
@@ -43,6 +44,9 @@ class RegistryRoute(JsonRoute):
         async def answer(request: Request) -> Response:
             turn = request.app.state.schema_turns if may_be_long else contextlib.nullcontext()
             try:
+                if may_be_long:
+                    # Before its turn: a body that does not come must hold up nobody.
+                    request = Request(request.scope, _replaying(await request.body()))
                 async with turn:
                     response = await handle(request)
             except RegistryError as error:
@@ -61,6 +65,13 @@ class RegistryRoute(JsonRoute):
             return response
 
         return answer
+
+
+def _replaying(body: bytes) -> Receive:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
 
 
 def _refused(error: RequestValidationError) -> Response:

@@ -87,6 +87,15 @@ def test_what_is_cut_is_whole_again_when_it_is_joined_and_no_slice_is_too_large(
         )
 
 
+def test_an_error_of_one_slice_is_one_of_the_whole() -> None:
+    rule = SliceRule(("groups", "topics"), ("groups", "topics"), slice_max=1)
+    failed = {"error_code": 14, "groups": [{"group_id": "g", "error_code": 14, "topics": []}]}
+    found = {"error_code": 0, "groups": [{"group_id": "g", "error_code": 0, "topics": [{"name": "t"}]}]}
+    for answers in ([failed, found], [found, failed], [found, failed, found]):
+        joined = join_answers(rule, answers)
+        assert (joined["error_code"], [group["error_code"] for group in joined["groups"]]) == (14, [14])
+
+
 def test_the_same_element_is_answered_once_or_two_of_it_stay_together() -> None:
     elements = tuple(Topic(name, ()) for name in "abcadaba")
     once = SliceRule(("topics",), ("topics",), slice_max=2, key=lambda topic: topic.name)

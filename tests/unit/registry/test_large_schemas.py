@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import CodeType, FrameType
 from typing import Any
 
+import httpx
 import pytest
 
 from api.registry.model import Schema, SchemaType
 from api.registry.parsed import ParsedSchema
 from api.registry.parsing import SchemaParser
+from api.registry.routes.serving import LONG_REQUESTS_MAX
 from pipelines.schemas.errors import InvalidSchemaError
+from tests.unit.registry.conftest import Client, application
 
 
 def parsed(schema: Any, language: SchemaType = SchemaType.AVRO) -> ParsedSchema:
@@ -148,3 +152,32 @@ def test_who_reads_the_state_holds_up_nobody(client: Any) -> None:
         assert sorted(before.subjects) == ["s"]
     with client.registry.state() as after:
         assert sorted(after.subjects) == ["s", "t"]
+
+
+def test_bodies_that_do_not_come_hold_up_nobody(client: Client) -> None:
+    app = application()
+    app.state.registry = client.registry
+
+    headers = {"content-type": "application/json"}
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://registry", timeout=None) as caller:
+            stalled = [
+                asyncio.ensure_future(caller.post("/subjects/s/versions", content=never(), headers=headers))
+                for _ in range(LONG_REQUESTS_MAX)
+            ]
+            for _ in range(100):  # turns of the loop, by which all wait for their bodies
+                await asyncio.sleep(0)
+            async with asyncio.timeout(20):
+                answer = await caller.post("/subjects/t/versions", json={"schema": '"int"'})
+            assert answer.status_code == 200, answer.text
+            for each in stalled:
+                each.cancel()
+            await asyncio.gather(*stalled, return_exceptions=True)
+
+    asyncio.run(scenario())

@@ -257,6 +257,26 @@ def test_compressed_files_are_left_out_and_told_once(runs: Runs, caplog: pytest.
     assert said(caplog, "compressed") == [f"{packed} is compressed (gzip): it is left out"]
 
 
+def test_a_compressed_file_that_was_not_read_yet_does_not_hold_up_the_one_that_takes_its_name(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_sender, "QUEUE_LINES_MAX", 2)
+    runs.brokers.is_away = True
+    append(runs.folder / "a.log", "x\n" * 10)  # fills the queue: nothing more is read
+    (runs.folder / "app.log").write_bytes(gzip.compress(b"not text\n"))
+
+    def script() -> Script:
+        yield from pause(10)
+        (runs.folder / "app.log").rename(runs.folder / "app.log.1.gz")
+        append(runs.folder / "app.log", "hello\n")
+        yield from pause(10)
+        runs.brokers.is_away = False
+        yield from pause(30)
+
+    runs.run(script(), "*.log")
+    assert "hello" in runs.brokers.texts
+
+
 @pytest.mark.parametrize("bound", ["QUEUE_LINES_MAX", "QUEUE_BYTES_MAX"])
 def test_what_is_under_way_is_bounded(runs: Runs, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     monkeypatch.setattr(line_sender, bound, 100)
