@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines import columns
+from pipelines.formats.misfits import CORRUPT, csv_misfit, csv_texts
 from pipelines.formats.origin import origin
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
     from pipelines.formats import ValueColumns
 
-_CORRUPT = "_corrupt"
 _PARSED = "_parsed"
+_TEXTS = "_texts"  # the fields of refused records, as text
 
 
 def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:
@@ -26,13 +27,17 @@ def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:
 
     assert wanted.schema is not None, "CSV needs a schema"
     ddl = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in wanted.schema.fields)
-    options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": _CORRUPT}
+    options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": CORRUPT}
     text = f.regexp_replace(f.col("value").cast("string"), r"\r?\n$", "")
-    parsed = records.withColumn(_PARSED, f.from_csv(text, f"{ddl}, {_CORRUPT} STRING", options))
+    parsed = records.withColumn(_PARSED, f.from_csv(text, f"{ddl}, {CORRUPT} STRING", options))
     # An empty line has no fields at all, of which Spark makes a row of nulls.
-    corrupt = f.col(f"{_PARSED}.{_CORRUPT}").isNotNull() | f.col(_PARSED).isNull() | (text == "")
+    corrupt = f.col(f"{_PARSED}.{CORRUPT}").isNotNull() | f.col(_PARSED).isNull() | (text == "")
+    # Parsed again only for records that are refused: the first parse does not tell why.
+    texts = f.when(corrupt & (text != ""), csv_texts(text, wanted.schema, wanted.options))
+    parsed = parsed.withColumn(_TEXTS, texts)
+    misfit = csv_misfit(f.col(_TEXTS), f.col(_PARSED), wanted.schema)
     error = f.when(f.col("value").isNull(), f.lit("the value is null")).when(
-        corrupt, f.lit("the value does not fit the schema: it has other fields, or a field has another type")
+        corrupt, f.concat(f.lit("the value does not fit the schema: "), misfit)
     )
     for name in wanted.required:
         missing = f.col(f"{_PARSED}.`{name}`").isNull()

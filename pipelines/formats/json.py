@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipelines import columns
+from pipelines.formats.misfits import CORRUPT, json_misfit, json_texts
 from pipelines.formats.origin import origin
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from pipelines.datasource.json_fields import JsonFields
     from pipelines.formats import ValueColumns
 
-_CORRUPT = "_corrupt"
 _PARSED = "_parsed"
+_TEXTS = "_texts"  # the fields of refused records, as text
 
 
 def decode(
@@ -36,8 +37,8 @@ def decode(
 
     assert wanted.schema is not None, "JSON needs a schema"
     text = f.col("value").cast("string") if text is None else text
-    options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": _CORRUPT}
-    schema = StructType(list(wanted.schema.fields)).add(_CORRUPT, StringType())
+    options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": CORRUPT}
+    schema = StructType(list(wanted.schema.fields)).add(CORRUPT, StringType())
     names = wanted.schema.fieldNames()
     parse = f.from_json(text, schema, options)
     taken = f.col(TAKEN) if TAKEN in records.columns else None
@@ -48,16 +49,19 @@ def decode(
             name: f.when(taken, f.col(field_column(position))).otherwise(fields[name])
             for position, name in enumerate(names)
         }
-    corrupt = f.col(f"{_PARSED}.{_CORRUPT}")
-    # Parsed a second time only for records that are refused: the first parse does not tell why.
+    corrupt = f.col(f"{_PARSED}.{CORRUPT}")
+    refused = f.col(_PARSED).isNull() | corrupt.isNotNull()
+    refused = f.col("value").isNotNull() & (refused if taken is None else ~taken & refused)
+    # Parsed again only for records that are refused: the first parse does not tell why.
+    parsed = parsed.withColumn(_TEXTS, f.when(refused, json_texts(text, wanted.options)))
+    misfit = json_misfit(text, f.col(_TEXTS), f.col(_PARSED), wanted.schema, wanted.options)
     why = f.when(f.try_parse_json(text).isNull(), f.lit("the value is not JSON")).otherwise(
-        f.lit("the value does not fit the schema: it is not an object or a field has another type")
+        f.concat(f.lit("the value does not fit the schema: "), misfit)
     )
     error = f.when(f.col("value").isNull(), f.lit("the value is null"))
     if fault is not None:
         error = error.when(fault.isNotNull(), fault)
-    refused = f.col(_PARSED).isNull() | corrupt.isNotNull()
-    error = error.when(refused if taken is None else ~taken & refused, why)
+    error = error.when(refused, why)
     for name in wanted.required:
         error = error.when(fields[name].isNull(), f.lit(f"the required field {name} is missing or null"))
     found = [field.alias(name) for name, field in fields.items()]

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from pipelines import columns
 from pipelines.formats import ValueColumns, framed_json
+from pipelines.formats.misfits import CORRUPT, json_misfit, json_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KEY = "key"
-_CORRUPT = "_corrupt"
 _PARSED = "_key_parsed"
+_TEXTS = "_key_texts"  # the fields of refused keys, as text
 
 
 def with_key(decoded: DataFrame, key_format: str, wanted: ValueColumns) -> DataFrame:
@@ -36,16 +37,20 @@ def _json(decoded: DataFrame, wanted: ValueColumns, *, is_framed: bool) -> DataF
     assert wanted.schema is not None, "the columns of keys come from a schema"
     raw = f.col(columns.KEY)
     text = framed_json.text_of(raw) if is_framed else raw.cast("string")
-    schema = StructType(list(wanted.schema.fields)).add(_CORRUPT, StringType())
-    options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": _CORRUPT}
+    schema = StructType(list(wanted.schema.fields)).add(CORRUPT, StringType())
+    options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": CORRUPT}
     parsed = decoded.withColumn(_PARSED, f.from_json(text, schema, options))
     own = f.col(_PARSED)
-    wrong = f.when(own.isNull() | own[_CORRUPT].isNotNull(), f.lit("the key does not fit the schema"))
+    is_bad = own.isNull() | own[CORRUPT].isNotNull()
+    parsed = parsed.withColumn(_TEXTS, f.when(is_bad, json_texts(text, wanted.options)))
+    misfit = json_misfit(text, f.col(_TEXTS), own, wanted.schema, wanted.options)
+    why = f.concat(f.lit("the key does not fit the schema: "), misfit)
+    wrong = f.when(is_bad, why)
     if is_framed:
         wrong = f.when(framed_json.fault_of(raw).isNotNull(), f.lit("the key does not begin with the id of a schema"))
-        wrong = wrong.when(own.isNull() | own[_CORRUPT].isNotNull(), f.lit("the key does not fit the schema"))
+        wrong = wrong.when(is_bad, why)
     for name in wanted.required:
         wrong = wrong.when(own[name].isNull(), f.lit(f"the key's required field {name} is missing or null"))
     error = f.coalesce(f.col(columns.ERROR), f.when(raw.isNotNull(), wrong))
-    key = f.when(raw.isNotNull(), own.dropFields(_CORRUPT))
-    return parsed.withColumn(columns.ERROR, error).withColumn(KEY, key).drop(_PARSED)
+    key = f.when(raw.isNotNull(), own.dropFields(CORRUPT))
+    return parsed.withColumn(columns.ERROR, error).withColumn(KEY, key).drop(_PARSED, _TEXTS)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pipelines import columns
 from pipelines.formats import ValueColumns, format_of, framed_json
+from pipelines.formats.misfits import CORRUPT, json_misfit, json_texts
 from pipelines.formats.origin import origin
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pipelines.spec import EventType
-
-_CORRUPT = "_corrupt"
 
 
 def event_name(place: EventType, *, is_framed: bool = False) -> Column:
@@ -94,17 +93,21 @@ def of_all(
     structs = []
     for number, (name, wanted) in enumerate(events.items()):
         assert wanted.schema is not None, "an event has fields"
-        schema = StructType(list(wanted.schema.fields)).add(_CORRUPT, StringType())
-        options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": _CORRUPT}
+        schema = StructType(list(wanted.schema.fields)).add(CORRUPT, StringType())
+        options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": CORRUPT}
         own = f"_event_{number}"  # a record has columns such as `value`, and an event may be named so
         named = named.withColumn(own, f.from_json(f.when(kind == name, text), schema, options))
         parsed = f.col(own)
-        is_bad = (kind == name) & (parsed.isNull() | parsed[_CORRUPT].isNotNull())
-        error = error.when(is_bad, f.lit(f"the value does not fit the schema of the event {name}"))
+        is_bad = (kind == name) & (parsed.isNull() | parsed[CORRUPT].isNotNull())
+        texts = f"_event_texts_{number}"
+        named = named.withColumn(texts, f.when(is_bad, json_texts(text, wanted.options)))
+        misfit = json_misfit(text, f.col(texts), parsed, wanted.schema, wanted.options)
+        said = f"the value does not fit the schema of the event {name}: "
+        error = error.when(is_bad, f.concat(f.lit(said), misfit))
         for field in wanted.required:
             missing = (kind == name) & parsed[field].isNull()
             error = error.when(missing, f.lit(f"the required field {name}.{field} is missing or null"))
-        structs.append(f.when(parsed.isNotNull(), parsed.dropFields(_CORRUPT)).alias(name))
+        structs.append(f.when(parsed.isNotNull(), parsed.dropFields(CORRUPT)).alias(name))
     unknown = f.concat(f.lit("the event '"), kind, f.lit("' is not declared"))
     error = error.when(~kind.isin(*events), unknown)
     return named.select(kind, *structs, *origin(), error.alias(columns.ERROR))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines import columns
 from pipelines.formats import json_schema
+from pipelines.formats.misfits import csv_misfit, csv_texts, json_misfit, json_texts
 from pipelines.sources import avro_files
 from pipelines.spec.tables import is_columns
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pipelines.spec.model import Scalar
 
 _CORRUPT = "_corrupt_record"
+_TEXTS = "_corrupt_texts"  # the fields of lines that do not fit, as text
 _WITH_LINES = ("csv", "json")
 
 
@@ -92,7 +94,7 @@ def stream(spark: SparkSession, source: FilesSource, path: str, schema: StructTy
     reader: Any = spark.readStream.format(source.format).options(**reader_options(source.format, source.options))
     if source.max_files_per_trigger is not None:
         reader = reader.option("maxFilesPerTrigger", source.max_files_per_trigger)
-    return with_errors(reader.schema(_with_corrupt(schema, source.format)).load(path), source.format, schema)
+    return with_errors(reader.schema(_with_corrupt(schema, source.format)).load(path), source, schema)
 
 
 def batch(spark: SparkSession, source: FilesSource, paths: Sequence[str], schema: StructType) -> DataFrame:
@@ -100,7 +102,7 @@ def batch(spark: SparkSession, source: FilesSource, paths: Sequence[str], schema
     if source.format == "avro":
         return avro_files.batch(spark, paths, schema)
     reader = spark.read.format(source.format).options(**reader_options(source.format, source.options))
-    return with_errors(reader.schema(_with_corrupt(schema, source.format)).load(list(paths)), source.format, schema)
+    return with_errors(reader.schema(_with_corrupt(schema, source.format)).load(list(paths)), source, schema)
 
 
 def _with_corrupt(schema: StructType, file_format: str) -> StructType:
@@ -127,19 +129,28 @@ def with_origin(rows: DataFrame) -> DataFrame:
     return rows.withColumns({columns.FILE: nothing.cast("string"), columns.VALUE: nothing.cast("binary")})
 
 
-def with_errors(rows: DataFrame, file_format: str, schema: StructType) -> DataFrame:
+def with_errors(rows: DataFrame, source: FilesSource, schema: StructType) -> DataFrame:
     """What Spark read, with the names of `columns` for where a row comes from and what is wrong with it."""
     from pyspark.sql import functions as f
 
     data = [f.col(f"`{name}`") for name in schema.fieldNames()]
     file = f.col("_metadata.file_path").alias(columns.FILE)
-    if file_format not in _WITH_LINES:
+    if source.format not in _WITH_LINES:
         nothing = f.lit(None)
         value, error = nothing.cast("binary"), nothing.cast("string")
     else:
-        value = f.col(_CORRUPT).cast("binary")
+        line = f.col(_CORRUPT)
+        value = line.cast("binary")
+        options = reader_options(source.format, source.options)
+        parsed = f.struct(*data)
+        is_csv = source.format == "csv"
+        texts = csv_texts(line, schema, options) if is_csv else json_texts(line, options)
+        rows = rows.withColumn(_TEXTS, f.when(line.isNotNull(), texts))
+        found = f.col(_TEXTS)
+        misfit = csv_misfit(found, parsed, schema) if is_csv else json_misfit(line, found, parsed, schema, options)
         # Beside its use to people, naming the other columns keeps Spark from reading the files for this one alone.
-        read = f.to_json(f.struct(*data))
-        why = f.concat(f.lit("the line does not fit the schema; what could be read of it: "), read)
-        error = f.when(f.col(_CORRUPT).isNotNull(), why)
+        read = f.to_json(parsed)
+        said = "the line does not fit the schema: "
+        why = f.concat(f.lit(said), misfit, f.lit("; what could be read of it: "), read)
+        error = f.when(line.isNotNull(), why)
     return rows.select(*data, file, value.alias(columns.VALUE), error.alias(columns.ERROR))

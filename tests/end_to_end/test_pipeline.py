@@ -144,7 +144,7 @@ def test_a_pipeline_loses_and_doubles_nothing_when_stopped_and_started_again(
     assert reasons == {
         "expectation paid is not met: amount IS NOT NULL": len(UNPAID),
         "the value is not JSON": 1,
-        "the value does not fit the schema: it is not an object or a field has another type": 1,
+        "the value does not fit the schema: the field id is no BIGINT": 1,
         "the value is null": 1,
         "the required field shop is missing or null": 1,
     }

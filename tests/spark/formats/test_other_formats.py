@@ -82,7 +82,11 @@ stages:
     assert JSONDeserializer(None, schema_registry_client=schemas)(written.value, context) == {"id": 1, "name": "one"}
     assert len(lab.read("@json.dead_letters")) == 3
     assert {(seen.key, seen.value) for seen in lab.read("@csv_out")} == {(b'"one"', b"1,one"), (None, b"2,")}
-    assert len(lab.read("@csv.dead_letters")) == 3
+    wrong = {seen.value: seen.headers["headwater.error"].decode() for seen in lab.read("@csv.dead_letters")}
+    number = "the value does not fit the schema: it has more or fewer fields than 2"
+    assert wrong == {
+        b"x;bad": "the value does not fit the schema: the field id is no BIGINT", b"1;2;3": number, b"": number
+    }  # fmt: skip
 
 
 ROW = {"type": "record", "name": "Value", "namespace": "db", "fields": [

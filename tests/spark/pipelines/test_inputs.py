@@ -141,11 +141,11 @@ stages:
         "the required field sold.id is missing or null",
         "the event 'lost' is not declared",
         "the record does not say which event it is",
-        "the value does not fit the schema of the event sold",
+        "the value does not fit the schema of the event sold: the field id is no BIGINT",
     }
     assert by_stage["sold"] == {
         "the required field id is missing or null",
-        "the value does not fit the schema: it is not an object or a field has another type",
+        "the value does not fit the schema: the field id is no BIGINT",
     }
 
 
