@@ -13,7 +13,7 @@ the source offsets are committed when all is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from logtier.client.cluster import ClusterClient
@@ -21,9 +21,10 @@ from logtier.client.topics import ensure_topic
 from pipelines import columns, dead_letters, expectations
 from pipelines.analysis import Analysis
 from pipelines.brokers import Brokers, connection_options
+from pipelines.datasource.offsets import Offsets
 from pipelines.datasource.options import WriteOptions
 from pipelines.errors import PipelineFailed
-from pipelines.graph import dead_letter_topic, row_dead_letters
+from pipelines.graph import dead_letter_topic, row_dead_letters, topic_tables
 from pipelines.offset_log import end_offsets, query_id, topic_offsets
 from pipelines.plan import letters_only
 from pipelines.sinks import topic as topic_sink
@@ -32,6 +33,7 @@ from pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
 from pipelines.sinks.exactly_once_fence import Batch, Step
 from pipelines.sinks.outside import OutsideSinks
 from pipelines.sinks.source_offsets import SourceOffsets
+from pipelines.sources.table_letters import TableRefusals
 from pipelines.spec import Expectation, Loaded, Stage, TopicSink
 
 if TYPE_CHECKING:
@@ -75,6 +77,9 @@ class StageFrames(Protocol):
     def refused(self) -> Mapping[str, DataFrame]:
         """Records that cannot be decoded, by the topic they come from; asked when the rows are computed."""
 
+    def refused_by_tables(self) -> TableRefusals:
+        """Records of tables' topics that cannot be decoded; asked then, too, once a batch."""
+
 
 class BatchWriter:
     """Writes the micro-batches of one stage, one after the other. `close` it at the end of the query."""
@@ -105,7 +110,7 @@ class BatchWriter:
         options = WriteOptions.parse(connection_options(bootstrap_servers))
         if has_transactions(stage):
             self._transactions = ExactlyOnceTopics(options, self._pipeline, stage.name)
-        elif stage.topic_inputs:
+        elif stage.topic_inputs or topic_tables(loaded.pipeline, stage):
             self._source_offsets = SourceOffsets(options.client, self._pipeline, stage.name)
 
     def close(self) -> None:
@@ -144,8 +149,11 @@ class BatchWriter:
             self._fail_if_asked(rows, counted)
             refused = {topic: (found, found.count()) for topic, found in self._frames.refused().items()}
             self._on_step(self._stage.name, batch.number, "computed")
+            tables = self._frames.refused_by_tables()
             letters, outcome = self._dead_letters(rows, refused, counted, expected)
-            self._write(rows.where(f.col(columns.FAILED).isNull()).drop(columns.FAILED), letters, outcome, batch)
+            letters, outcome = self._with_tables(tables, letters, outcome)
+            met = rows.where(f.col(columns.FAILED).isNull()).drop(columns.FAILED)
+            self._write(met, letters, outcome, batch, tables.ends)
             return outcome
         finally:
             rows.unpersist()
@@ -160,7 +168,9 @@ class BatchWriter:
                 ensure_topic(cluster, topic, partitions=1, configs={})
         self._unmade -= needed
 
-    def _write(self, met: DataFrame, letters: list[TopicRecords], outcome: Outcome, batch: Batch) -> None:
+    def _write(
+        self, met: DataFrame, letters: list[TopicRecords], outcome: Outcome, batch: Batch, table_ends: Offsets
+    ) -> None:
         self._make_topics(letters)
         if outcome.written or self._stage.mode == "complete":  # an empty result replaces a table, too
             self._write_tables(met, batch)
@@ -178,6 +188,7 @@ class BatchWriter:
             else:
                 topic_sink.write_records(records, sink.topic, self._servers, sink.compression)
         ends = topic_offsets(batch.end_offsets, [source.topic for source in self._stage.topic_inputs])
+        ends |= table_ends
         if self._transactions is not None:
             self._transactions.write(
                 batch, exactly_once, ends, lambda step: self._on_step(self._stage.name, batch.number, step)
@@ -227,6 +238,20 @@ class BatchWriter:
             sum(letter.count for letter in letters),
         )
         return letters, outcome
+
+    def _with_tables(
+        self, tables: TableRefusals, letters: list[TopicRecords], outcome: Outcome
+    ) -> tuple[list[TopicRecords], Outcome]:
+        """What a batch has come to, with the dead letters of its stage's tables."""
+        own = []
+        for topic, found in tables.refused.items():
+            count = found.count()
+            if count:
+                records = dead_letters.undecodable(found, self._pipeline, self._stage.name, tables.headers[topic])
+                own.append(TopicRecords(dead_letter_topic(topic), records, count))
+        number = sum(letter.count for letter in own)
+        outcome = replace(outcome, undecodable=outcome.undecodable + number, dead_letters=outcome.dead_letters + number)
+        return [*letters, *own], outcome
 
     def _fail_if_asked(self, rows: DataFrame, counted: Mapping[str, int]) -> None:
         from pyspark.sql import functions as f

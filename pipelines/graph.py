@@ -55,9 +55,15 @@ def row_dead_letters(pipeline: Pipeline, stage: Stage) -> str:
 
 
 def dead_letter_topics(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
-    """Every topic that may get dead letters of a stage: for its rows first, then for the records of each input."""
-    found = [row_dead_letters(pipeline, stage), *(dead_letter_topic(source.topic) for source in stage.topic_inputs)]
-    return tuple(dict.fromkeys(found))
+    """Every topic that may get dead letters of a stage: for its rows first, then for its inputs and tables."""
+    topics = [*(source.topic for source in stage.topic_inputs), *topic_tables(pipeline, stage)]
+    return tuple(dict.fromkeys([row_dead_letters(pipeline, stage), *map(dead_letter_topic, topics)]))
+
+
+def topic_tables(pipeline: Pipeline, stage: Stage) -> list[str]:
+    """The topics that a stage uses as tables."""
+    tables = (pipeline.tables[name] for name in tables_used(pipeline, stage))
+    return [table.topic for table in tables if isinstance(table, TopicTable)]
 
 
 def place_read(source: Source | Table) -> Place | None:

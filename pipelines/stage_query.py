@@ -23,6 +23,7 @@ from pipelines.errors import PipelineError, PipelineFailed
 from pipelines.progress import EVENT_TIME
 from pipelines.sources.event_times import event_time_ms, latest_event_times
 from pipelines.sources.inputs import StageInputs, may_refuse
+from pipelines.sources.table_letters import TableLetters, TableRefusals
 from pipelines.sources.tables import StageTables
 from pipelines.spark_errors import first_line, problem_at
 from pipelines.spec import Loaded, Stage, TopicSource, interval_ms
@@ -97,6 +98,8 @@ class StageQuery:
         self._session = spark.newSession()
         self._writer = BatchWriter(self._session, loaded, stage, analysis, self, bootstrap_servers, on_step)
         self._tables = StageTables(self._session, loaded, stage, analysis, bootstrap_servers)
+        group = f"{loaded.pipeline.pipeline}.{stage.name}"
+        self._table_letters = TableLetters(self._session, analysis, bootstrap_servers, group)
         self._inputs = StageInputs(self._session, loaded, stage, analysis, bootstrap_servers, checkpoint)
         self._chain = analysis.chains[stage.name]
         self._stateful = False
@@ -242,6 +245,13 @@ class StageQuery:
                 if rejected is not None:
                     found[origin] = rejected.where(f.col(columns.ERROR).isNotNull())
         return found
+
+    def refused_by_tables(self) -> TableRefusals:
+        """The records of tables' topics that cannot be decoded and that no batch has seen yet.
+
+        Asked when the batch's rows are computed: what these could read, is looked at.
+        """
+        return self._table_letters.look(self._tables.take_read_topics())
 
     def record_headers(self) -> DataFrame | None:
         """The headers of the present micro-batch's records, read again; None if it is known that none has any."""

@@ -16,6 +16,7 @@ from pipelines.graph import (
     place_read,
     place_written,
     tables_used,
+    topic_tables,
     topological_order,
 )
 from pipelines.spec import (
@@ -24,6 +25,7 @@ from pipelines.spec import (
     JdbcSource,
     JdbcTable,
     Loaded,
+    Pipeline,
     PythonSink,
     RateSource,
     Sink,
@@ -104,14 +106,15 @@ def graph_of(loaded: Loaded) -> Graph:
             target = found.add(_written(loaded, stage, position, sink))
             found.join(Edge(node, target, _how(stage, sink)))
         for topic in dead_letter_topics(pipeline, stage):
-            if _can_have_letters(stage):
+            if _can_have_letters(pipeline, stage):
                 target = found.add(_place(loaded, ("topic", topic)))
                 found.join(Edge(node, target, "dead letters", is_aside=True))
     return found
 
 
-def _can_have_letters(stage: Stage) -> bool:
-    return bool(stage.topic_inputs) or any(e.otherwise == "dead_letter" for e in stage.expect)
+def _can_have_letters(pipeline: Pipeline, stage: Stage) -> bool:
+    topics = stage.topic_inputs or topic_tables(pipeline, stage)
+    return bool(topics) or any(e.otherwise == "dead_letter" for e in stage.expect)
 
 
 def _stage_details(stage: Stage) -> Iterator[str]:

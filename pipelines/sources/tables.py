@@ -86,6 +86,13 @@ class StageTables:
         }
         self._frames: dict[str, DataFrame] = {}
         self._read_at_s: dict[str, float] = {}
+        inputs = {source.topic for source in stage.topic_inputs}  # their records are refused as those of the inputs
+        self._topics = {
+            name: table.topic
+            for name, table in self._tables.items()
+            if isinstance(table, TopicTable) and table.topic not in inputs
+        }
+        self._read_topics: set[str] = set()
 
     def open(self) -> None:
         """Make every table a view."""
@@ -95,7 +102,7 @@ class StageTables:
                 frame = frame.persist()
             frame.createOrReplaceTempView(f"`{name}`")
             self._frames[name] = frame
-            self._read_at_s[name] = time.monotonic()
+            self._note_read(name)
 
     def refresh(self) -> None:
         """Let those be read again that are due."""
@@ -112,7 +119,18 @@ class StageTables:
                 files.list_again(frame)
             if table.refresh != EVERY_BATCH:
                 frame.persist()
-            self._read_at_s[name] = now_s
+            self._note_read(name)
+
+    def _note_read(self, name: str) -> None:
+        self._read_at_s[name] = time.monotonic()
+        if name in self._topics:
+            self._read_topics.add(self._topics[name])
+
+    def take_read_topics(self) -> list[str]:
+        """The topics of the tables that were read since the last call, but for those that are inputs, too."""
+        found = sorted(self._read_topics)
+        self._read_topics.clear()
+        return found
 
     def close(self) -> None:
         """Forget what is kept."""

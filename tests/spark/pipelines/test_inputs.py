@@ -153,7 +153,7 @@ def test_the_latest_value_of_each_key_is_a_table_read_again_for_each_batch(lab: 
     lab.write("customer.json", CUSTOMER)
     lab.produce("@customers", [
         ("1", customer(1, "old")), ("2", customer(2, "bob")), ("1", customer(1, "ann")), ("2", None),
-        (None, customer(9, "no key")), ("3", "{no json"),
+        (None, customer(9, "no key")), ("3", "{no json", [("by", b"shop")]),
     ], partitions=3)  # fmt: skip
     lab.produce("@orders", ["1", "2", "3"])
     text = """\
@@ -169,8 +169,9 @@ stages:
     sql: SELECT o.value AS id, name FROM o LEFT JOIN customers c ON c.id = cast(o.value AS BIGINT)
     to: {topic: "@joined", key: id}
 """
-    lab.run(text)
+    first = lab.run(text)
     assert sorted((v["id"], v.get("name")) for v in lab.values("@joined")) == [("1", "ann"), ("2", None), ("3", None)]
+    assert (first.totals["s"].undecodable, first.totals["s"].dead_letters) == (1, 1)
 
     def is_done() -> bool:
         found = {(v["id"], v.get("name")) for v in lab.values("@joined")}
@@ -178,13 +179,25 @@ stages:
             return True
         if not state["asked"]:
             state["asked"] = True
-            lab.produce("@customers", [("4", customer(4, "dan"))])
+            lab.produce("@customers", [("4", customer(4, "dan")), ("5", '{"id": "x"}'), ("5", customer(5, "eve"))])
             lab.produce("@orders", ["4"])
         return False
 
     state = {"asked": False}
-    lab.run_until(text, is_done)
+    second = lab.run_until(text, is_done)
     assert ("4", "dan") in {(v["id"], v.get("name")) for v in lab.values("@joined")}
+
+    # The table is read anew by each batch of each run: a record that it leaves out is a dead letter once.
+    assert second.totals["s"].undecodable == 1
+    lab.repeat_last_batch("join", "s")
+    lab.produce("@orders", ["5"])
+    assert lab.run(text).totals["s"].undecodable == 0
+    letters = {letter.key: letter for letter in lab.read("@customers.dead_letters")}
+    assert len(letters) == len(lab.read("@customers.dead_letters")) == 2
+    assert letters[b"3"].value == b"{no json"
+    assert letters[b"3"].headers["by"] == b"shop"
+    assert letters[b"3"].headers["headwater.stage"] == b"s"
+    assert letters[b"5"].headers["headwater.error"] == b"the value does not fit the schema: the field id is no BIGINT"
 
 
 def test_tables_of_a_stage_with_state_are_read_again_for_each_batch(lab: Any) -> None:

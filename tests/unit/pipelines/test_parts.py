@@ -217,6 +217,12 @@ def test_dead_letters_of_a_stage_without_a_topic_of_its_own_have_a_topic_of_thei
     assert {topic.name for topic in make_plan(loaded).topics} >= {"p.s.dead_letters", "a.dead_letters"}
 
 
+def test_records_of_a_tables_topic_have_dead_letters_of_their_own_topic(load: Callable[..., Loaded]) -> None:
+    text = one("{topic: a}", "    sql: SELECT a.* FROM a JOIN t USING (key)\n", top="tables: {t: {topic: b}}\n")
+    stage = load(text).pipeline.stages[0]
+    assert dead_letter_topics(load(text).pipeline, stage) == ("a.dead_letters", "b.dead_letters")
+
+
 @pytest.mark.parametrize(
     ("first", "second", "tables"),
     [
