@@ -19,6 +19,7 @@ from pipelines import columns
 from pipelines.analysis import Analysis
 from pipelines.batch_writing import BatchWriter, OnStep, Outcome, no_step
 from pipelines.brokers import Brokers
+from pipelines.datasource.errors import SourceError
 from pipelines.errors import PipelineError, PipelineFailed
 from pipelines.progress import EVENT_TIME
 from pipelines.sources.event_times import event_time_ms, latest_event_times
@@ -251,7 +252,10 @@ class StageQuery:
 
         Asked when the batch's rows are computed: what these could read, is looked at.
         """
-        return self._table_letters.look(self._tables.take_read_topics())
+        try:
+            return self._table_letters.look(self._tables.take_read_topics())
+        except SourceError as error:
+            raise PipelineFailed(f"stage {self.stage.name}: {error}") from error
 
     def record_headers(self) -> DataFrame | None:
         """The headers of the present micro-batch's records, read again; None if it is known that none has any."""
