@@ -100,7 +100,7 @@ class Ordering:
         parts = []
         for key, name in theirs.items():
             ours, other = f"{self.staged}.{self.quoted(key)}", f"{table}.{self.quoted(name)}"
-            parts.append(f"({ours} = {other} OR ({ours} IS NULL AND {other} IS NULL))")
+            parts.append(_equal(ours, other))
         return " AND ".join(parts)
 
     def _without(self, table: str, same: str, theirs: Sequence[str], ours: Sequence[str]) -> str:
@@ -110,12 +110,18 @@ class Ordering:
         ]
         later = []
         for position, (their, our) in enumerate(pairs):
-            equal = [f"{a} = {b}" for a, b in pairs[:position]]
-            later.append("(" + " AND ".join([*equal, f"{their} > {our}"]) + ")")
+            equal = [_equal(*pair) for pair in pairs[:position]]
+            # A null is the smallest, as in `change_order`. SQL's own comparison with it is neither true nor false.
+            greater = f"({their} > {our} OR ({their} IS NOT NULL AND {our} IS NULL))"
+            later.append("(" + " AND ".join([*equal, greater]) + ")")
         return (
             f"DELETE FROM {self.staged} WHERE EXISTS (SELECT 1 FROM {table} "  # noqa: S608
             f"WHERE {same} AND ({' OR '.join(later)}))"
         )
+
+
+def _equal(left: str, right: str) -> str:
+    return f"({left} = {right} OR ({left} IS NULL AND {right} IS NULL))"
 
 
 def target_column(columns: Mapping[str, str], name: str) -> str:
