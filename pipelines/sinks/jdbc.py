@@ -63,7 +63,8 @@ def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
         if sink.sequence and not database.has(last):
             names = (*sink.keys, *jdbc_order.names(sink.sequence), DELETED)
             kept = ordered.select(*(f"`{name}`" for name in names)).limit(0)
-            kept.write.format("jdbc").options(**typed).option("dbtable", last).mode("append").save()
+            of_last = jdbc_order.column_types(kept, jdbc_order.of_columns(options, names))
+            kept.write.format("jdbc").options(**of_last).option("dbtable", last).mode("append").save()
     columns = database.columns(held)
     with database.connected() as connection:
         connection.setAutoCommit(False)

@@ -7,7 +7,8 @@ that it does not know (rows of earlier versions or of others) the target's own s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,13 +19,16 @@ from pipelines.sinks.change_rule import POSITION
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Ordering", "column_types", "names", "target_column", "with_order"]
+__all__ = ["Ordering", "column_types", "names", "of_columns", "target_column", "with_order"]
 
 _POSITION: Final = "headwater_position"  # all of POSITION but the topic, as text that sorts so
 _SEQUENCE: Final = "headwater_sequence_"  # and a number
 _TEXT: Final = "VARCHAR(255)"  # what databases compare; many make a CLOB of Spark's strings
 _TYPES_OPTION: Final = "createTableColumnTypes"
 _DIGITS: Final = 20
+#: One column of that option, `name DECIMAL(10, 2)`, and the name in it.
+_TYPE: Final = re.compile(r"""(?:`[^`]*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\([^()]*\)|[^,`'"(])+""")
+_TYPED: Final = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^\s`]+))")
 
 
 def names(sequence: Sequence[str]) -> list[str]:
@@ -61,6 +65,30 @@ def column_types(rows: DataFrame, options: Mapping[str, str]) -> dict[str, str]:
     ]
     rest = {name: value for name, value in options.items() if name.lower() != _TYPES_OPTION.lower()}
     return {**rest, _TYPES_OPTION: ", ".join([given, *texts] if given else texts)}
+
+
+def of_columns(options: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+    """Spark's options for a table with these columns only: Spark refuses types of columns that a table lacks.
+
+    >>> of_columns({"createTableColumnTypes": "id CHAR(2), price DECIMAL(9, 2)"}, ["ID"])
+    {'createTableColumnTypes': 'id CHAR(2)'}
+    """
+    known = {name.lower() for name in names}
+    found = {}
+    for option, value in options.items():
+        if option.lower() != _TYPES_OPTION.lower():
+            found[option] = value
+        elif kept := [part.strip() for part in _TYPE.findall(value) if _typed(part).lower() in known]:
+            found[option] = ", ".join(kept)
+    return found
+
+
+def _typed(part: str) -> str:
+    """The column that a part of the option is about."""
+    found = _TYPED.match(part)
+    if found is None:
+        return ""
+    return found[2] if found[1] is None else found[1].replace("``", "`")
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,9 +81,9 @@ def test_the_table_is_what_the_changes_amount_to_however_they_come(
 
 
 def test_a_databases_table_is_what_the_changes_amount_to(delta_spark: SparkSession, derby: Any) -> None:
-    sink = JdbcSink.model_validate(
-        {"jdbc": derby.url, "table": "items", "keys": "id", "sequence": "v", "delete_when": "gone"}
-    )
+    types = {"createTableColumnTypes": "name VARCHAR(100), `id` INTEGER"}  # the table of last changes has no name
+    told = {"keys": "id", "sequence": "v", "delete_when": "gone", "options": types}
+    sink = JdbcSink.model_validate({"jdbc": derby.url, "table": "items", **told})
     given = changes(5)
     in_batches(delta_spark, given, 5, lambda frame, number: jdbc.write(frame, sink, "app", number))
     rows = derby.rows('SELECT "id", "v", "name" FROM items')

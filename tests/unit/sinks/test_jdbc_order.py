@@ -113,3 +113,19 @@ def test_a_row_without_a_part_of_its_sequence_never_gets_to_a_database() -> None
     (expected,) = of_stage(stage, ["id", "A", "b"])
     told = (expected.name, expected.that, expected.otherwise)
     assert told == (SEQUENCE_KNOWN, "`a` IS NOT NULL AND `b` IS NOT NULL", "dead_letter")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("name VARCHAR(100)", None),
+        ("Id CHAR(2), price DECIMAL(9, 2),`v` INT", "Id CHAR(2), `v` INT"),
+        ("price DECIMAL(9, 2) COMMENT 'id INT, v (', v INT", "v INT"),
+        ("`id, v` INT, `a``b` CHAR(3)", "`a``b` CHAR(3)"),
+        ("`id` CHAR(2)", "`id` CHAR(2)"),
+    ],
+)
+def test_types_of_columns_that_a_table_lacks_are_left_out(given: str, kept: str | None) -> None:
+    types = {} if kept is None else {"CreateTableColumnTypes": kept}
+    options = {"batchsize": "5", "CreateTableColumnTypes": given}
+    assert jdbc_order.of_columns(options, ["id", "V", "a`b"]) == {"batchsize": "5", **types}
