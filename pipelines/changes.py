@@ -426,7 +426,7 @@ def _mode(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterat
 
 
 def _sinks(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
-    old = {(each["kind"], each["target"]): each for each in before.sinks}
+    old = {(each["kind"], each["target"]): _as_now(each) for each in before.sinks}
     new = {(each["kind"], each["target"]): each for each in now.sinks}
     for position, each in enumerate(now.sinks):
         key = (each["kind"], each["target"])
@@ -439,6 +439,8 @@ def _sinks(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
             continue
         was = old[key]
         for name in sorted({*was["kept"], *each["kept"]}):
+            if name == "sequence" and name not in was["kept"]:
+                continue  # what it was is not known
             if was["kept"].get(name) != each["kept"].get(name):
                 yield Effect.NEEDS_RESET, *_kept(each, name, was["kept"].get(name), each["kept"].get(name)), place
         changed = sorted(n for n in {*was["more"], *each["more"]} if was["more"].get(n) != each["more"].get(n))
@@ -454,11 +456,23 @@ def _sinks(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
         yield Effect.SAFE, "sink removed", f"{kind} {target} keeps what it has, and gets no more", ("to",)
 
 
+def _as_now(sink: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A sink of an earlier release's record, which had a database's sequence among what may change."""
+    if sink["kind"] != "jdbc" or "sequence" not in sink["more"]:
+        return sink
+    sequence = [name.lower() for name in sink["more"]["sequence"]]
+    return {**sink, "kept": {"sequence": sequence, **sink["kept"]}, "more": _but(sink["more"], {"sequence"})}
+
+
 def _kept(sink: Mapping[str, Any], name: str, old: Any, new: Any) -> tuple[str, str]:
     """Of what an existing table holds to."""
     what = f"{name.replace('_', ' ')} of {sink['kind']} {sink['target']}"
     if name == "partition_by":
         return what, "a table keeps the partitions that it was made with: write to another table, or remove this one"
+    if name == "sequence":
+        said = f"it was {', '.join(old) or 'none'} and is {', '.join(new) or 'none'}"
+        reason = f"{said}: values of the old one are in the table headwater_last_… beside it, and are compared with"
+        return what, f"{reason} the new. Write to another table, or remove both"
     changed = [part for part in ("keys", "sequence", "scd") if (old or {}).get(part) != (new or {}).get(part)]
     if name == "keys":
         said = f"keys were {', '.join(old or []) or 'none'} and are {', '.join(new or []) or 'none'}"

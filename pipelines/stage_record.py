@@ -308,9 +308,9 @@ def _sink(loaded: Loaded, sink: Sink) -> dict[str, Any]:
     if isinstance(sink, FilesSink):
         return {"kind": "files", "target": loaded.path(sink.files), "kept": {}, "more": _more(sink, "files")}
     if isinstance(sink, JdbcSink):
-        more = _more(sink, "jdbc", "table", "keys", "username", "password")
-        target = f"{sink.table} of {sink.jdbc}"
-        return {"kind": "jdbc", "target": target, "kept": {"keys": [name.lower() for name in sink.keys]}, "more": more}
+        more = _more(sink, "jdbc", "table", "keys", "sequence", "username", "password")
+        kept = {name: [each.lower() for each in getattr(sink, name)] for name in ("keys", "sequence")}
+        return {"kind": "jdbc", "target": f"{sink.table} of {sink.jdbc}", "kept": kept, "more": more}
     return {"kind": "python", "target": f"{sink.python.file}:{sink.python.function}", "kept": {}, "more": {}}
 
 

@@ -382,6 +382,41 @@ def test_a_record_of_another_kind_is_refused(text: str) -> None:
         StageRecord.decode(text)
 
 
+DATABASE = FILE + (
+    "  - name: db\n    from: {topic: orders}\n"
+    "    to: [{jdbc: 'jdbc:x://db', table: t, keys: [id], sequence: [at, V], delete_when: gone}]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("[at, V]", "[V, at]", "it was at, v and is v, at"),
+        ("[at, V]", "v", "it was at, v and is v"),
+        ("sequence: [at, V], ", "", "it was at, v and is none"),
+        ("[at, V]", "[AT, v]", ""),
+    ],
+)
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_the_sequence_of_a_database_needs_a_reset(load: Load, old: str, new: str, said: str, is_earlier: bool) -> None:
+    before = deployed(load, DATABASE)
+    if is_earlier:  # its releases noted the sequence among what may change
+        [sink] = before["db"].record.sinks  # type: ignore[union-attr]
+        sink["kept"].pop("sequence", None)
+        sink["more"]["sequence"] = ["at", "V"]
+    found = changes_of_pipeline(records(load, DATABASE.replace(old, new)), before)
+    told = [(change.effect, change.what) for change in found]
+    assert told == ([(Effect.NEEDS_RESET, "sequence of jdbc t of jdbc:x://db")] if said else [])
+    assert all(change.reason.startswith(f"{said}: ") and "headwater_last_" in change.reason for change in found)
+
+
+def test_a_sequence_that_a_record_does_not_tell_is_no_change(load: Load) -> None:
+    before = deployed(load, DATABASE)
+    [sink] = before["db"].record.sinks  # type: ignore[union-attr]
+    del sink["kept"]["sequence"]
+    assert changes_of_pipeline(records(load, DATABASE), before) == []
+
+
 def test_a_record_holds_no_secret(load: Load) -> None:
     text = FILE + (
         "  - name: db\n    from: {jdbc: 'jdbc:x://u:geheim@db/x', table: t, increment: id, password: geheim}\n"
