@@ -133,17 +133,22 @@ class ConsumerGroups:
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
 
-    async def delete(self, group: ConsumerGroup, *, with_offsets: bool) -> None:
+    async def delete(self, group: ConsumerGroup, *, with_offsets: bool, if_unused: bool = False) -> None:
         """Delete a group without members, and its offsets if asked for; all of it, even if the caller is cancelled.
+
+        Args:
+            if_unused: A group that has offsets is left as it is.
 
         Raises:
             KafkaError: non_empty_group, or the log's.
             GroupReplacedError: it is another one now.
         """
-        await self._log.to_its_end(self._delete(group, with_offsets=with_offsets))
+        await self._log.to_its_end(self._delete(group, with_offsets=with_offsets, if_unused=if_unused))
 
-    async def _delete(self, group: ConsumerGroup, *, with_offsets: bool) -> None:
+    async def _delete(self, group: ConsumerGroup, *, with_offsets: bool, if_unused: bool) -> None:
         async with self._turn(group):
+            if if_unused and self._log.partitions_of(group.group_id):
+                return
             if group.state.phase is not ConsumerGroupState.EMPTY:
                 raise KafkaError(ErrorCode.non_empty_group, f"group {group.group_id} has members")
             offsets = self._log.partitions_of(group.group_id) if with_offsets else ()

@@ -1,6 +1,7 @@
 """The group coordinator: where groups are, what they have committed, and which protocol a request is of."""
 
 import asyncio
+import functools
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from logtier.protocol.uuids import random_uuid, to_text
 from logtier.runtime.clock import Clock
 from logtier.runtime.spawned_tasks import SpawnedTasks
 from logtier.state_topic.loading import StateLoader
-from logtier.state_topic.log import Metadata, Replicas
+from logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata, Replicas
 from logtier.state_topic.topic import TopicCreator, create_state_topic
 
 logger = logging.getLogger(__name__)
@@ -399,7 +400,7 @@ class GroupCoordinator:
         """
         await self._log.to_its_end(self._delete_group(group_id))
 
-    async def _delete_group(self, group_id: str) -> None:
+    async def _delete_group(self, group_id: str, *, if_unused: bool = False) -> None:
         while True:
             await self._classic.written(group_id)
             # Else what is being committed would outlive the group.
@@ -407,9 +408,11 @@ class GroupCoordinator:
             group = self.group(group_id)
             if group is None:
                 raise KafkaError(ErrorCode.group_id_not_found, f"group {group_id} does not exist")
+            if if_unused and not self._is_unused(group):
+                return  # what was being committed is in use
             if isinstance(group, ConsumerGroup):
                 try:
-                    await self._consumer.delete(group, with_offsets=True)
+                    await self._consumer.delete(group, with_offsets=True, if_unused=if_unused)
                 except GroupReplacedError:
                     continue
             else:
@@ -464,25 +467,40 @@ class GroupCoordinator:
         """Offsets of a topic that is gone must not become those of a new topic of its name."""
         # What is being committed for one of them is in the log, and may not be applied yet.
         await self._log.written_so_far()
-        image = self._metadata.image
-        for group_id, offsets in list(self._log.offsets.items()):
-            removed = []
-            for key, committed in offsets.items():
-                topic = image.topic(key.topic)
-                if topic is None or committed.topic_id not in (None, topic.topic_id):
-                    removed.append(key)
-            if removed:
-                await self._forget(group_id, removed, "of deleted topics")
-        for pending in self._log.pending:
-            if image.topic(pending.topic_partition.topic) is None:
-                await self._forget(pending.group_id, [pending.topic_partition], "of deleted topics, in a transaction")
+        for group_id in {*self._log.offsets, *self._log.pending.groups()}:
+            await self._forget(group_id, functools.partial(self._of_missing_topics, group_id), "of deleted topics")
 
-    async def _forget(self, group_id: str, removed: Sequence[TopicPartition], why: str) -> None:
+    def _of_missing_topics(self, group_id: str) -> list[TopicPartition]:
+        """Of which partitions all that a group has committed, in open transactions too, is of a topic that is gone."""
+        image = self._metadata.image
+        held = list((self._log.offsets.get(group_id) or GroupOffsets()).items())
+        if self._log.pending.of_group(group_id):
+            held += [(each.topic_partition, each.committed) for each in self._log.pending if each.group_id == group_id]
+        is_gone: dict[TopicPartition, bool] = {}
+        for key, committed in held:
+            topic = image.topic(key.topic)
+            is_of_another = topic is None or committed.topic_id not in (None, topic.topic_id)
+            # A tombstone takes all of a partition away: it must not take what is of the present topic.
+            is_gone[key] = is_gone.get(key, True) and is_of_another
+        return [key for key, all_gone in is_gone.items() if all_gone]
+
+    async def _forget(self, group_id: str, find: Callable[[], Sequence[TopicPartition]], why: str) -> None:
+        """Write tombstones for the offsets that `find` names.
+
+        It is asked again before each batch, when no write of the group is under way: a commit that came meanwhile
+        stands before the tombstone in the log, which must not take it away.
+        """
+        count = 0
         try:
-            await self._log.write_tombstones(group_id, removed, self._clock.now_ms())
-            logger.info("group %s: forgot %d committed offsets %s", group_id, len(removed), why)
+            while find():
+                await self._log.written(group_id)
+                if removed := find()[:TOMBSTONES_PER_BATCH]:
+                    await self._log.write_tombstones(group_id, removed, self._clock.now_ms())
+                    count += len(removed)
         except KafkaError as error:
             logger.warning("group %s: committed offsets %s are not forgotten yet: %s", group_id, why, error)
+        if count:
+            logger.info("group %s: forgot %d committed offsets %s", group_id, count, why)
 
     async def _expire_periodically(self) -> None:
         while True:
@@ -492,20 +510,28 @@ class GroupCoordinator:
     async def expire(self) -> None:
         """Forget offsets past offsets.retention.minutes, and groups that have neither members nor offsets left."""
         retention_ms = self._config.offsets_retention_minutes * _MINUTE_MS
-        for group in list(self._groups.values()):
-            offsets = self._log.offsets.get(group.group_id)
-            if offsets is not None:
-                expired = expired_offsets(group, offsets, self._clock.now_ms(), retention_ms)
-                # What an open transaction is about to replace stays until then (KAFKA-13636).
-                expired = [key for key in expired if not self._log.pending.has(group.group_id, key)]
-                if expired:
-                    await self._forget(group.group_id, expired, f"after {retention_ms} ms without use")
-            is_unused = _is_empty(group) and not (isinstance(group, Group) and group.pending_joins)
-            if is_unused and not self._log.partitions_of(group.group_id):
+        for group_id in list(self._groups):
+            find = functools.partial(self._expired, group_id, retention_ms)
+            await self._forget(group_id, find, f"after {retention_ms} ms without use")
+            group = self._groups.get(group_id)
+            if group is not None and self._is_unused(group):
                 try:
-                    await self.delete_group(group.group_id)
+                    await self._log.to_its_end(self._delete_group(group_id, if_unused=True))
                 except KafkaError as error:
-                    logger.info("group %s: not removed: %s", group.group_id, error)
+                    logger.info("group %s: not removed: %s", group_id, error)
+
+    def _expired(self, group_id: str, retention_ms: int) -> list[TopicPartition]:
+        group, offsets = self._groups.get(group_id), self._log.offsets.get(group_id)
+        if group is None or offsets is None:
+            return []
+        expired = expired_offsets(group, offsets, self._clock.now_ms(), retention_ms)
+        # What an open transaction is about to replace stays until then (KAFKA-13636).
+        return [key for key in expired if not self._log.pending.has(group_id, key)]
+
+    def _is_unused(self, group: AnyGroup) -> bool:
+        """Whether a group has neither members nor offsets, and nobody is about to become a member."""
+        is_expected = isinstance(group, Group) and bool(group.pending_joins)
+        return _is_empty(group) and not is_expected and not self._log.partitions_of(group.group_id)
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
         if delta.created or delta.deleted or delta.changed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from logtier.group.events import LeavingMember
 from logtier.group.offsets_topic import OFFSETS_TOPIC
 from logtier.protocol.errors import ErrorCode
 from logtier.state_topic.topic import partition_for
@@ -76,6 +77,79 @@ def test_a_partition_that_another_broker_leads_is_coordinated_there(make_world: 
         assert (await waiting).error is ErrorCode.not_coordinator
         world.replicas.gate.set()
         assert [group.group_id for group in world.groups.groups()] == [other]
+        await world.groups.stop()
+
+    asyncio.run(scenario())
+
+
+def test_commits_for_a_topic_that_is_made_again_outlive_the_tombstones_of_the_one_before(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    async def scenario() -> None:
+        world = await begin(make_world)
+        for group_id in ("a", "b"):
+            await commit(world, group_id, {T0: 1})
+        world.replicas.gate = asyncio.Event()
+        world.metadata.remove("t")
+        await settled()
+        world.metadata.add("t")
+        await settled()
+        committing = [
+            asyncio.ensure_future(commit(world, group_id, {T0: offset})) for group_id, offset in (("a", 78), ("b", 77))
+        ]
+        await settled()
+        world.replicas.gate.set()
+        await asyncio.gather(*committing)
+        for _ in range(2):
+            await settled()
+            assert (committed(world, "a"), committed(world, "b")) == ({T0: 78}, {T0: 77})
+            await world.restart()
+        await world.groups.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_that_is_being_written_does_not_expire_with_the_one_before(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    async def scenario() -> None:
+        world = await begin(make_world, **{"offsets.retention.minutes": 1})
+        await commit(world, "g", {T0: 1})
+        world.clock.ms += 60_000
+        world.replicas.gate = asyncio.Event()
+        committing = asyncio.ensure_future(commit(world, "g", {T0: 2}))
+        await settled()
+        expiring = asyncio.ensure_future(world.groups.expire())
+        await settled()
+        world.replicas.gate.set()
+        await asyncio.gather(committing, expiring)
+        assert committed(world, "g") == {T0: 2}
+        await world.restart()
+        assert committed(world, "g") == {T0: 2}
+        await world.groups.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_group_whose_commit_is_being_written_is_not_removed_as_unused(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    async def scenario() -> None:
+        world = await begin(make_world)
+        joined = await world.join("g")
+        await world.sync("g", joined)
+        await world.groups.leave("g", [LeavingMember(joined.member_id)])
+        await settled()
+        world.replicas.gate = asyncio.Event()
+        committing = asyncio.ensure_future(commit(world, "g", {T0: 2}))
+        await settled()
+        expiring = asyncio.ensure_future(world.groups.expire())
+        await settled()
+        world.replicas.gate.set()
+        await asyncio.gather(committing, expiring)
+        assert committed(world, "g") == {T0: 2}
+        await world.restart()
+        assert committed(world, "g") == {T0: 2}
         await world.groups.stop()
 
     asyncio.run(scenario())

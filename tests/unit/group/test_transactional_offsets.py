@@ -242,6 +242,30 @@ def test_pending_offsets_of_a_deleted_topic_are_forgotten(world: World, settled:
     run(scenario())
 
 
+def test_a_pending_commit_for_a_topic_that_is_made_again_outlives_the_tombstones_of_the_one_before(
+    world: World, settled: Callable[[], Any]
+) -> None:
+    async def scenario() -> None:
+        await started(world)
+        await commit(world, 5, partition=P1)
+        await commit(world, 5, producer_id=78)
+        world.replicas.gate = asyncio.Event()
+        world.metadata.remove("t")
+        await settled()
+        world.metadata.add("t")
+        committing = asyncio.ensure_future(commit(world, 7, producer_id=79))
+        await settled()
+        world.replicas.gate.set()
+        await committing
+        await settled()
+        await end(world, committed=True, producer_id=79)
+        assert offset_of(world) == 7
+        await world.restart()
+        assert offset_of(world) == 7
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(
     ("member", "code"),
     [
