@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pipelines.sinks.change_order import known_positions, order
@@ -71,13 +72,23 @@ def _timeline(table: DataFrame, given: DataFrame, merge: Merge, deletes: DataFra
     points = points.withColumn(_IS_NEW, f.lit(0)).unionByName(
         given.withColumn(_IS_NEW, f.lit(1)), allowMissingColumns=True
     )
-    last = Window.partitionBy(*keys, VALID_FROM).orderBy(order((), positions).desc(), f.col(_IS_NEW).desc())
+    last = Window.partitionBy(*keys, VALID_FROM).orderBy(*_latest_first(positions))
     one_each = points.withColumn("_rank", f.row_number().over(last)).where(f.col("_rank") == 1)
     return (
         one_each.withColumn(VALID_TO, f.lead(VALID_FROM).over(by_start))
         .withColumn(CURRENT, f.col(VALID_TO).isNull())
         .select(*(f"`{name}`" for name in given.columns), VALID_TO, CURRENT, _IS_NEW)
     )
+
+
+def _latest_first(positions: Sequence[str]) -> list[Column]:
+    """The order of the points of one moment, where the first stands: what positions do not tell, arrival does.
+
+    A state that the table has arrived after a delete that is remembered of its moment: else the delete had removed it.
+    """
+    from pyspark.sql import functions as f
+
+    return [order((), positions).desc(), f.col(_IS_NEW).desc(), f.col(DELETED).asc()]
 
 
 def _of(rows: DataFrame, names: DataFrame, merge: Merge) -> DataFrame:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.sinks import delta_deletes, delta_merge, jdbc
+from pipelines.sinks import delta_deletes, delta_history, delta_merge, jdbc
 from pipelines.sinks.change_rule import KeyChange, history, latest
 from pipelines.spec import DeltaSink, JdbcSink
 
@@ -78,6 +78,13 @@ def test_the_table_is_what_the_changes_amount_to_however_they_come(
     else:
         states = history(of_rule(given))
         assert rows == shown([(*s.row, s.valid_from, s.valid_to, s.valid_to is None) for s in states])
+
+
+def test_a_state_that_came_after_a_delete_of_its_moment_stands_without_positions(delta_spark: SparkSession) -> None:
+    ddl = "what STRING, headwater_deleted INT, _is_new INT"
+    points = [("delete", 1, 0), ("state", 0, 0), ("new delete", 1, 1)]
+    found = delta_spark.createDataFrame(points, ddl).coalesce(1).orderBy(*delta_history._latest_first([]))
+    assert [row.what for row in found.collect()] == ["new delete", "state", "delete"]
 
 
 def test_a_databases_table_is_what_the_changes_amount_to(delta_spark: SparkSession, derby: Any) -> None:
