@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Final
 from pipelines.checks import sink_expressions
 from pipelines.errors import Problem, nearest
 from pipelines.graph import input_views
+from pipelines.sinks.stored_rows import partition_column
 from pipelines.spec import (
     DeduplicateStep,
     DeltaSink,
+    FilesSink,
     JdbcSink,
     Loaded,
     PythonSink,
     PythonStep,
     RateSource,
+    Sink,
     Source,
     SqlStep,
     Stage,
@@ -41,6 +44,8 @@ __all__ = ["check_columns"]
 _UNITS: Final = frozenset(
     "microsecond millisecond second minute hour day dayofyear week month quarter year".split()  # noqa: SIM905
 )
+#: Not a function: it makes a name of text, of a column, a table or a function.
+_MAKES_A_NAME: Final = "identifier"
 _Names = frozenset[str] | None
 
 
@@ -133,7 +138,12 @@ def _functions(loaded: Loaded, loc: Loc, tree: exp.Query) -> Iterator[Problem]:
 
     for call in tree.find_all(exp.Anonymous):
         name = call.name.lower()
-        if name in FUNCTIONS or not name or isinstance(call.parent, exp.Dot) or call.find_ancestor(exp.Hint):
+        if (
+            name in FUNCTIONS
+            or name in ("", _MAKES_A_NAME)
+            or isinstance(call.parent, exp.Dot)
+            or call.find_ancestor(exp.Hint)
+        ):
             continue
         yield loaded.problem(loc, f"there is no function '{name}'", nearest(name, sorted(FUNCTIONS)))
 
@@ -147,6 +157,8 @@ def _plain_select(tree: exp.Query | None) -> exp.Select | None:
     others = (exp.SetOperation, exp.CTE, exp.Subquery, exp.Lateral, exp.Unnest, exp.Pivot, exp.Values, exp.Kwarg,
               exp.PropertyEQ)  # fmt: skip
     tables = list(tree.find_all(exp.Table))
+    if any(call.name.lower() == _MAKES_A_NAME for call in tree.find_all(exp.Anonymous)):
+        return None
     if tree.find(*others) or not all(isinstance(each.this, exp.Identifier) and not each.db for each in tables):
         return None
     return tree if all(not each.args.get("alias") or not each.alias_column_names for each in tables) else None
@@ -225,16 +237,27 @@ def _sinks(loaded: Loaded, stage: Stage, names: _Names) -> Iterator[Problem]:
     if names is None:
         return
     for position, sink in enumerate(stage.to):
+        held = names | {name.lower() for name in _partitions(sink)}
         if isinstance(sink, DeltaSink) and sink.merge is not None:
             loc = loaded.sink_loc(stage, position, "merge")
-            yield from _named(loaded, (*loc, "keys"), sink.merge.keys, names, "the key")
-            yield from _named(loaded, (*loc, "sequence"), sink.merge.sequence, names, "the sequence")
+            yield from _named(loaded, (*loc, "keys"), sink.merge.keys, held, "the key")
+            yield from _named(loaded, (*loc, "sequence"), sink.merge.sequence, held, "the sequence")
         if isinstance(sink, JdbcSink):
             yield from _named(loaded, loaded.sink_loc(stage, position, "keys"), sink.keys, names, "the key")
         for more, expression in sink_expressions(sink):
-            yield from _expression(loaded, loaded.sink_loc(stage, position, *more), expression, names)
+            # A partition's column may be made of those before it; what says which rows delete sees none of them.
+            before = _partitions(sink)[: int(more[1])] if more[0] == "partition_by" else []
+            known = names | {name.lower() for name in before}
+            yield from _expression(loaded, loaded.sink_loc(stage, position, *more), expression, known)
     for position, expectation in enumerate(stage.expect):
         yield from _expression(loaded, loaded.stage_loc(stage, "expect", position, "that"), expectation.that, names)
+
+
+def _partitions(sink: Sink) -> list[str]:
+    """The names of the columns that a sink adds to the rows, in the order in which it does."""
+    if not isinstance(sink, DeltaSink | FilesSink):
+        return []
+    return [partition_column(expression)[0] for expression in sink.partition_by]
 
 
 def _expression(loaded: Loaded, loc: Loc, text: str, names: frozenset[str]) -> Iterator[Problem]:

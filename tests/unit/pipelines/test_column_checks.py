@@ -64,11 +64,32 @@ def faults(folder: Path, sql: str, source: str = ORDERS, sink: str = OUT, more: 
         "SELECT /*+ BROADCAST(orders) */ id FROM orders",
         "SELECT id, row_number() OVER (PARTITION BY shop ORDER BY at) AS n FROM orders",
         "SELECT named_struct('a', id).a AS a, named_struct('b', id) AS b FROM orders",
+        "SELECT IDENTIFIER('id') FROM orders",
+        "SELECT identifier('i' || 'd') AS n, o.IDENTIFIER('shop') FROM orders o",
         "SELECT * EXCEPT (id), aggregate(array(1), 0, (acc, x) -> acc + x) AS s FROM orders",
     ],
 )
 def test_correct_sql_is_never_refused(tmp_path: Path, sql: str) -> None:
     assert faults(tmp_path, sql) == []
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        "{delta: lake/x, partition_by: [to_date(at) AS Day], merge: {keys: [id, day], sequence: [DAY, at]}}",
+        "{delta: lake/x, partition_by: [to_date(at) AS d, year(d) AS y, y + 1 AS z]}",
+        "{files: out, format: parquet, partition_by: [to_date(at) AS d, year(d) AS y]}",
+    ],
+)
+def test_the_columns_of_partitions_are_the_rows_as_well(tmp_path: Path, sink: str) -> None:
+    assert faults(tmp_path, "SELECT id, at FROM orders", sink=sink) == []
+
+
+def test_a_partition_is_made_of_what_is_there_before_it(tmp_path: Path) -> None:
+    merge = "merge: {keys: [id], delete_when: d > 1}"
+    sink = f"{{delta: lake/x, partition_by: [year(d) AS y, to_date(at) AS d], {merge}}}"
+    found = faults(tmp_path, "SELECT id, at FROM orders", sink=sink)
+    assert found == ["there is no column 'd'"] * 2
 
 
 def test_groups_with_a_watermark_are_correct(tmp_path: Path) -> None:
