@@ -25,7 +25,6 @@ from pipelines.stage_record import (
     imports_of,
     record_of,
     schema_files,
-    topics_read_by,
 )
 from pipelines.stage_state import StageState, State
 from pipelines.state_folder import StageFolder, StateFolder, TopicOffsets
@@ -72,11 +71,17 @@ class Deployment:
         return changes_of_pipeline(self._records, deployed)
 
     def take_ids(self, cluster_id: str | None, topic_ids: Mapping[str, str]) -> None:
-        """Take note of what the brokers say they are; without it, records say nothing about that."""
+        """Take note of what the brokers say of the topics whose offsets a checkpoint holds.
+
+        A table's topic is none of them: it is read whole. Brokers that could not be asked (None) take nothing back.
+        """
+        if cluster_id is None:
+            return
         for stage in self._loaded.pipeline.stages:
-            ids = {} if cluster_id is None else {"cluster": cluster_id}
-            read = topics_read_by(self._loaded.pipeline, stage)
-            ids |= {f"topic {name}": topic_ids[name] for name in read if name in topic_ids}
+            read = [source.topic for source in stage.topic_inputs]
+            ids = {f"topic {name}": topic_ids[name] for name in read if name in topic_ids}
+            if read:
+                ids["cluster"] = cluster_id
             self._records[stage.name] = dataclasses.replace(self._records[stage.name], ids=ids)
 
     def prepare(self, stages: Sequence[str], reset: Iterable[str]) -> tuple[Loaded, list[str]]:

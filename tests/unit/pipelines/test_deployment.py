@@ -142,3 +142,43 @@ def test_code_that_is_laid_out_otherwise_is_no_change(load: Load, tmp_path: Path
     ran(deployment("def f(rows):\n    return rows\n"), "clean", "sums", "code")
     assert deployment("def f( rows ):  # the same\n\n    return rows\n").changes() == []
     assert [change.what for change in deployment("def f(rows):\n    return rows.distinct()\n").changes()] == ["code"]
+
+
+TABLES = """\
+pipeline: shop
+topics:
+  orders: {value: string}
+  shops: {value: string, key: string}
+tables:
+  shops: {topic: shops}
+stages:
+  - name: joined
+    from: {topic: orders}
+    sql: SELECT orders.value FROM orders JOIN shops ON true
+    to: [{topic: joined}]
+  - name: files
+    from: {files: in, format: csv, schema: id INT}
+    sql: SELECT id FROM input
+    to: [{delta: lake/files}]
+"""
+
+
+def test_ids_are_those_of_what_the_checkpoint_has_offsets_of(load: Load, tmp_path: Path) -> None:
+    before = Deployment(load(TABLES), str(tmp_path))
+    before.take_ids("c1", {"orders": "1", "shops": "2"})
+    ran(before, "joined", "files")
+    after = Deployment(load(TABLES), str(tmp_path))
+    after.take_ids("c1", {"orders": "1", "shops": "9"})
+    assert after.changes() == [], "a table's topic was made anew"
+    after.take_ids("c2", {"orders": "1", "shops": "2"})
+    assert [(change.stage, change.what) for change in after.changes()] == [("joined", "cluster")]
+
+
+def test_brokers_that_do_not_answer_take_no_id_back(load: Load, tmp_path: Path) -> None:
+    before = Deployment(load(FILE), str(tmp_path))
+    before.take_ids("c1", {"orders": "1"})
+    before.take_ids(None, {})
+    ran(before, "clean")
+    after = Deployment(load(FILE), str(tmp_path))
+    after.take_ids("c1", {"orders": "2"})
+    assert [change.what for change in after.changes() if change.stage == "clean"] == ["topic orders"]
