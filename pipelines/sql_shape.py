@@ -7,6 +7,7 @@ compared as text, and is taken to have any state.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,41 @@ def parsed_query(text: str) -> exp.Query | None:
         if isinstance(node, exp.Join) and (node.kind == "INNER" or (node.side and node.kind == "OUTER")):
             node.set("kind", None)  # INNER and OUTER may be left out
     return tree if isinstance(tree, exp.Query) else None
+
+
+def is_understood(text: str) -> bool:
+    """Whether sqlglot's tree of a query that it parses holds every name, number and text of it.
+
+    Some arguments it drops without a word, such as the third one of `percentile`.
+
+    >>> is_understood("SELECT k, percentile(v, 0.5) FROM t GROUP BY k")
+    True
+    >>> is_understood("SELECT k, percentile(v, 0.5, n) FROM t GROUP BY k")
+    False
+    """
+    import sqlglot
+
+    source = readable(text)
+    try:
+        written = sqlglot.parse_one(source, read="spark").sql(dialect="spark")
+        return not _values_in(source) - _values_in(written)
+    except (sqlglot.errors.SqlglotError, RecursionError):
+        return False
+
+
+def _values_in(text: str) -> Counter[str]:
+    """Names of columns, numbers and texts, each as often as it occurs."""
+    from sqlglot import TokenType
+    from sqlglot.dialects.spark import Spark
+
+    tokens = Spark().tokenize(text)
+    values = {TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.STRING}
+    # A name before a parenthesis is a function's, which may be written in another way.
+    return Counter(
+        token.text.lower()
+        for token, following in zip(tokens, [*tokens[1:], None], strict=True)
+        if token.token_type in values and (following is None or following.token_type is not TokenType.L_PAREN)
+    )
 
 
 def tokens_of(text: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipelines.sql.functions import AGGREGATES
-from pipelines.sql_shape import group_keys, parsed_query
+from pipelines.sql_shape import group_keys, is_understood, parsed_query
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -59,6 +59,8 @@ def state_form(steps: Sequence[Mapping[str, Any]], last: int | None) -> StateFor
     ...     return state_form([{"kind": "sql", "text": sql}], 0)
     >>> form("SELECT k, sum(a) AS s FROM t GROUP BY k") == form("SELECT k AS c, sum(a) * 2 FROM t GROUP BY 1")
     True
+    >>> form("SELECT percentile(a, 0.5) FROM t") == form("SELECT percentile(a, 0.5, b) FROM t")
+    False
     >>> form("SELECT sum(a), sum(b) FROM t").difference(form("SELECT sum(b), sum(a) FROM t"))
     'the values that the state holds, or their order'
     """
@@ -92,7 +94,7 @@ def _whole(step: Mapping[str, Any]) -> str:
         return str(sorted((name, value) for name, value in step.items()))
     text = step.get("source", step["text"])
     tree = parsed_query(text)
-    return text if tree is None else repr(tree)
+    return text if tree is None or not is_understood(text) else repr(tree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ class _OpaqueError(Exception):
 def _operator(step: Mapping[str, Any]) -> _Operator | None:
     from sqlglot import exp
 
-    tree = parsed_query(step.get("source", step["text"]))
+    text = step.get("source", step["text"])
+    tree = parsed_query(text) if is_understood(text) else None
     if not isinstance(tree, exp.Select) or tree.args.get("distinct") or not _is_plain_group(tree):
         return None
     if any(select.args.get("distinct") for select in tree.find_all(exp.Select)) or tree.find(exp.SetOperation):
