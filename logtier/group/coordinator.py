@@ -84,11 +84,12 @@ class GroupCoordinator:
         self._tasks.spawn(self._expire_periodically())
 
     async def stop(self) -> None:
-        """Let writes finish, answer whoever waits; groups live on in the log."""
+        """Take no more writes, let those under way finish, answer whoever waits; groups live on in the log."""
         self._is_stopped = True
         self._loader.stop()
-        await self._log.finish_writes()
+        # First: what a group has decided is still to be written.
         await self._classic.stop()
+        await self._log.finish_writes()
         self._consumer.stop()
         await self._tasks.cancel()
 

@@ -103,6 +103,7 @@ class StateTopicLog(ABC):
         self._partitions: dict[int, LedPartition] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._turns = Turns()
+        self._is_closed = False
 
     @staticmethod
     @abstractmethod
@@ -260,9 +261,11 @@ class StateTopicLog(ABC):
         cancelled: `applied` is called in the log's order once it is replicated, or else `refused`, once.
 
         Raises:
-            KafkaError: with the code that `errors` has for the log's.
+            KafkaError: with the code that `errors` has for the log's; coordinator_not_available after `finish_writes`.
         """
         try:
+            if self._is_closed:
+                raise KafkaError(ErrorCode.coordinator_not_available, "the broker is being stopped")
             partition = self.active_partition_of(name)
             key = TopicPartition(self.TOPIC, partition)
             try:
@@ -308,7 +311,8 @@ class StateTopicLog(ABC):
             await asyncio.wait(list(self._tasks))
 
     async def finish_writes(self) -> None:
-        """Wait until no write is under way; for a coordinator that takes no more requests."""
+        """Take no more writes, and wait until none is under way."""
+        self._is_closed = True
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 

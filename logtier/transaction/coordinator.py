@@ -83,7 +83,7 @@ class TransactionCoordinator:
         )
 
     async def stop(self) -> None:
-        """Let writes finish; transactions live on in the log, and the next start completes what is decided."""
+        """Let writes finish, take no more; transactions live on in the log, the next start completes the decided."""
         self._is_stopped = True
         self._loader.stop()
         await self._log.finish_writes()
@@ -352,6 +352,8 @@ class TransactionCoordinator:
                 reason = next(iter(refused.values()))
             except KafkaError as error:
                 reason = error
+            if self._is_stopped:
+                return  # the next start completes it
             logger.warning(
                 "transactional id %r: its outcome is not complete yet and is tried again in %d ms: %s",
                 name[:249],

@@ -153,3 +153,35 @@ def test_a_group_whose_commit_is_being_written_is_not_removed_as_unused(
         await world.groups.stop()
 
     asyncio.run(scenario())
+
+
+def test_nothing_is_written_once_the_broker_stops(make_world: MakeWorld, settled: Settled) -> None:
+    async def scenario() -> None:
+        world = await begin(make_world)
+        for group_id in ("g", "h"):
+            await commit(world, group_id, {T0: 1})
+        world.replicas.gate = asyncio.Event()
+        committing = asyncio.ensure_future(commit(world, "g", {T0: 2}))
+        await settled()
+        stopping = asyncio.ensure_future(world.groups.stop())
+        await settled()
+        writes = world.replicas.writes
+        late = [
+            asyncio.ensure_future(commit(world, "g", {T0: 3})),
+            asyncio.ensure_future(commit(world, "new", {T0: 3})),
+            asyncio.ensure_future(world.groups.delete_offsets("h", [T0])),
+            asyncio.ensure_future(world.groups.delete_group("h")),
+        ]
+        await settled()
+        assert world.replicas.writes == writes
+        for attempt in late:
+            assert await error_of(attempt) is ErrorCode.coordinator_not_available
+        assert not stopping.done()
+        world.replicas.gate.set()
+        await committing
+        await stopping
+        await world.restart()
+        assert (committed(world, "g"), committed(world, "h")) == ({T0: 2}, {T0: 1})
+        await world.groups.stop()
+
+    asyncio.run(scenario())

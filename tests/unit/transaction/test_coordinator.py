@@ -398,6 +398,21 @@ def test_when_the_broker_stops_writes_end_first(world: World) -> None:
     run(scenario())
 
 
+def test_a_request_that_came_before_the_broker_stops_begins_no_write_afterwards(world: World) -> None:
+    async def scenario() -> None:
+        await world.start()
+        # It waits for its producer id when the broker stops.
+        beginning = asyncio.create_task(world.coordinator.init_producer(ID, 60_000, None))
+        writes = world.replicas.writes
+        stopping = asyncio.create_task(world.coordinator.stop())
+        assert await code_of(beginning) is ErrorCode.coordinator_not_available
+        await stopping
+        assert world.replicas.writes == writes
+        assert world.replayed() == {}
+
+    run(scenario())
+
+
 def test_epochs_that_are_used_up_bring_a_new_producer_id(world: World) -> None:
     async def scenario() -> None:
         await begun(world)
