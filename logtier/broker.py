@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib import import_module
 
@@ -223,7 +223,9 @@ class Broker:
         await transactions.start()
         self._parts.push_async_callback(transactions.stop)
         self._parts.callback(asyncio.create_task(self._maintain(log_manager)).cancel)
-        self._parts.callback(asyncio.create_task(self._make_missing_logs(replica_manager)).cancel)
+        self._parts.callback(
+            asyncio.create_task(self._make_missing_logs(replica_manager, (groups, transactions))).cancel
+        )
         self._parts.callback(asyncio.create_task(self._flush_what_came(log_manager)).cancel)
         self._parts.callback(asyncio.create_task(measure_loop_lag(services.metrics)).cancel)
         metadata.subscribe(_forgetter(services.metrics))
@@ -305,13 +307,20 @@ class Broker:
             ) from error
         self._parts.push_async_callback(asyncio.to_thread, endpoint.stop)
 
-    async def _make_missing_logs(self, replica_manager: ReplicaManager) -> None:
+    async def _make_missing_logs(
+        self, replica_manager: ReplicaManager, coordinators: Sequence[GroupCoordinator | TransactionCoordinator]
+    ) -> None:
         """Make the logs that the disk did not take, at growing pauses: it was full, or there was no file descriptor."""
         pause_s = MISSING_LOGS_INTERVAL_S_MIN
         while True:
             await asyncio.sleep(pause_s)
+            had_missing = replica_manager.has_missing
             try:
                 are_all_there = await replica_manager.make_missing_logs()
+                if had_missing:
+                    # A log that came may be one of theirs: they looked for it when its topic was made.
+                    for coordinator in coordinators:
+                        coordinator.leadership_changed()
             except Exception:
                 logger.exception("making the logs that are missing failed")
                 are_all_there = False

@@ -435,7 +435,8 @@ class GroupCoordinator:
 
     # ---- loading, expiry, changes of metadata ----
 
-    def _leadership_changed(self) -> None:
+    def leadership_changed(self) -> None:
+        """Load the partitions that are led here and not loaded, and resign the others; called when logs come, too."""
         for partition in self._log.lost_partitions():
             logger.info("%s-%d: this broker coordinates its groups no longer", OFFSETS_TOPIC, partition)
             self._log.resign(partition)
@@ -546,7 +547,7 @@ class GroupCoordinator:
             self._tasks.spawn(self._forget_missing_topics())
         if any(topic.name == OFFSETS_TOPIC for topic in (*delta.created, *delta.changed)):
             # After all subscribers: the replica manager may still have to make the logs.
-            asyncio.get_running_loop().call_soon(self._leadership_changed)
+            asyncio.get_running_loop().call_soon(self.leadership_changed)
 
     # ---- small parts ----
 

@@ -136,6 +136,11 @@ class ReplicaManager:
             async with self._making:
                 await self._log_manager.make(wanted)
 
+    @property
+    def has_missing(self) -> bool:
+        """Whether a partition has no log yet, because the disk did not take it."""
+        return bool(self._missing)
+
     async def make_missing_logs(self) -> bool:
         """Try once more to make the logs that the disk did not take (it was full, perhaps); whether all are there."""
         if not self._missing:

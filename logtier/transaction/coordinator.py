@@ -452,7 +452,8 @@ class TransactionCoordinator:
                 len(undone),
             )
 
-    def _leadership_changed(self) -> None:
+    def leadership_changed(self) -> None:
+        """Load the partitions that are led here and not loaded, and resign the others; called when logs come, too."""
         for partition in self._log.lost_partitions():
             logger.info("%s-%d: this broker coordinates its transactional ids no longer", TRANSACTION_TOPIC, partition)
             self._log.resign(partition)
@@ -464,7 +465,7 @@ class TransactionCoordinator:
             self._log.forget_all()
         if any(topic.name == TRANSACTION_TOPIC for topic in (*delta.created, *delta.changed)):
             # After all subscribers: the replica manager may still have to make the logs.
-            asyncio.get_running_loop().call_soon(self._leadership_changed)
+            asyncio.get_running_loop().call_soon(self.leadership_changed)
 
     # ---- small parts ----
 
