@@ -19,6 +19,7 @@ from typing import Any
 from tests.bench import (
     apache_kafka,
     delta_append,
+    earlier,
     encode,
     exactly_once,
     flights,
@@ -52,6 +53,7 @@ class Options:
     quick: bool
     given_messages: int | None
     given_rounds: int | None
+    earlier: Path | None = None
 
     def messages(self, usual: int, quick: int = 200_000) -> int:
         """Messages a round."""
@@ -60,6 +62,12 @@ class Options:
     def rounds(self, usual: int) -> int:
         """Rounds that count."""
         return self.given_rounds or (1 if self.quick else usual)
+
+    def checkout(self) -> Path:
+        """The earlier checkout to compare with."""
+        if self.earlier is None:
+            raise Failed("--earlier FOLDER names the checkout to compare with (git worktree add FOLDER COMMIT)")
+        return self.earlier
 
 
 Part = Callable[[Path, Options], tuple[list[str], object]]
@@ -85,6 +93,7 @@ PARTS: dict[str, Part] = {
     "connections": lambda f, o: scale.measure_connections(f, 200 if o.quick else 2000, o.rounds(3)),
     "send-buffer": lambda f, o: send_buffer.measure(f, Load(o.messages(3_000_000)), o.rounds(14)),
     "restart": lambda f, o: restart.measure(f, 0.2 if o.quick else 10, o.rounds(3)),
+    "earlier": lambda f, o: earlier.measure(f, o.checkout(), o.drivers, Load(o.messages(1_000_000)), o.rounds(9)),
     "soak": lambda f, o: soak.measure(f, 310 if o.quick else 1810),
 }
 #: What runs when nothing is asked for: some ten minutes. The others take longer, or much disk.
@@ -101,11 +110,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--drivers", default="java,python", help="java, python or both (default)")
     parser.add_argument("--messages", type=int, help="messages a round")
     parser.add_argument("--rounds", type=int, help="rounds that count")
+    parser.add_argument("--earlier", type=Path, help="root folder of an earlier checkout, for the part `earlier`")
     given = parser.parse_args(arguments)
     drivers = given.drivers.split(",")
     if not set(drivers) <= set(DRIVERS):
         parser.error(f"--drivers {given.drivers}: java, python or java,python")
-    options = Options(drivers, given.quick, given.messages, given.rounds)
+    options = Options(drivers, given.quick, given.messages, given.rounds, given.earlier)
     # So that the brokers are ended, too.
     signal.signal(signal.SIGTERM, _exit)
 
