@@ -86,6 +86,5 @@ def _prepared(records: Buffer, config: TopicConfig) -> Buffer | KafkaError:
         if "compact" in config.cleanup_policy:
             records = record_frames.check_keyed_batch(records, config.max_message_bytes)
     except KafkaError as error:
-        # Another one: the traceback of this one holds whatever the batch decompressed to.
-        return KafkaError(error.code, error.message)
+        return error.kept()
     return records

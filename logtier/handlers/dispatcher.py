@@ -266,6 +266,9 @@ class Dispatcher:
             except asyncio.CancelledError:
                 await asyncio.wait((working,))
                 raise
+            finally:
+                # It has the error, which has this frame, which has the request: together they would stay.
+                del working
         if context.loop_time is not None:
             context.loop_time.count(worked_ns)
         return result

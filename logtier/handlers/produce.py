@@ -85,7 +85,7 @@ def _handle(
     try:
         verdicts = verify(request.transactional_id, _batches(request, context), context)
     except KafkaError as error:
-        return _append(request, context, refused, error)
+        return _append(request, context, refused, error.kept())
     if isinstance(verdicts, Awaitable):
         return _append_when_verified(request, context, verdicts, refused)
     return _append(request, context, {**verdicts, **refused})
@@ -127,26 +127,26 @@ def _append(
                     error = TRANSACTION_DENIED
             if error is None:
                 topic_partition = _new(TopicPartition, (name, index))
-                try:
-                    verdict = verdicts.get(topic_partition) if verdicts else None
-                    if isinstance(verdict, KafkaError):
-                        raise verdict
-                    info = append(topic_partition, records, acks=acks, now_ms=now_ms, verification=verdict)
-                except KafkaError as refused:
-                    # Its traceback has this frame, and with it the request, for as long as the error is kept.
-                    error = refused.with_traceback(None)
+                verdict = verdicts.get(topic_partition) if verdicts else None
+                if isinstance(verdict, KafkaError):
+                    error = verdict
                 else:
-                    first_offset, _, append_time_ms, start_offset, record_count, size_bytes, _, flush = info
-                    partitions.append(
-                        _new(ProducedPartition, (index, _NONE, first_offset, append_time_ms, start_offset, None))
-                    )
-                    if traffic is None:
-                        traffic = services.metrics.traffic(name)
-                    traffic.bytes_in += size_bytes
-                    traffic.messages_in += record_count
-                    if flush is not None:
-                        flushes.append((flush, name, partitions, len(partitions) - 1))
-                    continue
+                    try:
+                        info = append(topic_partition, records, acks=acks, now_ms=now_ms, verification=verdict)
+                    except KafkaError as refused:
+                        error = refused.kept()
+            if error is None:
+                first_offset, _, append_time_ms, start_offset, record_count, size_bytes, _, flush = info
+                partitions.append(
+                    _new(ProducedPartition, (index, _NONE, first_offset, append_time_ms, start_offset, None))
+                )
+                if traffic is None:
+                    traffic = services.metrics.traffic(name)
+                traffic.bytes_in += size_bytes
+                traffic.messages_in += record_count
+                if flush is not None:
+                    flushes.append((flush, name, partitions, len(partitions) - 1))
+                continue
             first_error = first_error or error
             _note_refusal(name, index, error, context)
             partitions.append(ProducedPartition(index, error.code, message=error.message or None))

@@ -463,17 +463,23 @@ class ClientConnection:
             self._fail(error)
         self._serve()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """A request that cannot be answered ends its connection: one line, or a stack trace where the fault is ours."""
         message = "closed the connection of %s: %s"
         if isinstance(error, ProtocolViolationError):
-            self._server.warn(self.peer_host, message, self.peer_host, error)
+            # As text: whoever keeps the line keeps what it is made of.
+            self._server.warn(self.peer_host, message, self.peer_host, str(error))
         else:
             logger.error(message, self.peer_host, error, exc_info=error)
         self.close()
 
     def _answer(self, answering: "asyncio.Future[Response]") -> None:
         if self._stream is None or answering.cancelled():
+            return
+        error = answering.exception()
+        if error is not None:
+            # Not raised: it would have this frame, which has the future that has the error, and with it the request.
+            self._fail(error)
             return
         response = answering.result()
         if response is not None:

@@ -18,6 +18,14 @@ class KafkaError(Exception):
         self.code = code
         self.message = message
 
+    def kept(self) -> "KafkaError":
+        """The same error for whoever keeps it after it was caught.
+
+        One that was raised holds every frame that it went through, and so do the errors that it was raised from: a
+        frame that keeps it is in a circle with it, and the request's bytes stay until the next garbage collection.
+        """
+        return KafkaError(self.code, self.message)
+
 
 class ProtocolViolationError(Exception):
     """Bytes that are no Kafka request, or one we cannot answer: the connection is closed."""
