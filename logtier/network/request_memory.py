@@ -18,7 +18,7 @@ BEFORE_LOGIN_BYTES_MAX: Final = 8 << 20
 
 
 class Holder:
-    """The unfinished request of one connection, as the budget sees it.
+    """A request of one connection, as the budget sees it: one that is being received, or kept until it is read.
 
     Attributes:
         owner: Whose share it counts in; changes only while nothing is held and nothing waited for.
@@ -81,7 +81,7 @@ class RequestMemory:
         return False
 
     def release(self, holder: Holder) -> None:
-        """The request is whole, or its connection is gone: it holds nothing more and waits no more."""
+        """The request is whole, or read, or its connection is gone: it holds nothing more and waits no more."""
         if holder.wanted_bytes:
             holder.wanted_bytes = 0
             self._forget_waiting(holder)

@@ -240,8 +240,8 @@ class ClientConnection:
         #: The budget of the unfinished request, and what it holds of it.
         self._memory = shared.memory
         self._holder = Holder(None, self._granted)
-        #: Whether it keeps that although it is whole.
-        self._keeps_memory = False
+        #: The same of the request that is being answered, while it keeps that.
+        self._kept: tuple[RequestMemory, Holder] | None = None
         #: When the unfinished request was first granted memory, or last after it had waited.
         self._granted_ms = 0
         self._stream: Stream | None = None
@@ -300,6 +300,7 @@ class ClientConnection:
     def connection_lost(self, error: OSError | None) -> None:
         """The client is gone; what was being answered is given up."""
         self._stream = None
+        self.release_request_memory()
         self._memory.release(self._holder)
         self._end_handshake()
         if isinstance(error, UnreadableError):
@@ -331,13 +332,15 @@ class ClientConnection:
 
     def keep_request_memory(self) -> None:
         """Leave the request that is being dispatched in the budget of those that are received until it is released."""
-        self._keeps_memory = True
+        self._kept = (self._memory, self._holder)
+        self._holder = Holder(None, self._granted)
 
     def release_request_memory(self) -> None:
         """The request is read: its bytes are needed no more."""
-        if self._keeps_memory:
-            self._keeps_memory = False
-            self._memory.release(self._holder)
+        if self._kept is not None:
+            memory, holder = self._kept
+            self._kept = None
+            memory.release(holder)
 
     def mute(self, wait_ms: int) -> None:
         """Serve no request after the one that is being answered until the time is over (KIP-219)."""
@@ -371,7 +374,7 @@ class ClientConnection:
         return (
             holder.held_bytes > 0
             and not holder.wanted_bytes
-            and not self._keeps_memory
+            and not self._framer.has_frame
             and self._granted_ms < deadline_ms
             and self._unmuting is None
             and self._memory.is_waited_for
@@ -399,9 +402,10 @@ class ClientConnection:
                     if framer.is_empty:
                         drained = stream
                     break
-                self._keeps_memory = False
+                if self._kept is not None:
+                    self.release_request_memory()
                 response = self._dispatch(frame, self)
-                if not self._keeps_memory and (self._holder.held_bytes or self._holder.wanted_bytes):
+                if self._holder.held_bytes or self._holder.wanted_bytes:
                     self._memory.release(self._holder)
                 if response.__class__ is list:  # first: to ask an abstract class takes longer
                     stream.write(response)
@@ -444,7 +448,7 @@ class ClientConnection:
     def _granted(self) -> None:
         """The budget has room for more of the request at last: receive it."""
         self._granted_ms = self._clock.monotonic_ms()
-        if self._stream is not None and self._unmuting is None:
+        if self._stream is not None and self._unmuting is None and not self._holder.wanted_bytes:
             self._stream.resume_reading()
 
     def _await(self, response: Awaitable[Response]) -> None:

@@ -310,6 +310,51 @@ def test_a_whole_request_stays_in_the_budget_until_it_is_read_if_it_is_read_late
     run(main())
 
 
+def test_a_request_that_comes_while_one_before_is_kept_is_counted_beside_it_and_stays_counted() -> None:
+    large = request(7, 900_000)
+    clock = ManualClock(0)
+
+    async def main() -> None:
+        connections: list[ClientConnection] = []
+        is_read, is_answered = asyncio.Event(), asyncio.Event()
+
+        def dispatch(frame: memoryview, connection: ClientConnection) -> Awaitable[Response]:
+            async def later() -> Response:
+                await is_read.wait()
+                connection.release_request_memory()
+                await is_answered.wait()
+                return echo(frame, connection)
+
+            connection.keep_request_memory()
+            connections.append(connection)
+            return later()
+
+        async with Running(dispatch, replace(LIMITS, queued_bytes_max=4 << 20), clock) as running:
+            reader, writer = await running.connect()
+            memory = running.server._shared.memory
+            writer.write(large + large[:600_000])
+            await until(lambda: memory.used_bytes >= len(large) + 600_000)
+            is_read.set()
+            await until(lambda: memory.used_bytes < len(large) + 600_000)
+            assert memory.used_bytes >= 600_000
+            writer.write(large[600_000:])
+            await until(lambda: connections[0]._framer.has_frame)
+            assert memory.used_bytes >= len(large)
+            # Others may wait for it: it is whole, and its client can do nothing about it.
+            others = [await running.connect() for _ in range(3)]
+            for _, other_writer in others:
+                other_writer.write(large[:600_000])
+            await until(lambda: memory.is_waited_for)
+            assert not connections[0].withholds_request_since(1 << 60)
+            is_answered.set()
+            assert await reader.readexactly(2 * len(large)) == 2 * large
+            for _, each in ((reader, writer), *others):
+                await close(each)
+            await until(lambda: memory.used_bytes == 0)
+
+    run(main())
+
+
 def test_who_has_not_logged_in_takes_no_memory_from_those_who_have() -> None:
     sasl = SaslListener({"PLAIN": lambda: PlainServer({})}, {}, 0, 1 << 20)
     shared = SharedLimits(RequestMemory(4 << 20), ConnectionLimits(ConnectionRules()), RequestMemory(1 << 20))
