@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from logtier.security.audit_log import log_denial, log_more_denials, shown
 from logtier.security.authorizer import Authorizer
 from logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity
 from logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
-from logtier.security.sasl_session import SaslSession
+from logtier.security.sasl_session import SaslSession, share_owner
 from logtier.transaction.coordinator import TransactionCoordinator
 
 logger = logging.getLogger(__name__)
@@ -187,6 +187,11 @@ class RequestContext:
         """KafkaError(cluster_authorization_failed) unless the client may do it to the cluster."""
         if not self.is_authorized(operation, ResourceType.cluster):
             raise KafkaError(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
+
+    @property
+    def share_owner(self) -> Hashable:
+        """Whose share of what clients have in common the request takes."""
+        return share_owner(self.principal, self.client_host)
 
     @property
     def user(self) -> str:

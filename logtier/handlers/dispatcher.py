@@ -17,6 +17,7 @@ from logtier.network.server import ClientConnection, Response
 from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from logtier.protocol.refusals import refusal
+from logtier.runtime.fair_turns import FairTurns
 from logtier.runtime.metrics import error_codes
 from logtier.runtime.network import Part
 from logtier.security.audit_log import shown
@@ -28,7 +29,7 @@ LONG_REQUEST_BYTES: Final = 64 << 10
 """A request above this is read beside the event loop: to read a megabyte takes most of a second."""
 
 LONG_REQUESTS_MAX: Final = 4
-"""Long requests that are answered at a time: each may take 100 MB until its answer is encoded."""
+"""Long requests that are answered at a time: each may take 100 MB until its answer is encoded. One client has half."""
 
 Result = TypeVar("Result")
 
@@ -62,9 +63,9 @@ class Dispatcher:
             )
             for key, handler in handlers.items()
         }
-        self._long_requests = asyncio.Semaphore(LONG_REQUESTS_MAX)
+        self._long_requests = FairTurns(LONG_REQUESTS_MAX)
         #: One thread works for them, so that the event loop has every second turn.
-        self._thread_turn = asyncio.Lock()
+        self._thread_turn = FairTurns(1)
         self._threads: set[asyncio.Future[Any]] = set()
 
     def dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
@@ -184,7 +185,7 @@ class Dispatcher:
 
         if context.loop_time is not None:
             context.loop_time.pause()
-        async with self._long_requests:
+        async with self._long_requests.of(context.share_owner):
             request, sliced = await self._beside(context, read)
             connection.release_request_memory()
             if isinstance(sliced, KafkaError):
@@ -200,7 +201,7 @@ class Dispatcher:
         """Answer a request of few bytes and many elements when others of its kind leave room for it."""
         if context.loop_time is not None:
             context.loop_time.pause()
-        async with self._long_requests:
+        async with self._long_requests.of(context.share_owner):
             return await self._handle_slices(handler, request, rule, slices, context)
 
     async def _handle_slices(
@@ -256,7 +257,7 @@ class Dispatcher:
             begun_ns = thread_time_ns()
             return work(), thread_time_ns() - begun_ns
 
-        async with self._thread_turn:
+        async with self._thread_turn.of(context.share_owner):
             # Who goes away does not end the thread: the next one waits for it all the same.
             working = asyncio.ensure_future(asyncio.to_thread(timed))
             self._threads.add(working)

@@ -17,7 +17,7 @@ from logtier.runtime.clock import Clock
 from logtier.runtime.network import Listener, Network, Part, Stream, TlsError, UnreadableError
 from logtier.security.failure_lines import FailureLines
 from logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity, UnnamedCertificateError
-from logtier.security.sasl_session import ANONYMOUS, SaslSession
+from logtier.security.sasl_session import ANONYMOUS, SaslSession, share_owner
 
 logger = logging.getLogger(__name__)
 
@@ -440,8 +440,7 @@ class ClientConnection:
             is_known = self.sasl is None or self.sasl.principal != ANONYMOUS
             principal = self.principal if self.sasl is None else self.sasl.principal
             self._memory = self._shared.memory if is_known else self._shared.memory_before_login
-            # Those without a name are told apart by where they are.
-            holder.owner = (principal, self.peer_host if principal == ANONYMOUS else "")
+            holder.owner = share_owner(principal, self.peer_host)
             self._granted_ms = self._last_active_ms
         return self._memory.grant(holder, wanted)
 

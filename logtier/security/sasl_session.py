@@ -6,7 +6,7 @@ and as the same user.
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,21 @@ from logtier.security.failure_lines import FailureLines
 from logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslServer
 
 ANONYMOUS: Final = "User:ANONYMOUS"
+
+
+def share_owner(principal: str, host: str) -> Hashable:
+    """Whose share of what clients have in common a client's requests take.
+
+    Those without a name are told apart by where they are.
+
+    >>> share_owner("User:alice", "10.0.0.1") == share_owner("User:alice", "10.0.0.2")
+    True
+    >>> share_owner(ANONYMOUS, "10.0.0.1") == share_owner(ANONYMOUS, "10.0.0.2")
+    False
+    """
+    return (principal, host if principal == ANONYMOUS else "")
+
+
 """Who has not said who it is."""
 
 SASL_HANDSHAKE: Final = 17

@@ -15,14 +15,15 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from logtier.handlers import create_topics, delete_topics, describe_configs, describe_log_dirs, list_offsets, metadata
-from logtier.handlers.context import Services
-from logtier.handlers.dispatcher import LONG_REQUEST_BYTES, Dispatcher
+from logtier.handlers.context import RequestContext, Services
+from logtier.handlers.dispatcher import LONG_REQUEST_BYTES, LONG_REQUESTS_MAX, Dispatcher
 from logtier.handlers.long_requests import CREATED_TOPICS_MAX, SLICE_RULES, SliceRule, join_answers, slices_of
 from logtier.handlers.registry import HANDLERS
 from logtier.protocol import messages
 from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from logtier.protocol.request_counts import ANSWERED_IN_SLICES, ELEMENTS_MAX, WHOLE_ELEMENTS_MAX
 from logtier.protocol.schema_types import inner_type
+from logtier.runtime.fair_turns import OWNER_SHARE
 from logtier.security.listener import PLAINTEXT_LISTENER
 from tests.handler_client import SECOND_MS, Client, build, create_request, run
 
@@ -172,17 +173,21 @@ def frame_of(handler: ModuleType, version: int, fields: Mapping[str, Any]) -> me
     return memoryview(head + (b"\0" if schema.__flexible__ else b"") + buffer.getvalue())
 
 
-async def dispatched(services: Services, handler: ModuleType, version: int, **fields: Any) -> tuple[Any, int]:
-    """The answer, and how many turns others had meanwhile."""
-    connection = SimpleNamespace(
+def connection_of(principal: str) -> SimpleNamespace:
+    return SimpleNamespace(
         peer_host="127.0.0.1",
-        principal="User:ANONYMOUS",
+        principal=principal,
         sasl=None,
         listener=PLAINTEXT_LISTENER,
         logs_refusal=lambda: False,
         keep_request_memory=lambda: None,
         release_request_memory=lambda: None,
     )
+
+
+async def dispatched(services: Services, handler: ModuleType, version: int, **fields: Any) -> tuple[Any, int]:
+    """The answer, and how many turns others had meanwhile."""
+    connection = connection_of("User:ANONYMOUS")
     frame = frame_of(handler, version, fields)
     turns = Turns()
     response = Dispatcher(services, HANDLERS).dispatch(frame, cast("Any", connection))
@@ -279,6 +284,43 @@ def test_too_many_topics_to_create_are_refused_before_anything_is_made_of_them(t
         told, _ = await dispatched(client.services, create_topics, 7, **{**one, "topics": topics})
         assert {topic.error_code for topic in told.topics} == {ErrorCode.invalid_request}
         assert client.services.metadata.image.topics == {}
+
+    scenario_of(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("name", ["x", "x" * 400])
+def test_many_long_requests_of_one_client_keep_no_other_client_waiting(tmp_path: Path, name: str) -> None:
+    """Long for their elements, and for their bytes too."""
+
+    async def scenario(client: Client) -> None:
+        goes_on = asyncio.Event()
+        begun: list[str] = []
+
+        async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+            begun.append(context.principal)
+            if context.principal == "User:many":
+                await goes_on.wait()
+            return await metadata.handle(request, context)
+
+        handler = SimpleNamespace(VERSIONS=metadata.VERSIONS, handle=handle)
+        dispatcher = Dispatcher(client.services, {metadata.API_KEY: cast("Any", handler)})
+        topics = [{"topic_id": None, "name": f"{name}{number}"} for number in range(300)]
+        frame = frame_of(metadata, 12, {"topics": topics, "allow_auto_topic_creation": False})
+        assert (len(frame) > LONG_REQUEST_BYTES) is (len(name) > 1)
+
+        def asked(principal: str) -> "asyncio.Future[Any]":
+            connection = connection_of(principal)
+            return asyncio.ensure_future(cast("Any", dispatcher.dispatch(frame, cast("Any", connection))))
+
+        waiting = [asked("User:many") for _ in range(3 * LONG_REQUESTS_MAX)]
+        async with asyncio.timeout(10):
+            while len(begun) < LONG_REQUESTS_MAX // OWNER_SHARE:  # noqa: ASYNC110 (nobody is told of it)
+                await asyncio.sleep(0.001)
+            others = [asked("User:other"), asked("User:third")]
+            await asyncio.gather(*others)
+        assert not any(each.done() for each in waiting)
+        goes_on.set()
+        await asyncio.gather(*waiting)
 
     scenario_of(tmp_path, scenario)
 
