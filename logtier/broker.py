@@ -278,8 +278,8 @@ class Broker:
 
     def _listen(self, network: Network, dispatcher: Dispatcher, metadata: MetadataCache) -> Listeners:
         """Open every listener."""
-        users = ScramUsers(lambda: metadata.image.scram_credentials)
-        listeners = Listeners(self._config, network, self._clock, dispatcher.dispatch, users.credential, users.shapes)
+        users = ScramUsers(lambda: metadata.image.scram_credentials, lambda: metadata.image.unknown_users_key)
+        listeners = Listeners(self._config, network, self._clock, dispatcher.dispatch, users)
         self._parts.callback(listeners.stop)
         try:
             listeners.open()

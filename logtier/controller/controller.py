@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -31,6 +32,7 @@ from logtier.controller.state import (
 )
 from logtier.metadata import paths
 from logtier.metadata.image import MetadataCache, MetadataImage
+from logtier.metadata.scram_nodes import encode_unknown_users_key
 from logtier.metadata.store import (
     ANY_VERSION,
     BadVersionError,
@@ -48,6 +50,7 @@ from logtier.protocol import uuids
 from logtier.protocol.errors import ErrorCode, KafkaError
 from logtier.runtime.clock import Clock
 from logtier.security.acls import AclBinding, AclFilter
+from logtier.security.scram import UNKNOWN_USERS_KEY_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -305,6 +308,8 @@ class Controller:
             **dict.fromkeys(paths.PERSISTENT_PARENTS, b""),
             paths.CLUSTER_ID: paths.encode_cluster_id(uuids.to_text(uuids.random_uuid(self._prng))),
             paths.CONTROLLER_EPOCH: b"0",
+            # Kept, for a salt that changes with a restart would tell that there is no such user.
+            paths.UNKNOWN_USERS_KEY: encode_unknown_users_key(secrets.token_bytes(UNKNOWN_USERS_KEY_BYTES)),
         }
         while True:
             missing = [Create(path, data) for path, data in first_data.items() if not await self._store.exists(path)]
@@ -332,7 +337,7 @@ class Controller:
         self._elected = True
 
     async def _load_image(self) -> MetadataImage:
-        nodes = [paths.CLUSTER_ID, paths.CONTROLLER]
+        nodes = [paths.CLUSTER_ID, paths.UNKNOWN_USERS_KEY, paths.CONTROLLER]
         for parent in (
             paths.BROKER_IDS,
             paths.TOPICS,

@@ -12,7 +12,7 @@ from logtier.config.quotas import ClientQuota
 from logtier.metadata import paths
 from logtier.metadata.acl_nodes import decode_acl
 from logtier.metadata.quota_nodes import decode_quota
-from logtier.metadata.scram_nodes import decode_scram, user_of_node
+from logtier.metadata.scram_nodes import decode_scram, decode_unknown_users_key, user_of_node
 from logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key
 from logtier.security.acls import AclBinding
 from logtier.security.scram import ScramCredential
@@ -93,6 +93,7 @@ class MetadataImage:
         client_quotas: Quotas of clients, likewise.
         group_configs: Configs by group id; the same object as long as none of them changes.
         scram_credentials: Credentials by user and by mechanism, likewise; not for any log.
+        unknown_users_key: The secret by which salts of users are made up that there are not; not for any log either.
     """
 
     cluster_id: str = ""
@@ -106,6 +107,7 @@ class MetadataImage:
     client_quotas: Mapping[str, ClientQuota] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     scram_credentials: Mapping[str, Mapping[str, ScramCredential]] = field(default_factory=dict, repr=False)
+    unknown_users_key: bytes = field(default=b"", repr=False)
 
     def topic(self, name: str) -> TopicImage | None:
         """The topic of a name."""
@@ -154,6 +156,7 @@ class _ImageBuilder:
         self._scram_credentials: dict[str, Mapping[str, ScramCredential]] | None = None
         self._cluster_id = image.cluster_id
         self._controller_id = image.controller_id
+        self._unknown_users_key = image.unknown_users_key
         # A topic's configs may come before the topic itself.
         self._topic_configs: dict[str, Mapping[str, str]] = {}
 
@@ -180,6 +183,8 @@ class _ImageBuilder:
                 self._controller_id = NO_BROKER if data is None else paths.decode_controller(data)
             elif path == paths.CLUSTER_ID and data is not None:
                 self._cluster_id = paths.decode_cluster_id(data)
+            elif path == paths.UNKNOWN_USERS_KEY and data is not None:
+                self._unknown_users_key = decode_unknown_users_key(path, data)
         return MetadataImage(
             cluster_id=self._cluster_id,
             brokers=self._brokers,
@@ -194,6 +199,7 @@ class _ImageBuilder:
             scram_credentials=self._image.scram_credentials
             if self._scram_credentials is None
             else self._scram_credentials,
+            unknown_users_key=self._unknown_users_key,
         )
 
     def _topic(self, path: str, name: str, data: bytes | None) -> None:

@@ -38,9 +38,9 @@ class LocalMetadataStore:
     Invariant: memory equals the replay of the journal, plus the ephemeral nodes, which end with the process. A `multi`
     is one entry of the journal, so it is there as a whole or not at all.
 
-    Files: `<directory>/journal` (see `journal`), `<directory>/.lock`. Each entry is a JSON list of changes:
-    `[path, data, version]` or, where the node is gone, `[path]`; data is Latin-1 text, so that JSON stays legible. An
-    entry is one offset; a compacted journal says by an entry `{"end_offset": n}` how many there had been.
+    Files: `<directory>/journal` (see `journal`), `<directory>/.lock`, for their user alone. Each entry is a JSON list
+    of changes: `[path, data, version]` or, where the node is gone, `[path]`; data is Latin-1 text, so that JSON stays
+    legible. An entry is one offset; a compacted journal says by an entry `{"end_offset": n}` how many there had been.
     """
 
     def __init__(self, directory: str, disk: Disk, on_failure: Callable[[str], None] | None = None) -> None:
@@ -67,6 +67,7 @@ class LocalMetadataStore:
         """Read the journal. StoreUnavailableError, in one line, for a folder that cannot be had or is damaged."""
         try:
             self._disk.makedirs(self._directory)
+            self._hide()
             self._lock = self._disk.lock(os.path.join(self._directory, ".lock"))
             for payload in await self._journal.open():
                 self._load(payload)
@@ -86,6 +87,17 @@ class LocalMetadataStore:
             raise StoreUnavailableError(
                 self._directory, f"metadata cannot be kept here: {error.strerror or error}"
             ) from None
+
+    def _hide(self) -> None:
+        """Credentials and secrets are in the journal."""
+        try:
+            self._disk.hide(self._directory)
+        except PermissionError:
+            log.warning(
+                "%s belongs to another user: who else may read it is left as it is. It holds salted passwords; let "
+                "only the broker's user read it.",
+                self._directory,
+            )
 
     async def close(self) -> None:
         """Wait for what is being written, and give the folder up."""

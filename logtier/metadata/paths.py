@@ -26,6 +26,7 @@ from logtier.protocol import uuids
 
 CLUSTER: Final = "/cluster"
 CLUSTER_ID: Final = "/cluster/id"
+UNKNOWN_USERS_KEY: Final = "/cluster/unknown_users_key"
 BROKERS: Final = "/brokers"
 BROKER_IDS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"

@@ -1,8 +1,9 @@
-"""SCRAM credentials in the metadata store: a node for each user; never a password.
+"""SCRAM credentials in the metadata store: a node for each user; never a password. And what hides who is no user.
 
 | path | data |
 |---|---|
 | `/config/scram/<user>` | `{"version":1,"credentials":{"SCRAM-SHA-256":{"salt":...,"storedKey":...,"serverKey":...,"iterations":4096}}}` |
+| `/cluster/unknown_users_key` | `{"version":1,"key":...}`: the salts of names without a user are made up by it |
 """  # noqa: E501 (a table)
 
 import base64
@@ -69,6 +70,19 @@ def decode_scram(path: str, data: bytes) -> dict[str, ScramCredential]:
             if mechanism in MECHANISMS
         }
     except (AttributeError, KeyError, TypeError, ValueError, binascii.Error):
+        raise paths.CorruptNodeError(path, b"[hidden]") from None
+
+
+def encode_unknown_users_key(key: bytes) -> bytes:
+    """Data of the node that has the key."""
+    return orjson.dumps({"version": 1, "key": _text(key)})
+
+
+def decode_unknown_users_key(path: str, data: bytes) -> bytes:
+    """The key of the node; CorruptNodeError, which does not show it."""
+    try:
+        return _bytes(orjson.loads(data)["key"])
+    except (KeyError, TypeError, ValueError, binascii.Error):
         raise paths.CorruptNodeError(path, b"[hidden]") from None
 
 

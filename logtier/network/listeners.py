@@ -11,7 +11,8 @@ from logtier.network.connection_limits import UNLIMITED, ConnectionRules
 from logtier.network.server import Dispatch, Server, ServerLimits, shared_limits
 from logtier.runtime.clock import Clock
 from logtier.runtime.network import Network
-from logtier.security.listener import CredentialLookup, ListenerGuard, ShapesLookup, no_shapes
+from logtier.security.listener import ListenerGuard
+from logtier.security.scram import ScramUsers
 
 
 class ListenError(OSError):
@@ -30,15 +31,13 @@ class Listeners:
         network: Network,
         clock: Clock,
         dispatch: Dispatch,
-        credential: CredentialLookup,
-        shapes: ShapesLookup = no_shapes,
+        users: ScramUsers,
     ) -> None:
         self._config = config
         self._network = network
         self._clock = clock
         self._dispatch = dispatch
-        self._credential = credential
-        self._shapes = shapes
+        self._users = users
         self._servers: list[Server] = []
         self._guards: list[ListenerGuard] = []
         #: The configs with the limits that were asked for last.
@@ -90,7 +89,7 @@ class Listeners:
         told = {listener.name: listener for listener in config.advertised_endpoints}
         advertised = []
         for endpoint in config.bind_endpoints:
-            guard = ListenerGuard(config.listener_config(endpoint), self._clock, self._credential, self._shapes)
+            guard = ListenerGuard(config.listener_config(endpoint), self._clock, self._users)
             server = Server(self._network, self._clock, self._dispatch, limits, guard.security, shared)
             try:
                 _, port = server.bind(endpoint.host, endpoint.port)

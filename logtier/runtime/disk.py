@@ -128,6 +128,9 @@ class Disk(Protocol):
     def makedirs(self, path: str) -> None:
         """Create a folder and those above it; there already is fine."""
 
+    def hide(self, path: str) -> None:
+        """Let nobody but this process's user into a folder; PermissionError for the folder of another user."""
+
     def exists(self, path: str) -> bool:
         """Whether a file or folder of this name exists."""
 
@@ -361,6 +364,10 @@ class RealDisk:
     def makedirs(self, path: str) -> None:
         """Create a folder and those above it; there already is fine."""
         os.makedirs(path, exist_ok=True)
+
+    def hide(self, path: str) -> None:
+        """Let nobody but this process's user into a folder."""
+        os.chmod(path, 0o700)
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder of this name exists."""

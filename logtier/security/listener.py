@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,23 +16,13 @@ from logtier.security.jwks import JwksKeys, RefreshPolicy
 from logtier.security.oauthbearer import OAuthBearerServer, TokenRules, TokenValidator
 from logtier.security.sasl import PlainServer, SaslServer
 from logtier.security.sasl_session import ANONYMOUS, SaslListener
-from logtier.security.scram import CredentialShape, ScramCredential, ScramServer
+from logtier.security.scram import ScramServer, ScramUsers
 from logtier.security.tls import ListenerTls
 
 logger = logging.getLogger(__name__)
 
 CERTIFICATES_CHECK_S: Final = 10
 """How often it is looked whether the files of keys and certificates have changed."""
-
-#: The credential of a user for a mechanism, or None.
-CredentialLookup = Callable[[str, str], ScramCredential | None]
-#: The shapes of a mechanism's credentials.
-ShapesLookup = Callable[[str], Sequence[CredentialShape]]
-
-
-def no_shapes(mechanism: str) -> Sequence[CredentialShape]:  # noqa: ARG001 (there are no users)
-    """Of a listener whose users are not known."""
-    return ()
 
 
 class UnnamedCertificateError(Exception):
@@ -67,9 +57,7 @@ PLAINTEXT_LISTENER: Final = ListenerSecurity()
 class ListenerGuard:
     """The security of one listener, and what it needs while the broker runs: fresh keys and certificates."""
 
-    def __init__(
-        self, config: ListenerConfig, clock: Clock, credential: CredentialLookup, shapes: ShapesLookup = no_shapes
-    ) -> None:
+    def __init__(self, config: ListenerConfig, clock: Clock, users: ScramUsers) -> None:
         """Make it from configs that passed their rules.
 
         Raises:
@@ -77,7 +65,6 @@ class ListenerGuard:
         """
         endpoint = config.listener
         self._name = endpoint.name
-        self._shapes = shapes
         self._tls = ListenerTls(config) if endpoint.uses_tls else None
         self._keys: JwksKeys | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -99,7 +86,7 @@ class ListenerGuard:
             endpoint.name,
             endpoint.protocol,
             None if self._tls is None else self._tls.context,
-            self._sasl(config, clock, credential) if endpoint.uses_sasl else None,
+            self._sasl(config, clock, users) if endpoint.uses_sasl else None,
             name_of,
             config.value("connection.handshake.timeout.ms"),
         )
@@ -127,8 +114,8 @@ class ListenerGuard:
             except ConfigError as error:
                 logger.error("%s; the ones before it stay", error)
 
-    def _sasl(self, config: ListenerConfig, clock: Clock, credential: CredentialLookup) -> SaslListener:
-        makers = {mechanism: self._mechanism(mechanism, config, clock, credential) for mechanism in config.mechanisms}
+    def _sasl(self, config: ListenerConfig, clock: Clock, users: ScramUsers) -> SaslListener:
+        makers = {mechanism: self._mechanism(mechanism, config, clock, users) for mechanism in config.mechanisms}
         return SaslListener(
             makers,
             {mechanism: config.value("connections.max.reauth.ms", mechanism) for mechanism in makers},
@@ -137,16 +124,15 @@ class ListenerGuard:
         )
 
     def _mechanism(
-        self, mechanism: str, config: ListenerConfig, clock: Clock, credential: CredentialLookup
+        self, mechanism: str, config: ListenerConfig, clock: Clock, users: ScramUsers
     ) -> Callable[[], SaslServer]:
         if mechanism == "PLAIN":
-            users = config.plain_users
-            return lambda: PlainServer(users)
+            plain_users = config.plain_users
+            return lambda: PlainServer(plain_users)
         if mechanism == "OAUTHBEARER":
             validator = self._validator(config, clock)
             return lambda: OAuthBearerServer(validator)
-        shapes = self._shapes
-        return lambda: ScramServer(mechanism, lambda user: credential(mechanism, user), lambda: shapes(mechanism))
+        return lambda: ScramServer(mechanism, users)
 
     def _validator(self, config: ListenerConfig, clock: Clock) -> TokenValidator:
         def value(name: str) -> object:

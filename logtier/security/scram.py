@@ -77,8 +77,27 @@ def credential_shapes(credentials: Iterable[ScramCredential]) -> Sequence[Creden
     return sorted({(len(credential.salt), credential.iterations) for credential in credentials})
 
 
-#: The credential of a user, or None.
-CredentialLookup = Callable[[str], ScramCredential | None]
+UNKNOWN_USERS_KEY_BYTES: Final = 32
+
+
+def made_up_credential(
+    mechanism: str, user: str, key: bytes, shapes: Sequence[CredentialShape] = ()
+) -> ScramCredential:
+    """What a client is shown of a user that there is not: always the same for a mechanism and a name; no proof fits.
+
+    It has one of the shapes, and an own salt for each. Where another shape comes or goes, only users change whose shape
+    that is, and they change as if they had another password.
+
+    Args:
+        key: A secret that outlives the broker: whoever has it can tell who is made up.
+        shapes: Those of the credentials that there are.
+    """
+    seed = hmac.digest(key, f"{mechanism}\0{user}".encode(), "sha256")
+    drawn, (salt_bytes, iterations) = max(
+        (hmac.digest(seed, b"%d %d" % shape, "sha256"), shape) for shape in shapes or (_USUAL_SHAPE,)
+    )
+    salt = hashlib.shake_256(drawn).digest(salt_bytes)
+    return ScramCredential(salt, secrets.token_bytes(hashlib.new(_HASHES[mechanism]).digest_size), b"", iterations)
 
 
 class ScramUsers:
@@ -86,16 +105,24 @@ class ScramUsers:
 
     Args:
         users: Gives credentials by user and mechanism: the same object until one of them changes.
+        unknown_users_key: The cluster's secret by which the salts of all other users are made up.
     """
 
-    def __init__(self, users: Callable[[], Mapping[str, Mapping[str, ScramCredential]]]) -> None:
+    def __init__(
+        self, users: Callable[[], Mapping[str, Mapping[str, ScramCredential]]], unknown_users_key: Callable[[], bytes]
+    ) -> None:
         self._users = users
+        self._unknown_users_key = unknown_users_key
         self._known: Mapping[str, Mapping[str, ScramCredential]] | None = None
         self._shapes: dict[str, Sequence[CredentialShape]] = {}
 
     def credential(self, mechanism: str, user: str) -> ScramCredential | None:
         """The credential of a user for a mechanism."""
         return self._users().get(user, {}).get(mechanism)
+
+    def made_up(self, mechanism: str, user: str) -> ScramCredential:
+        """What a client is shown for a user that there is not."""
+        return made_up_credential(mechanism, user, self._unknown_users_key(), self.shapes(mechanism))
 
     def shapes(self, mechanism: str) -> Sequence[CredentialShape]:
         """The shapes of a mechanism's credentials."""
@@ -109,10 +136,6 @@ class ScramUsers:
         return self._shapes[mechanism]
 
 
-#: Makes up the salt of users that there are not: always the same for a name, as with those that there are.
-_UNKNOWN_USERS_KEY: Final = secrets.token_bytes(32)
-
-
 class ScramServer:
     """One exchange: the client's first message, the server's first, the client's final, the server's final.
 
@@ -120,7 +143,7 @@ class ScramServer:
     and an iteration count, always the same for a name, and fails as with a wrong password.
 
     Args:
-        shapes: Those of the users' credentials. A user that there is not gets one of them.
+        users: Who there is, and what is shown of all others.
     """
 
     __slots__ = (
@@ -129,21 +152,20 @@ class ScramServer:
         "_gs2_header",
         "_hash",
         "_known",
-        "_lookup",
+        "_mechanism",
         "_nonce",
-        "_shapes",
         "_user",
+        "_users",
     )
 
     def __init__(
         self,
         mechanism: str,
-        lookup: CredentialLookup,
-        shapes: Callable[[], Sequence[CredentialShape]] = tuple,
+        users: ScramUsers,
     ) -> None:
         self._hash = _HASHES[mechanism]
-        self._lookup = lookup
-        self._shapes = shapes
+        self._mechanism = mechanism
+        self._users = users
         self._nonce = ""
         self._user = ""
         self._gs2_header = b""
@@ -168,10 +190,10 @@ class ScramServer:
         self._user = _unescape(first[1])
         if header[2] and _unescape(header[2]) != self._user:
             raise AuthenticationError(AUTHORIZATION_ID_MESSAGE)
-        credential = self._lookup(self._user)
+        credential = self._users.credential(self._mechanism, self._user)
         self._known = credential is not None
         # Made up for those that there are, too: else the time would tell.
-        made_up = self._made_up()
+        made_up = self._users.made_up(self._mechanism, self._user)
         self._credential = credential or made_up
         self._gs2_header = text[: header.end()].encode()
         self._nonce = first[2] + secrets.token_urlsafe(_NONCE_BYTES)
@@ -199,13 +221,6 @@ class ScramServer:
             raise InvalidTokenError("the user or the password is wrong")
         verifier = base64.b64encode(hmac.digest(credential.server_key, auth_message, self._hash))
         return SaslStep(b"v=" + verifier, user=self._user)
-
-    def _made_up(self) -> ScramCredential:
-        seed = hmac.digest(_UNKNOWN_USERS_KEY, self._user.encode(), "sha256")
-        shapes = self._shapes() or (_USUAL_SHAPE,)
-        salt_bytes, iterations = shapes[int.from_bytes(seed[:8], "big") % len(shapes)]
-        salt = hashlib.shake_256(seed).digest(salt_bytes)
-        return ScramCredential(salt, secrets.token_bytes(hashlib.new(self._hash).digest_size), b"", iterations)
 
 
 def _text(token: bytes) -> str:

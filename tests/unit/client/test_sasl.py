@@ -12,7 +12,7 @@ import pytest
 from logtier.client.sasl import ITERATIONS_MAX, SaslClient, SaslExchangeError, ScramClient, sasl_client
 from logtier.client.security import ClientSecurity
 from logtier.security.sasl import PlainServer, SaslServer
-from logtier.security.scram import ScramCredential, ScramServer
+from logtier.security.scram import ScramCredential, ScramServer, ScramUsers
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 RFC_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
@@ -54,7 +54,7 @@ def test_our_server_and_our_client_know_each_other(mechanism: str, user: str, pa
     server: SaslServer = PlainServer({user: password})
     if mechanism != "PLAIN":
         credential = ScramCredential.from_password(mechanism, password)
-        server = ScramServer(mechanism, {user: credential}.get)
+        server = ScramServer(mechanism, ScramUsers(lambda: {user: {mechanism: credential}}, bytes))
     assert exchange(sasl_client(security, NONCE), server) == user
 
 

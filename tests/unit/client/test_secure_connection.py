@@ -31,7 +31,7 @@ from logtier.quota.client_quotas import ClientQuotas
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.metrics import BrokerMetrics
 from logtier.runtime.network import SocketNetwork
-from logtier.security.scram import ScramCredential
+from logtier.security.scram import ScramCredential, ScramUsers
 
 if TYPE_CHECKING:
     from tests.conftest import Certificates
@@ -77,11 +77,9 @@ class Broker:
             self.handshakes += struct.unpack_from(">h", frame)[0] == sasl_handshake.API_KEY
             return dispatcher.dispatch(frame, connection)
 
-        def credential(mechanism: str, user: str) -> ScramCredential | None:
-            return BOB if (mechanism, user) == ("SCRAM-SHA-256", "bob") else None
-
         config = BrokerConfig.from_properties(self._properties)
-        listeners = Listeners(config, SocketNetwork(), SystemClock(), dispatch, credential)
+        users = ScramUsers(lambda: {"bob": {"SCRAM-SHA-256": BOB}}, bytes)
+        listeners = Listeners(config, SocketNetwork(), SystemClock(), dispatch, users)
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         listeners.open()

@@ -225,3 +225,33 @@ def test_a_cancelled_caller_does_not_leave_image_and_store_apart(tmp_path: Path)
         assert sorted(cache.image.topics) == ["t", "u"]
 
     run(tmp_path, step)
+
+
+def test_the_secret_that_hides_who_is_no_user_is_made_once_and_kept(tmp_path: Path) -> None:
+    made: list[bytes] = []
+
+    async def note(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        made.append(cache.image.unknown_users_key)
+        assert repr(made[0]) not in repr(cache.image)
+
+    async def lose(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        """As in the metadata of a version before it."""
+        await store.delete(paths.UNKNOWN_USERS_KEY)
+
+    run(tmp_path, note, note, lose, note)
+    run(tmp_path / "other", note)
+    assert [len(key) for key in made] == [32] * 4
+    assert made[0] == made[1] != made[2]
+    assert made[3] not in made[:3], "it is not drawn by what a test can repeat"
+
+
+def test_a_secret_that_cannot_be_read_is_not_shown(tmp_path: Path) -> None:
+    async def spoil(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        await store.set(paths.UNKNOWN_USERS_KEY, b'{"version":1,"key":"hush"!}')
+
+    async def never(controller: Controller, cache: MetadataCache, store: LocalMetadataStore) -> None:
+        raise AssertionError
+
+    with pytest.raises(paths.CorruptNodeError, match="hidden") as told:
+        run(tmp_path, spoil, never)
+    assert "hush" not in str(told.value)

@@ -1,5 +1,7 @@
 import asyncio
+import errno
 import os
+import stat
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -354,3 +356,25 @@ def test_a_path_that_no_store_takes_is_a_programmer_error(tmp_path: Path, path: 
             await store.create(path, b"")
 
     run(tmp_path, step)
+
+
+def test_nobody_else_may_read_what_is_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "metadata"
+    folder.mkdir(mode=0o755)
+
+    async def step(store: MetadataStore) -> None:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+    run(folder, step)
+
+
+def test_a_folder_of_another_user_is_used_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class OtherUsers(RealDisk):
+        def hide(self, path: str) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    async def step(store: MetadataStore) -> None:
+        await store.create("/a", b"1")
+
+    run(tmp_path, step, disk=OtherUsers())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]

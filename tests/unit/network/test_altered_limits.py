@@ -13,6 +13,7 @@ from logtier.network import listeners as listeners_module
 from logtier.network.listeners import Listeners
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.network import SocketNetwork
+from logtier.security.scram import ScramUsers
 
 WAIT_S = 30
 NAME = "max.connections.per.ip.overrides"
@@ -51,7 +52,7 @@ def configs(**properties: str) -> BrokerConfig:
 
 def run(scenario: Callable[[Listeners], Awaitable[None]]) -> None:
     async def main() -> None:
-        listeners = Listeners(configs(), SocketNetwork(), SystemClock(), lambda *_: None, lambda *_: None)
+        listeners = Listeners(configs(), SocketNetwork(), SystemClock(), lambda *_: None, ScramUsers(dict, bytes))
         listeners.open()
         try:
             await scenario(listeners)

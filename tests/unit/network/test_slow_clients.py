@@ -16,6 +16,7 @@ from logtier.network.listeners import Listeners
 from logtier.network.server import Server
 from logtier.runtime.event_loop import run
 from logtier.runtime.network import SocketNetwork
+from logtier.security.scram import ScramUsers
 from tests.manual_clock import ManualClock
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Running:
             SocketNetwork(),
             self.clock,
             lambda *_: [bytes(STEPS * STEP_BYTES)],
-            lambda *_: None,
+            ScramUsers(dict, bytes),
         )
 
     async def __aenter__(self) -> Running:

@@ -21,6 +21,7 @@ from logtier.network.server import ClientConnection, Response
 from logtier.runtime.clock import SystemClock
 from logtier.runtime.event_loop import run
 from logtier.runtime.network import FileSlice, SocketNetwork
+from logtier.security.scram import ScramUsers
 from logtier.security.tls import ListenerTls
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Running:
                 **{name.replace("_", "."): value for name, value in properties.items()},
             }
         )
-        self.listeners = Listeners(config, SocketNetwork(), SystemClock(), dispatch, lambda *_: None)
+        self.listeners = Listeners(config, SocketNetwork(), SystemClock(), dispatch, ScramUsers(dict, bytes))
 
     async def __aenter__(self) -> Running:
         self.listeners.open()

@@ -19,11 +19,8 @@ def evaluate(server: ScramServer, token: bytes) -> SaslStep:
     return asyncio.run(server.evaluate(token))
 
 
-def lookup(user: str) -> ScramCredential | None:
-    return CREDENTIAL if user in ("user", "a,b=c") else None
-
-
 CREDENTIAL = ScramCredential.from_password(MECHANISM, PASSWORD)
+USERS = ScramUsers(lambda: {name: {MECHANISM: CREDENTIAL} for name in ("user", "a,b=c")}, lambda: b"secret")
 
 
 def client_final(
@@ -42,7 +39,8 @@ def client_final(
 def test_the_exchange_of_rfc_7677_is_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logtier.security.scram.secrets.token_urlsafe", lambda _: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
-    server = ScramServer(MECHANISM, lambda _: ScramCredential.from_password(MECHANISM, "pencil", salt=salt))
+    credential = ScramCredential.from_password(MECHANISM, "pencil", salt=salt)
+    server = ScramServer(MECHANISM, ScramUsers(lambda: {"user": {MECHANISM: credential}}, bytes))
     first = evaluate(server, b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert first.token == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     assert first.user is None
@@ -55,7 +53,7 @@ def test_the_exchange_of_rfc_7677_is_reproduced(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_name_with_escapes_is_read_and_an_equal_authorization_id_taken() -> None:
-    server = ScramServer(MECHANISM, lookup)
+    server = ScramServer(MECHANISM, USERS)
     first = "n=a=2Cb=3Dc,r=abc"
     answer = evaluate(server, f"n,a=a=2Cb=3Dc,{first}".encode())
     binding = base64.b64encode(b"n,a=a=2Cb=3Dc,").decode()
@@ -64,7 +62,7 @@ def test_a_name_with_escapes_is_read_and_an_equal_authorization_id_taken() -> No
 
 def test_another_authorization_id_is_refused() -> None:
     with pytest.raises(AuthenticationError, match="different from username"):
-        evaluate(ScramServer(MECHANISM, lookup), b"n,a=admin,n=user,r=abc")
+        evaluate(ScramServer(MECHANISM, USERS), b"n,a=admin,n=user,r=abc")
 
 
 Forge = Callable[[str, bytes], bytes]
@@ -87,7 +85,7 @@ Forge = Callable[[str, bytes], bytes]
     ],
 )
 def test_a_wrong_final_message_is_refused(forge: Forge) -> None:
-    server = ScramServer(MECHANISM, lookup)
+    server = ScramServer(MECHANISM, USERS)
     first = "n=user,r=abc"
     answer = evaluate(server, f"n,,{first}".encode())
     with pytest.raises(InvalidTokenError):
@@ -99,13 +97,13 @@ def test_a_wrong_final_message_is_refused(forge: Forge) -> None:
 )
 def test_a_wrong_first_message_is_refused(token: bytes) -> None:
     with pytest.raises(InvalidTokenError):
-        evaluate(ScramServer(MECHANISM, lookup), token)
+        evaluate(ScramServer(MECHANISM, USERS), token)
 
 
 def test_an_unknown_user_is_answered_like_a_known_one_and_fails_at_the_end() -> None:
     salts = set()
     for _ in range(2):
-        server = ScramServer(MECHANISM, lookup)
+        server = ScramServer(MECHANISM, USERS)
         answer = evaluate(server, b"n,,n=nobody,r=abc")
         salts.add(answer.token.partition(b",s=")[2])
         with pytest.raises(InvalidTokenError, match="the user or the password is wrong"):
@@ -125,15 +123,18 @@ def shape(answer: bytes) -> tuple[int, int]:
     return len(base64.b64decode(fields["s"])), int(fields["i"])
 
 
-def first_answer(users: ScramUsers, name: str) -> bytes:
-    server = ScramServer(MECHANISM, lambda user: users.credential(MECHANISM, user), lambda: users.shapes(MECHANISM))
-    return evaluate(server, f"n,,n={name},r=abc".encode()).token
+def first_answer(users: ScramUsers, name: str, mechanism: str = MECHANISM) -> bytes:
+    return evaluate(ScramServer(mechanism, users), f"n,,n={name},r=abc".encode()).token
+
+
+def salt_of(answer: bytes) -> bytes:
+    return answer.partition(b",s=")[2].partition(b",")[0]
 
 
 def test_an_unknown_user_is_not_told_from_a_known_one_by_iterations_or_salt() -> None:
     """All users have credentials unlike the usual ones: who is unknown must, too."""
     made = ScramCredential.from_password(MECHANISM, PASSWORD, salt=bytes(18), iterations=8192)
-    users = ScramUsers(lambda: {"known": {MECHANISM: made}})
+    users = ScramUsers(lambda: {"known": {MECHANISM: made}}, bytes)
     assert {shape(first_answer(users, name)) for name in ("known", "unknown", "other")} == {(18, 8192)}
 
 
@@ -142,7 +143,7 @@ def test_unknown_users_have_the_shapes_of_all_users_and_each_always_the_same() -
         str(iterations): {MECHANISM: ScramCredential.from_password(MECHANISM, PASSWORD, iterations=iterations)}
         for iterations in (4096, 5000)
     }
-    users = ScramUsers(lambda: by_user)
+    users = ScramUsers(lambda: by_user, bytes)
     names = [f"unknown{number}" for number in range(40)]
     shapes = [shape(first_answer(users, name)) for name in names]
     assert set(shapes) == {(24, 4096), (24, 5000)}
@@ -154,7 +155,31 @@ def test_the_shapes_follow_the_users() -> None:
         return {"u": {MECHANISM: ScramCredential.from_password(MECHANISM, PASSWORD, iterations=iterations)}}
 
     current = of(5000)
-    users = ScramUsers(lambda: current)
+    users = ScramUsers(lambda: current, bytes)
     assert users.shapes(MECHANISM) == [(24, 5000)]
     current = of(6000)
     assert users.shapes(MECHANISM) == [(24, 6000)]
+
+
+def test_the_salt_of_an_unknown_user_hangs_on_the_clusters_secret_and_on_the_mechanism() -> None:
+    """After a restart, on another broker: the same. Who knows no secret cannot say what it will be."""
+    one, again, other = (ScramUsers(dict, lambda key=key: key) for key in (b"one", b"one", b"other"))  # type: ignore[misc]
+    salts = [salt_of(first_answer(users, "nobody")) for users in (one, again, other)]
+    assert salts[0] == salts[1] != salts[2]
+    # As a user's credentials: each is made by itself.
+    assert salt_of(first_answer(one, "nobody", "SCRAM-SHA-512")) != salts[0]
+
+
+def test_when_a_shape_comes_few_unknown_users_change_and_those_as_by_another_password() -> None:
+    by_user = {
+        str(iterations): {MECHANISM: ScramCredential.from_password(MECHANISM, PASSWORD, iterations=iterations)}
+        for iterations in range(4096, 4105)
+    }
+    names = [f"unknown{number}" for number in range(200)]
+    fewer = ScramUsers(lambda: dict(list(by_user.items())[:-1]), bytes)
+    before = [first_answer(fewer, name) for name in names]
+    after = [first_answer(ScramUsers(lambda: by_user, bytes), name) for name in names]
+    changed = [(salt_of(old), salt_of(new)) for old, new in zip(before, after, strict=True) if shape(old) != shape(new)]
+    assert 5 < len(changed) < 60
+    assert all(old != new for old, new in changed)
+    assert sum(salt_of(old) != salt_of(new) for old, new in zip(before, after, strict=True)) == len(changed)
