@@ -267,7 +267,11 @@ class StateTopicLog(ABC):
             if self._is_closed:
                 raise KafkaError(ErrorCode.coordinator_not_available, "the broker is being stopped")
             partition = self.active_partition_of(name)
+            led = self._partitions[partition]
             key = TopicPartition(self.TOPIC, partition)
+            if led.leader_epoch != self._present_epoch(partition):
+                # It is about to be loaded anew: who led it in between may have written what is not known here.
+                raise KafkaError(ErrorCode.not_coordinator, f"{key} has another leader or epoch")
             try:
                 info = self._replicas.append(
                     key, batch, acks=-1, verification=verification, is_coordinator=is_coordinator
@@ -283,9 +287,7 @@ class StateTopicLog(ABC):
             refused(refusal)
             raise
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        task = self._partitions[partition].add(
-            StateWrite(name, info.first_offset, applied, refused, answer), replication
-        )
+        task = led.add(StateWrite(name, info.first_offset, applied, refused, answer), replication)
         if task is not None:
             self._keep(task)
         try:

@@ -308,8 +308,19 @@ class TransactionCoordinator:
     # ---- transitions ----
 
     async def _write(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
-        """Make a prepared transition durable and adopt it; it ends even if the request is cancelled."""
+        """Make a prepared transition durable and adopt it; it ends even if the request is cancelled.
+
+        Raises:
+            KafkaError: not_coordinator (the id is coordinated elsewhere, or was loaded anew since it was looked up), or
+                the log's.
+        """
         name = transaction.transactional_id
+        if not self._is_registered(transaction):
+            transaction.cancel()
+            raise KafkaError(
+                ErrorCode.not_coordinator,
+                f"transactional id {name[:249]!r} has another coordinator or epoch",
+            )
 
         def applied() -> None:
             transaction.complete()
@@ -318,7 +329,7 @@ class TransactionCoordinator:
 
         def refused(_: KafkaError) -> None:
             transaction.cancel()
-            if transaction.is_new and self._log.transactions.get(name) is transaction:
+            if transaction.is_new and self._is_registered(transaction):
                 del self._log.transactions[name]  # nobody was told of it
 
         await self._log.write(name, metadata, self._clock.now_ms(), applied=applied, refused=refused)
@@ -339,12 +350,14 @@ class TransactionCoordinator:
         name = transaction.transactional_id
         missing: AbstractSet[TopicPartition] = prepared.partitions
         backoff_ms = RETRY_BACKOFF_MS
-        while self._log.transactions.get(name) is transaction:
+        while self._is_registered(transaction):
             try:
                 epoch = self._log.leader_epoch(self._log.partition_of(name))
                 refused = await self._markers.write(name, prepared, epoch, missing)
                 missing = refused.keys()
                 if not refused:
+                    if not self._is_registered(transaction):
+                        return  # whoever has loaded it since then completes it, and may be further already
                     await self._log.write(
                         name, finished, self._clock.now_ms(), applied=transaction.complete, refused=lambda _: None
                     )
@@ -375,11 +388,12 @@ class TransactionCoordinator:
             try:
                 await self._fence(transaction)
             except KafkaError as error:
-                logger.warning(
-                    "transactional id %r: its transaction has timed out and is not aborted yet: %s",
-                    transaction.transactional_id[:249],
-                    error,
-                )
+                if self._is_registered(transaction):
+                    logger.warning(
+                        "transactional id %r: its transaction has timed out and is not aborted yet: %s",
+                        transaction.transactional_id[:249],
+                        error,
+                    )
             else:
                 logger.info(
                     "transactional id %r: the transaction of producer %d (epoch %d) is aborted: it was open for %d ms, "
@@ -396,19 +410,19 @@ class TransactionCoordinator:
         now_ms = self._clock.now_ms()
         expired: dict[int, list[Transaction]] = {}
         for name, transaction in list(self._log.transactions.items()):
-            if not transaction.has_pending_transition and transaction.metadata.is_expired(
-                now_ms, self._config.transactional_id_expiration_ms
-            ):
+            if self._is_expired(transaction, now_ms):
                 expired.setdefault(self._log.partition_of(name), []).append(transaction)
         for partition, transactions in expired.items():
             for start in range(0, len(transactions), TOMBSTONES_PER_BATCH):
                 await self._remove(partition, transactions[start : start + TOMBSTONES_PER_BATCH], now_ms)
 
+    def _is_expired(self, transaction: Transaction, now_ms: int) -> bool:
+        expiration_ms = self._config.transactional_id_expiration_ms
+        return not transaction.has_pending_transition and transaction.metadata.is_expired(now_ms, expiration_ms)
+
     async def _remove(self, partition: int, transactions: list[Transaction], now_ms: int) -> None:
-        # Those that have come to life while other partitions were written stay.
-        transactions = [
-            each for each in transactions if not each.has_pending_transition and each.metadata.state.is_idle
-        ]
+        # Those that have come to life, or were loaded anew, while other partitions were written stay.
+        transactions = [each for each in transactions if self._is_registered(each) and self._is_expired(each, now_ms)]
         for transaction in transactions:
             transaction.expire()
         names = [transaction.transactional_id for transaction in transactions]
@@ -478,6 +492,10 @@ class TransactionCoordinator:
     def _existing(self, transactional_id: str) -> Transaction | None:
         self._log.active_partition_of(transactional_id)
         return self._log.transactions.get(transactional_id)
+
+    def _is_registered(self, transaction: Transaction) -> bool:
+        """Whether a transaction that was looked up before others had a turn is the present one of its id."""
+        return self._log.transactions.get(transaction.transactional_id) is transaction
 
     def _known(self, transactional_id: str, producer: ProducerIdAndEpoch) -> Transaction:
         self._check_available(transactional_id)

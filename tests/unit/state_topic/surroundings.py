@@ -54,7 +54,7 @@ class MemoryLog:
 @dataclass
 class Appended:
     first_offset: int
-    flush: None = None
+    flush: Any = None
 
 
 class MemoryMetadata:

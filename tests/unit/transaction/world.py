@@ -38,10 +38,11 @@ class Marker(NamedTuple):
 
 @dataclass
 class MarkedReplicas(MemoryReplicas):
-    """The replica manager as it takes markers, too; `refused` partitions take none."""
+    """The replica manager as it takes markers, too; `refused` partitions take none, `flush` is waited for."""
 
     markers: dict[TopicPartition, list[Marker]] = field(default_factory=dict)
     refused: dict[TopicPartition, KafkaError] = field(default_factory=dict)
+    flush: Any = None
 
     def append_end_txn_marker(
         self,
@@ -57,7 +58,7 @@ class MarkedReplicas(MemoryReplicas):
             raise self.refused[topic_partition]
         marker = Marker(producer_id, producer_epoch, commit, transaction_version)
         self.markers.setdefault(topic_partition, []).append(marker)
-        return Appended(100)
+        return Appended(100, self.flush)
 
 
 class World:
