@@ -82,11 +82,21 @@ class ClassicGroups:
 
     # ---- a group's life ----
 
-    def load(self, group_id: str, metadata: GroupMetadata | None) -> None:
-        """A group is read from the log; without metadata it is one that only committed offsets."""
-        group = self._groups[group_id] = Group(group_id, self._limits)
+    def restored(self, group_id: str, metadata: GroupMetadata | None) -> Group:
+        """A group as the log has it, not yet registered; without metadata it is one that only committed offsets."""
+        group = Group(group_id, self._limits)
         if metadata is not None:
-            self.execute(group, group.restore(metadata, self._clock.monotonic_ms()))
+            group.read(metadata)
+        return group
+
+    def begin(self, group: Group) -> None:
+        """A group that was read from the log is registered: its time begins."""
+        if group.members:
+            self.execute(group, group.begin_sessions(self._clock.monotonic_ms()))
+
+    def add(self, group_id: str) -> None:
+        """Offsets were committed without group management."""
+        self._groups[group_id] = Group(group_id, self._limits)
 
     def adopt(self, group_id: str, successor: ClassicSuccessor) -> None:
         """A consumer group has become a classic one, which is in the log; its members have to rejoin."""

@@ -79,15 +79,23 @@ class ConsumerGroup:
 
     def restore(self, limits: ConsumerGroupLimits, now_ms: int) -> None:
         """Begin with a state that was read from the log: members get one session timeout to be heard of."""
+        self.read()
+        self.begin_sessions(limits, now_ms)
+
+    def read(self) -> None:
+        """Begin with a state that was read from the log, before `begin_sessions`: no member can be late until then."""
+        if self.state.phase is ConsumerGroupState.STABLE:
+            self._settled_epoch = self.state.target_epoch
+
+    def begin_sessions(self, limits: ConsumerGroupLimits, now_ms: int) -> None:
+        """Clients reach a group that was read: a member that was not heard of yet has one session timeout for it."""
         for member_id, member in self.state.members.items():
             session_ms = limits.session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
-            self._deadlines[member_id, Deadline.SESSION] = (now_ms + session_ms, 0)
+            self._deadlines.setdefault((member_id, Deadline.SESSION), (now_ms + session_ms, 0))
             if member.state is MemberState.UNREVOKED_PARTITIONS:
                 late_ms = now_ms + member.rebalance_timeout_ms
                 kind = Deadline.REBALANCE if member.classic is None else Deadline.CLASSIC_JOIN
-                self._deadlines[member_id, kind] = (late_ms, member.member_epoch)
-        if self.state.phase is ConsumerGroupState.STABLE:
-            self._settled_epoch = self.state.target_epoch
+                self._deadlines.setdefault((member_id, kind), (late_ms, member.member_epoch))
 
     def heartbeat(
         self, beat: Heartbeat, image: MetadataImage, limits: ConsumerGroupLimits, now_ms: int

@@ -110,10 +110,16 @@ class ConsumerGroups:
             config.group_max_size,
         )
 
-    def load(self, state: ConsumerState) -> None:
-        """A group is read from the log."""
-        group = self._groups[state.group_id] = ConsumerGroup(state.group_id, state)
-        group.restore(self.limits(state.group_id), self._clock.monotonic_ms())
+    @staticmethod
+    def restored(state: ConsumerState) -> ConsumerGroup:
+        """A group as the log has it, not yet registered."""
+        group = ConsumerGroup(state.group_id, state)
+        group.read()
+        return group
+
+    def begin(self, group: ConsumerGroup) -> None:
+        """A group that was read from the log is registered: its time begins."""
+        group.begin_sessions(self.limits(group.group_id), self._clock.monotonic_ms())
         self._arm(group, group.next_deadline_ms())
 
     def topics_changed(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from logtier.group.group import Group
 from logtier.group.offsets import CommittedOffset, GroupOffsets, expired_offsets
 from logtier.group.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from logtier.group.registry import AnyGroup, GroupRegistry, GroupReplacedError
+from logtier.group.replay import Replay
 from logtier.group.state_log import StateLog
 from logtier.group.transactional_offsets import TransactionalOffsets
 from logtier.metadata.image import BrokerRegistration, MetadataDelta
@@ -325,7 +326,7 @@ class GroupCoordinator:
 
     def _offsets_written(self, group_id: str) -> None:
         if group_id not in self._groups:
-            self._classic.load(group_id, None)
+            self._classic.add(group_id)
 
     def committed(self, group_id: str, *, member_id: str | None = None, member_epoch: int = -1) -> GroupOffsets:
         """The committed offsets of a group; empty for one that does not exist.
@@ -453,17 +454,34 @@ class GroupCoordinator:
             self._classic.remove(group)
 
     async def _load_partition(self, partition: int) -> None:
-        replay = await self._log.load(partition)
+        restored: dict[str, AnyGroup] = {}
+        if not await self._log.load(partition, lambda replay: self._restoring(replay, restored)):
+            return
+        # All at once, and before others have a turn: the partition is active.
+        self._groups.update(restored)
+        for group in restored.values():
+            await self._log.turns.step()
+            if self._groups.get(group.group_id) is not group:
+                continue  # it has moved away, or become another one
+            if isinstance(group, ConsumerGroup):
+                self._consumer.begin(group)
+            else:
+                self._classic.begin(group)
+        if restored:
+            logger.info("%s-%d: groups loaded: %d", OFFSETS_TOPIC, partition, len(restored))
+
+    def _restoring(self, replay: Replay, restored: dict[str, AnyGroup]) -> Iterator[None]:
+        """Make the groups that a partition's log adds up to, one after the other."""
         for group_id, metadata in replay.groups.items():
-            self._classic.load(group_id, metadata)
+            restored[group_id] = self._classic.restored(group_id, metadata)
+            yield
         for state in replay.consumer_groups.values():
-            self._consumer.load(state)
+            restored[state.group_id] = self._consumer.restored(state)
+            yield
         for group_id in (*replay.offsets, *replay.pending.groups()):
-            if group_id not in self._groups:  # committed without group management
-                self._classic.load(group_id, None)
-        loaded = len(replay.groups.keys() | replay.consumer_groups.keys() | replay.offsets.keys())
-        if loaded:
-            logger.info("%s-%d: groups loaded: %d", OFFSETS_TOPIC, partition, loaded)
+            if group_id not in restored:  # committed without group management
+                restored[group_id] = self._classic.restored(group_id, None)
+            yield
 
     async def _forget_missing_topics(self) -> None:
         """Offsets of a topic that is gone must not become those of a new topic of its name."""

@@ -55,20 +55,29 @@ class Group(GroupCore):
 
     def restore(self, metadata: GroupMetadata, now_ms: int) -> list[Instruction]:
         """Become what the log says; members get one session timeout to be heard of."""
+        self.read(metadata)
+        return self.begin_sessions(now_ms)
+
+    def read(self, metadata: GroupMetadata) -> None:
+        """Become what the log says, at any time before `begin_sessions`: no member can be late until then."""
         self.generation_id = metadata.generation_id
         self.protocol_type = metadata.protocol_type or None
         self.protocol_name = metadata.protocol_name
         self.current_state_timestamp_ms = metadata.current_state_timestamp_ms
         for written in metadata.members:
-            member = Member.from_metadata(written, metadata.protocol_name)
-            self.members.add(member)
-            self._extend_session(member, now_ms)
+            self.members.add(Member.from_metadata(written, metadata.protocol_name))
         if self.members:
             self.state = _STABLE
             if metadata.leader in self.members:
                 self.members.leader_id = metadata.leader
         self._read_subscriptions()
-        if len(self.members) > self._limits.max_size:
+
+    def begin_sessions(self, now_ms: int) -> list[Instruction]:
+        """Clients reach a group that was read: a member that was not heard of yet has one session timeout for it."""
+        for member in self.members:
+            if member.deadline_ms is None and not member.is_waiting:
+                self._extend_session(member, now_ms)
+        if self.state is _STABLE and len(self.members) > self._limits.max_size:
             self._prepare_rebalance(
                 f"{len(self.members)} members were loaded, more than group.max.size={self._limits.max_size}", now_ms
             )

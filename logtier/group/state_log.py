@@ -1,7 +1,7 @@
 """The groups and offsets that this broker coordinates, and the log that makes them durable."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from logtier.group.consumer_records import Change, consumer_key, consumer_value
@@ -61,18 +61,21 @@ class StateLog(StateTopicLog):
     def _described(name: str) -> str:
         return f"group {name}"
 
-    async def load(self, partition: int) -> Replay:
-        """Read a partition's log; its offsets are taken over, the groups are the caller's."""
-        name = f"{OFFSETS_TOPIC}-{partition}"
-        replay = Replay(name, partition)
-        if not await self._read(partition, replay):
-            return Replay(name)
+    async def load(self, partition: int, restoring: Callable[[Replay], Iterator[None]]) -> bool:
+        """Read a partition's log; whether it is active. Its offsets are taken over then, the groups are the caller's.
+
+        Args:
+            restoring: Makes groups of what was read, step by step, before the partition is active.
+        """
+        replay = Replay(f"{OFFSETS_TOPIC}-{partition}", partition)
+        if not await self._read(partition, replay, restoring(replay)):
+            return False
         self.offsets.update(replay.offsets)
         self.pending.merge(replay.pending)
         for marker in self._early_markers:
             self._apply_marker(marker)
         self._forget_early_markers()
-        return replay
+        return True
 
     def forget_all(self) -> None:
         """The topic is gone, and with it all state."""

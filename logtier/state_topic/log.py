@@ -4,7 +4,7 @@ import asyncio
 import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from logtier.log.producer_state import Verification
@@ -102,7 +102,8 @@ class StateTopicLog(ABC):
         self._timeout_ms = timeout_ms
         self._partitions: dict[int, LedPartition] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._turns = Turns()
+        #: Of the loading: one partition is loaded at a time.
+        self.turns = Turns()
         self._is_closed = False
 
     @staticmethod
@@ -221,24 +222,33 @@ class StateTopicLog(ABC):
         led.state = PartitionState.LOADING
         return True
 
-    async def _read(self, partition: int, replay: StateReplay) -> bool:
-        """Read a partition's log into `replay`, after which it is active; whether it could be read to its end.
+    async def _read(self, partition: int, replay: StateReplay, restoring: Iterable[None] = ()) -> bool:
+        """Read a partition's log into `replay`, after which it is active; whether it is.
 
-        If not, nothing of it is to be used: what was promised at its end would silently be forgotten.
+        If not, nothing of it is to be used: it could not be read to its end, and what was promised there would silently
+        be forgotten; or it was resigned meanwhile. If it is, the caller takes the state over before others have a turn.
+
+        Args:
+            restoring: What is to be made of the replay before the partition is active, in steps; others have turns
+                between them.
         """
         key = TopicPartition(self.TOPIC, partition)
         led = self._partitions[partition]
         try:
             for batch in self._replicas.log(key).batches():
                 for _ in replay.applying(batch):
-                    await self._turns.step()
-                await self._turns.step()
+                    await self.turns.step()
+                await self.turns.step()
                 if self._partitions.get(partition) is not led:
                     return False
         except (KafkaError, OSError, CorruptRecordsError) as error:
             logger.error("%s cannot be loaded, its %s are not available: %s", key, self.CONTENTS, error)
             led.state = PartitionState.FAILED
             return False
+        for _ in restoring:
+            await self.turns.step()
+            if self._partitions.get(partition) is not led:
+                return False
         led.state = PartitionState.ACTIVE
         return True
 

@@ -456,7 +456,10 @@ class TransactionCoordinator:
         loaded = await self._log.load(partition)
         undone = [transaction for transaction in loaded if transaction.metadata.state.is_prepared]
         for transaction in undone:
-            self._begin_completion(transaction)
+            # Nothing else can come between an outcome and its completion, whoever has a turn.
+            await self._log.turns.step()
+            if self._is_registered(transaction):
+                self._begin_completion(transaction)
         if loaded:
             logger.info(
                 "%s-%d: transactional ids loaded: %d, of which %d are being completed",

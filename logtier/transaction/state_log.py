@@ -1,6 +1,6 @@
 """The transactional ids that this broker coordinates, and the log that makes them durable."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from logtier.log.durability import FlushRound
@@ -64,11 +64,17 @@ class StateLog(StateTopicLog):
     async def load(self, partition: int) -> list[Transaction]:
         """Read a partition's log and take its transactions over."""
         replay = Replay(f"{TRANSACTION_TOPIC}-{partition}")
-        if not await self._read(partition, replay):
+        loaded: dict[str, Transaction] = {}
+
+        def restoring() -> Iterator[None]:
+            for name, metadata in replay.transactions.items():
+                loaded[name] = Transaction(name, metadata)
+                yield
+
+        if not await self._read(partition, replay, restoring()):
             return []
-        loaded = [Transaction(name, metadata) for name, metadata in replay.transactions.items()]
-        self.transactions.update((transaction.transactional_id, transaction) for transaction in loaded)
-        return loaded
+        self.transactions.update(loaded)
+        return list(loaded.values())
 
     def forget_all(self) -> None:
         """The topic is gone, and with it all state."""

@@ -1,0 +1,245 @@
+"""Loading a partition with very many groups lets others in, and is right whatever comes in between."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from logtier.group.coordinator import GroupCoordinator
+from logtier.group.core import GroupLimits
+from logtier.group.events import GroupMetadata, GroupState, Join, MemberMetadata
+from logtier.group.group import Group
+from logtier.group.offsets import CommittedOffset
+from logtier.group.offsets_topic import OFFSETS_TOPIC
+from logtier.group.records import group_key, group_value, offset_key, offset_value
+from logtier.protocol.errors import ErrorCode, KafkaError
+from logtier.protocol.topic_partition import TopicPartition
+from logtier.records.batch import Record, build_batch
+from logtier.state_topic.topic import partition_for
+from logtier.state_topic.turns import STEPS_PER_TURN
+from tests.unit.group.conftest import World
+from tests.unit.state_topic.surroundings import settle
+
+KEY = TopicPartition("t", 0)
+COUNT = 3 * STEPS_PER_TURN
+SESSION_MS = 10_000
+
+
+def names(partition: int, count: int, prefix: str = "g") -> list[str]:
+    """Groups of one partition of four."""
+    found: list[str] = []
+    number = 0
+    while len(found) < count:
+        name = f"{prefix}{number}"
+        if partition_for(name, 4) == partition:
+            found.append(name)
+        number += 1
+    return found
+
+
+def stable() -> GroupMetadata:
+    member = MemberMetadata("m", None, "client", "/h", 60_000, SESSION_MS, b"", b"all")
+    return GroupMetadata("custom", 1, "p", "m", (member,), 5)
+
+
+def store(world: World, partition: int, records: list[Record]) -> None:
+    world.replicas.log(TopicPartition(OFFSETS_TOPIC, partition)).append(build_batch(records))
+
+
+def store_groups(world: World, partition: int, group_ids: list[str]) -> None:
+    store(world, partition, [Record(group_key(group_id), group_value(stable()), 0) for group_id in group_ids])
+
+
+class Turns:
+    """What others see of a coordinator, turn by turn."""
+
+    def __init__(self, look: Callable[[], Any]) -> None:
+        self.seen: list[Any] = []
+        self._look = look
+        self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self.seen.append(self._look())
+            await asyncio.sleep(0)
+
+    async def until(self, is_true: Callable[[Any], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not (self.seen and is_true(self.seen[-1])):  # noqa: ASYNC110 (turn by turn)
+                await asyncio.sleep(0)
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
+def code_of(groups: GroupCoordinator, group_id: str) -> ErrorCode:
+    try:
+        groups.group(group_id)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.none
+
+
+def run(scenario: Callable[[], Any]) -> None:
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.metadata.add(OFFSETS_TOPIC, 4)
+    return world
+
+
+def test_others_have_turns_while_groups_are_made_and_while_their_sessions_begin(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_ids = names(0, COUNT)
+    store_groups(world, 0, group_ids)
+
+    async def scenario() -> None:
+        made: list[str] = []
+        begun: list[str] = []
+
+        class Counted(Group):
+            def __init__(self, group_id: str, limits: GroupLimits) -> None:
+                made.append(group_id)
+                super().__init__(group_id, limits)
+
+        monkeypatch.setattr("logtier.group.classic_groups.Group", Counted)
+        monkeypatch.setattr(world.groups._classic, "_arm", lambda group, _: begun.append(group.group_id))
+        await world.groups.start()
+        turns = Turns(lambda: (len(made), code_of(world.groups, group_ids[0]), len(begun)))
+        await turns.until(lambda seen: seen[2] == COUNT)
+        turns.stop()
+        for position in (0, 2):
+            steps = [later[position] - earlier[position] for earlier, later in itertools.pairwise(turns.seen)]
+            assert max(steps) <= STEPS_PER_TURN
+        # Either all groups are there, or whoever asks is told to come again.
+        assert {each[1] for each in turns.seen if each[0] < COUNT} == {ErrorCode.coordinator_load_in_progress}
+        assert {each[1] for each in turns.seen if each[2]} == {ErrorCode.none}
+        group = world.groups.group(group_ids[-1])
+        assert group is not None
+        assert group.state is GroupState.STABLE
+
+    run(scenario)
+
+
+def test_a_partition_that_is_resigned_while_its_groups_are_made_leaves_none_of_them(world: World) -> None:
+    group_ids = names(0, COUNT)
+    store_groups(world, 0, group_ids)
+
+    async def scenario() -> None:
+        made: list[str] = []
+        classic = world.groups._classic
+        restored = classic.restored
+
+        def restored_and_noted(name: str, data: GroupMetadata | None) -> Any:
+            made.append(name)
+            return restored(name, data)
+
+        classic.restored = restored_and_noted  # type: ignore[method-assign]
+        await world.groups.start()
+        turns = Turns(lambda: len(made))
+        await turns.until(lambda count: count > 0)
+        assert len(made) < COUNT
+        turns.stop()
+        world.replicas.elsewhere.add(0)
+        world.metadata.move(OFFSETS_TOPIC, 0, leader=2, leader_epoch=1)
+        await settle()
+        assert world.groups.groups() == []
+        assert code_of(world.groups, group_ids[0]) is ErrorCode.not_coordinator
+        # It comes back, with one group less.
+        store(world, 0, [Record(group_key(group_ids[0]), None, 0)])
+        world.replicas.elsewhere.clear()
+        world.metadata.move(OFFSETS_TOPIC, 0, leader=1, leader_epoch=2)
+        loaded = Turns(lambda: world.groups._loader.is_busy)
+        await settle()
+        await loaded.until(lambda is_busy: not is_busy)
+        loaded.stop()
+        assert {group.group_id for group in world.groups.groups()} == set(group_ids[1:])
+
+    run(scenario)
+
+
+def test_a_partition_that_is_led_anew_while_its_groups_are_made_is_read_anew(world: World) -> None:
+    """What was made of the log in the epoch before counts for nothing."""
+    group_ids = names(0, COUNT)
+    store_groups(world, 0, group_ids)
+    store(world, 0, [Record(offset_key(group_ids[0], KEY), offset_value(CommittedOffset(1)), 0)])
+
+    async def scenario() -> None:
+        await world.groups.start()
+        states: list[bool] = []
+        original = world.groups._log.load
+
+        async def load(partition: int, restoring: Any) -> bool:
+            def interrupted(replay: Any) -> Iterator[None]:
+                for number, step in enumerate(restoring(replay)):
+                    if number == 10 and not states and partition == 0:
+                        store(world, 0, [Record(offset_key(group_ids[0], KEY), offset_value(CommittedOffset(2)), 0)])
+                        world.metadata.move(OFFSETS_TOPIC, 0, leader=1, leader_epoch=1)
+                        world.groups.leadership_changed()
+                        states.append(True)
+                    yield step
+
+            return await original(partition, interrupted)
+
+        world.groups._log.load = load  # type: ignore[method-assign]
+        turns = Turns(lambda: world.groups._loader.is_busy)
+        await turns.until(lambda is_busy: not is_busy)
+        turns.stop()
+        assert states
+        assert len(world.groups.groups()) == COUNT
+        committed = world.groups.committed(group_ids[0]).get(KEY)
+        assert committed is not None
+        assert committed.offset == 2
+
+    run(scenario)
+
+
+def test_sessions_begin_when_their_groups_can_be_reached(world: World) -> None:
+    """However long the groups before took: the members' heartbeats were answered, and counted for nothing."""
+    [group_id] = names(0, 1)
+    store_groups(world, 0, [group_id])
+
+    async def scenario() -> None:
+        classic = world.groups._classic
+        restored = classic.restored
+
+        def slowly(name: str, data: GroupMetadata | None) -> Any:
+            group = restored(name, data)
+            world.clock.ms += 2 * SESSION_MS
+            return group
+
+        classic.restored = slowly  # type: ignore[method-assign]
+        await world.groups.start()
+        await settle()
+        group = world.groups.group(group_id)
+        assert group is not None
+        classic.resume(group)  # type: ignore[arg-type]
+        assert [member.member_id for member in group.members] == ["m"]  # type: ignore[union-attr]
+        world.clock.ms += SESSION_MS
+        classic.resume(group)  # type: ignore[arg-type]
+        assert not group.members  # type: ignore[union-attr]
+
+    run(scenario)
+
+
+def test_whoever_comes_before_the_sessions_of_its_group_begin_is_not_in_the_way() -> None:
+    """A group can be reached a moment before its time begins: nobody is late until then."""
+    members = tuple(MemberMetadata(name, None, "c", "/h", 60_000, SESSION_MS, b"", b"") for name in ("m", "n", "o"))
+    group = Group("g", GroupLimits())
+    group.read(GroupMetadata("custom", 1, "p", "m", members, 5))
+    assert group.timer_expired(10**9) == []
+    assert group.heartbeat("n", None, 1, 1_000) is ErrorCode.none
+    join = Join(1, "m", "new", None, "c", "/h", SESSION_MS, 60_000, "custom", (("p", b"other"),), True, True, "")
+    group.join(join, 1_500)
+    assert group.state is GroupState.PREPARING_REBALANCE
+    group.begin_sessions(2_000)
+    deadlines = {member.member_id: member.deadline_ms for member in group.members}
+    assert deadlines == {"m": None, "n": 1_000 + SESSION_MS, "o": 2_000 + SESSION_MS}
