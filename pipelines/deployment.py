@@ -133,12 +133,25 @@ class Deployment:
             if record is not None and folder.progress().done == done:
                 folder.note_deployed(record)  # Spark may have refused what it is now: the checkpoint is as before
         elif (progress is not None or state.state in (State.RUNNING, State.IDLE)) and state.stage not in self._before:
-            self._before[state.stage] = (folder.deployed(), folder.progress().done)
-            folder.note_deployed(self._records[state.stage])
+            before = folder.deployed()
+            self._before[state.stage] = (before, folder.progress().done)
+            folder.note_deployed(_with_known_ids(self._records[state.stage], before))
             folder.note_error(None, 0.0)
 
     def ended(self) -> None:
         """The run is over."""
+
+
+def _with_known_ids(record: StageRecord, before: StageRecord | None) -> StageRecord:
+    """The record with the ids that are known from before: who could not be asked has not changed.
+
+    The offsets in the checkpoint are those of the topics that were asked first.
+    """
+    if before is None or not before.ids:
+        return record
+    read = {"cluster", *(f"topic {each['target']}" for each in record.inputs if each["kind"] == "topic")}
+    known = {name: value for name, value in before.ids.items() if name in read}
+    return dataclasses.replace(record, ids=known | dict(record.ids or {}))
 
 
 def started_at(loaded: Loaded, starts: Mapping[str, TopicOffsets]) -> Loaded:

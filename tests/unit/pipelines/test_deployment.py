@@ -182,3 +182,32 @@ def test_brokers_that_do_not_answer_take_no_id_back(load: Load, tmp_path: Path) 
     after = Deployment(load(FILE), str(tmp_path))
     after.take_ids("c1", {"orders": "2"})
     assert [change.what for change in after.changes() if change.stage == "clean"] == ["topic orders"]
+
+
+@pytest.mark.parametrize(("cluster", "topics"), [(None, {}), ("c1", {})])
+def test_a_run_whose_brokers_do_not_answer_keeps_the_ids_of_the_runs_before(
+    load: Load, tmp_path: Path, cluster: str | None, topics: dict[str, str]
+) -> None:
+    first = Deployment(load(FILE), str(tmp_path))
+    first.take_ids("c1", {"orders": "1"})
+    ran(first, "clean")
+    second = Deployment(load(FILE), str(tmp_path))
+    second.take_ids(cluster, topics)
+    assert [change for change in second.changes() if change.stage == "clean"] == []
+    second.changed(StageState("shop", "clean", since_ms=0, state=State.RUNNING), None)
+    third = Deployment(load(FILE), str(tmp_path))
+    third.take_ids("c2", {"orders": "2"})
+    found = [change.what for change in third.changes() if change.stage == "clean"]
+    assert found == ["cluster", "topic orders"]
+
+
+def test_a_checkpoint_that_begins_anew_has_the_ids_of_its_own_run_only(load: Load, tmp_path: Path) -> None:
+    first = Deployment(load(FILE), str(tmp_path))
+    first.take_ids("c1", {"orders": "1"})
+    ran(first, "clean")
+    second = Deployment(load(FILE), str(tmp_path))
+    second.prepare(["clean"], ["clean"])
+    ran(second, "clean")
+    record = second.stage("clean").deployed()
+    assert record is not None
+    assert record.ids is None
