@@ -47,7 +47,6 @@ class TopicWatch:
         self._describe = describe
         self._interval_s = interval_s
         self._ended = threading.Event()
-        self._lock = threading.Lock()
         self._newest: TopicInfo | None = first
         self._thread = threading.Thread(target=self._look, name="topic watch", daemon=True)
 
@@ -65,8 +64,7 @@ class TopicWatch:
         Raises:
             TopicGoneError: the topic does not exist any more.
         """
-        with self._lock:
-            newest = self._newest
+        newest = self._newest  # read once: the thread may put another in its place
         if newest is None:
             raise TopicGoneError(f"topic {self._known.name!r} was deleted")
         if newest is self._known:
@@ -89,5 +87,4 @@ class TopicWatch:
                 if misses < MISSES_BEFORE_GONE:
                     continue
                 found = None
-            with self._lock:
-                self._newest = found
+            self._newest = found
