@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from pipelines.spec import interval_ms
 from pipelines.stage_record import SHUFFLE_PARTITIONS, StageRecord
 from pipelines.state_proof import StateForm, state_form
 
@@ -265,12 +266,29 @@ def _watermarks(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> 
         else:
             yield Effect.SAFE, "watermark", f"{said}; the stage keeps no state", ("from",)
         return
-    delays = [f"{a['delay']} to {b['delay']}" for a, b in zip(old, new, strict=True) if a["delay"] != b["delay"]]
-    if delays:
-        reason = (
-            f"{'; '.join(delays)}: from now on; a watermark never goes back, and late rows that were dropped stay so"
+    changed = [(a["delay"], b["delay"]) for a, b in zip(old, new, strict=True) if a["delay"] != b["delay"]]
+    if not changed:
+        return  # only the names of the views differ
+    said = "; ".join(f"{a} is {b} now" for a, b in changed)
+    if all(interval_ms(a) == interval_ms(b) for a, b in changed):
+        yield Effect.SAFE, "delay of the watermark", f"{said}: it is as long", ("from",)
+    elif not is_stateful:
+        yield Effect.SAFE, "delay of the watermark", f"{said}; the stage keeps no state", ("from",)
+    else:
+        reasons = (
+            _LONGER if any(interval_ms(b) > interval_ms(a) for a, b in changed) else "",
+            _SHORTER if any(interval_ms(b) < interval_ms(a) for a, b in changed) else "",
         )
-        yield Effect.SAFE, "delay of the watermark", reason, ("from",)
+        reason = f"{said}: {', and '.join(filter(None, reasons))}"
+        yield Effect.NEEDS_RESET, "delay of the watermark", reason, ("from",)
+
+
+#: What another delay makes of a state. Spark goes on from the watermark in the checkpoint, which never goes back, and
+#: `dropDuplicatesWithinWatermark` keeps with each row until when it is remembered, by the delay that it had.
+_LONGER: Final = (
+    "the state has let go, and late rows were dropped, by the old delay; what a longer one would still wait for is gone"
+)
+_SHORTER: Final = "the state has taken late rows that a shorter delay would have dropped"
 
 
 # -- steps ---------------------------------------------------------------------------------------------------------

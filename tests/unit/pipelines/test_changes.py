@@ -121,7 +121,7 @@ SAFE = [
     ("the name of a column", "AS city", "AS town", "steps"),
     ("a filter behind groups", "GROUP BY 1, 2", "GROUP BY 1, 2 HAVING sum(amount) > 5", "steps"),
     ("a column behind deduplicate", "amount * 2", "amount * 3", "steps"),
-    ("a watermark's delay", "column: at, delay: 1 hour", "column: at, delay: 2 hours", "delay of the watermark"),
+    ("the same delay in other words", "column: at, delay: 1 hour", "column: at, delay: 60 minutes", "delay of the"),
     ("a limit", "from: {topic: orders}", "from: {topic: orders, max_offsets_per_trigger: 5}", "max_offsets"),
     ("the start", "from: {topic: orders}", "from: {topic: orders, starting_offsets: latest}", "where an input starts"),
     (
@@ -166,6 +166,8 @@ RESET = [
         "{topic: orders}\n    sql",
         "watermark",
     ),
+    ("a longer delay", "column: at, delay: 1 hour", "column: at, delay: 2 hours", "delay of the watermark"),
+    ("a shorter delay", "column: at, delay: 1 hour", "column: at, delay: 5 minutes", "delay of the watermark"),
     ("the join's condition", "INTERVAL 1 HOUR", "INTERVAL 2 HOUR", "join condition"),
     ("the join's kind", "FROM o JOIN p", "FROM o LEFT JOIN p", "kind of join"),
     ("the join's order", "FROM o JOIN p", "FROM p JOIN o", "order of inputs"),
@@ -206,6 +208,37 @@ def test_what_the_checkpoint_does_not_fit_needs_a_reset(load: Load, old: str, ne
     found = [change for change in changed(load, old, new) if change.effect is Effect.NEEDS_RESET]
     assert any(what in change.what for change in found), (found, changed(load, old, new))
     assert all(change.reason for change in found)
+
+
+@pytest.mark.parametrize(
+    ("delays", "said"),
+    [
+        (("2 hours", "1 hour"), "what a longer one would still wait for is gone"),
+        (("59 minutes", "1 hour"), "late rows that a shorter delay would have dropped"),
+        (("2 hours", "1 minute"), "is gone, and the state has taken late rows"),
+    ],
+)
+def test_another_delay_says_what_it_does_to_the_state(load: Load, delays: tuple[str, str], said: str) -> None:
+    text = FILE.replace(
+        "as: o, watermark: {column: at, delay: 1 hour}", f"as: o, watermark: {{column: at, delay: {delays[0]}}}"
+    )
+    text = text.replace(
+        "as: p, watermark: {column: at, delay: 1 hour}", f"as: p, watermark: {{column: at, delay: {delays[1]}}}"
+    )
+    [change] = changes_of_pipeline(records(load, text), deployed(load))
+    assert (change.stage, change.effect) == ("paid", Effect.NEEDS_RESET)
+    assert said in change.reason
+
+
+def test_a_delay_of_a_stage_without_state_is_safe(load: Load) -> None:
+    old, new = (
+        "from: {topic: orders}\n    sql",
+        "from: {topic: orders, watermark: {column: at, delay: 1 hour}}\n    sql",
+    )
+    text = FILE.replace(old, new, 1)
+    now = records(load, text.replace("1 hour", "2 hours", 1))
+    [change] = changes_of_pipeline(now, deployed(load, text))
+    assert (change.stage, change.effect, change.what) == ("plain", Effect.SAFE, "delay of the watermark")
 
 
 def test_the_order_of_two_inputs_needs_a_reset(load: Load) -> None:
