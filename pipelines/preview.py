@@ -25,6 +25,7 @@ from pipelines.sources import delta as delta_source
 from pipelines.sources import jdbc as jdbc_source
 from pipelines.sources import topic as topic_source
 from pipelines.sources.inputs import may_refuse
+from pipelines.sources.table_gaps import TableGap, gaps_of
 from pipelines.sources.tables import read_table
 from pipelines.spec import (
     DeltaSink,
@@ -75,11 +76,15 @@ class SinkRows:
 
 @dataclass(slots=True)
 class Preview:
-    """What came of it. `stopped_by` names expectations at which a run would stop, before it writes anything."""
+    """What came of it. `stopped_by` names expectations at which a run would stop, before it writes anything.
+
+    `gaps` are of the tables that the stage joins with.
+    """
 
     stage: str
     keeps_state: bool
     inputs: list[InputRead] = field(default_factory=list)
+    gaps: list[TableGap] = field(default_factory=list)
     written: int = 0
     unmet: dict[str, int] = field(default_factory=dict)
     stopped_by: list[str] = field(default_factory=list)
@@ -118,10 +123,12 @@ class StagePreview:
         """Read, transform, count. Raises SourceError, PipelineFailed, or what Spark says."""
         from pyspark.sql import functions as f
 
-        for name in tables_used(self._loaded.pipeline, self._stage):
+        tables = tables_used(self._loaded.pipeline, self._stage)
+        for name in tables:
             frame = read_table(self._session, self._loaded, self._analysis, name, self._where)
             frame.createOrReplaceTempView(f"`{name}`")
         found = Preview(self._stage.name, keeps_state=False)
+        found.gaps = gaps_of(self._session, self._loaded, self._analysis, tables, self._where)
         inputs, refused = self._read(request, found)
         found.keeps_state = self._keeps_state(inputs)
         chain = self._analysis.chains[self._stage.name]

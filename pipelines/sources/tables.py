@@ -62,8 +62,13 @@ def topic_rows(analysis: Analysis, records: DataFrame, table: TopicTable) -> Dat
     """The latest values among records as rows, without the columns that say where a record comes from."""
     from pyspark.sql import functions as f
 
-    decoded = decoding.decode_topic(analysis, latest.latest_records(records), table.topic)
+    decoded = latest_decoded(analysis, records, table)
     return decoded.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR, *columns.ORIGIN)
+
+
+def latest_decoded(analysis: Analysis, records: DataFrame, table: TopicTable) -> DataFrame:
+    """The latest values among records, with those that cannot be decoded, and with where each comes from."""
+    return decoding.decode_topic(analysis, latest.latest_records(records), table.topic)
 
 
 class StageTables:

@@ -107,7 +107,7 @@ def preview(
     if output == "json":
         sys.stdout.write(json.dumps(found.as_dict(), indent=2, ensure_ascii=False) + "\n")
     else:
-        _print(found, start)
+        print_preview(found, start)
 
 
 @contextmanager
@@ -125,12 +125,14 @@ def _failures(loaded: Loaded) -> Iterator[None]:
         raise CliError("preview", loaded.redacted(first_line(error)), exit_code=EXIT_FAILED) from None
 
 
-def _print(found: Preview, start: str) -> None:
+def print_preview(found: Preview, start: str) -> None:
+    """Print a preview for people."""
     lines = [f"stage {found.stage}: what it would write; nothing is written"]
     for one in found.inputs:
         of = "" if one.there is None else f" of {one.there:,} offsets, from {start}"
         bad = f", {one.undecodable:,} not decodable" if one.undecodable else ""
         lines.append(f"reads   {one.kind} {one.target}: {one.rows:,} rows{of}{bad}")
+    lines += [f"misses  {gap}" for gap in found.gaps]
     if found.keeps_state:
         lines.append(
             "note    the stage keeps state: computed over these rows as a whole, windows that are open included"

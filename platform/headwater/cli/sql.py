@@ -19,6 +19,7 @@ from headwater.cli.output import note
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from pipelines.analysis import Analysis
     from pipelines.brokers import Brokers
     from pipelines.spec import Loaded
 
@@ -51,6 +52,7 @@ def sql(
     followed by _delta when a topic has that name.
     """
     from headwater.cli.pipeline import load, require_java, told
+    from pipelines.analysis import analyse
     from pipelines.brokers import brokers
     from pipelines.session import close_session, open_session
     from pipelines.sql import views
@@ -66,12 +68,15 @@ def sql(
         conf = {"spark.master": settings().spark_master}
         spark = open_session("headwater sql", os.path.join(folder, "spark.log"), conf)
         try:
-            missing = register(
-                spark, brokers(where, command_config()), views.topics_to_show(query, existing), loaded, tables
-            )
+            reached, topics = brokers(where, command_config()), views.topics_to_show(query, existing)
+            analysis = analyse(spark, loaded, reached) if loaded is not None else None
+            missing = register(spark, reached, topics, loaded, analysis, tables)
             for name in sorted(views.topics_to_show(query, missing)):
                 note(f"{name}: there is no Delta table at {tables[name]} yet")
             show(run(spark, query, sorted(existing), sorted(tables)), output)
+            if loaded is not None and analysis is not None:
+                for line in left_out(spark, reached, topics, loaded, analysis, query):
+                    note(line)
         finally:
             close_session()
 
@@ -92,14 +97,13 @@ def register(
     bootstrap_servers: Brokers,
     topics: frozenset[str],
     loaded: Loaded | None,
+    analysis: Analysis | None,
     tables: Mapping[str, str],
 ) -> list[str]:
     """Make topics and tables views; returns the names of Delta tables that do not exist yet."""
-    from pipelines.analysis import analyse
     from pipelines.sources.tables import read_table
     from pipelines.sql import views
 
-    analysis = analyse(spark, loaded, bootstrap_servers) if loaded is not None else None
     missing = views.register_deltas(spark, tables)
     if loaded is not None and analysis is not None:
         for name in analysis.tables.keys() - topics:  # a topic's own table of latest values gives way to the topic
@@ -111,6 +115,30 @@ def register(
         )
     views.register_topics(spark, bootstrap_servers, topics, analysis)
     return missing
+
+
+def left_out(
+    spark: SparkSession,
+    bootstrap_servers: Brokers,
+    topics: frozenset[str],
+    loaded: Loaded,
+    analysis: Analysis,
+    query: str,
+) -> list[str]:
+    """A line for each table of a topic in the query that lacks records which cannot be decoded."""
+    from pyspark.errors import PySparkException
+
+    from pipelines.graph import tables_named
+    from pipelines.sources.table_gaps import gaps_of
+    from pipelines.spark_errors import first_line
+
+    named, fault = tables_named(query)
+    asked = {name.lower() for name in named} if not fault else set()
+    tables = [name for name in loaded.pipeline.tables.keys() - topics if name.lower() in asked]
+    try:
+        return [str(gap) for gap in gaps_of(spark, loaded, analysis, sorted(tables), bootstrap_servers)]
+    except PySparkException as error:
+        raise CliError("sql", first_line(error), exit_code=EXIT_FAILED) from None
 
 
 def run(spark: SparkSession, query: str, topics: Sequence[str], tables: Sequence[str]) -> DataFrame:

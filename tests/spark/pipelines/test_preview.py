@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.analysis import analyse
+from headwater.cli.sql import left_out
+from pipelines.analysis import Analysis, analyse
 from pipelines.datasource.errors import SourceError
 from pipelines.pipeline_file import load
 from pipelines.preview import Preview, Request, StagePreview
 from pipelines.preview_offsets import parse_start
+from pipelines.sources.table_gaps import TableGap
+from pipelines.spec import Loaded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -19,8 +22,10 @@ PIPELINE = """\
 pipeline: shop
 topics:
   "@orders": {partitions: 2, value: json, schema: order.json}
+  "@prices": {value: json, schema: order.json}
 tables:
   shops: {format: csv, path: shops.csv}
+  prices: {topic: "@prices"}
 stages:
   - name: clean
     from: {topic: "@orders", as: orders}
@@ -36,7 +41,17 @@ stages:
     expect: [{name: small, that: amount < 100, otherwise: fail}]
     sql: SELECT shop, window(_timestamp, '1 day') AS day, sum(amount) AS amount FROM clean GROUP BY 1, 2
     to: {delta: lake/totals}
+  - name: priced
+    from: {topic: "@orders", as: orders}
+    sql: SELECT orders.shop, prices.amount FROM orders JOIN prices ON orders.shop = prices.shop
+    to: {delta: lake/priced}
 """
+
+
+def parts(lab: Any) -> tuple[Loaded, Analysis]:
+    existing = frozenset(topic.name for topic in lab.admin.list_topics())
+    loaded = load(str(lab.folder / "pipeline.yaml"), {}, existing, environ={})
+    return loaded, analyse(lab.spark, loaded, lab.servers)
 
 
 @pytest.fixture
@@ -46,13 +61,11 @@ def preview(lab: Any) -> Any:
         '{"type": "object", "properties": {"shop": {"type": "string"}, "amount": {"type": "number"}}}',
     )
     lab.write("shops.csv", "shop,city\na,Bath\nb,York\n")
-    path = lab.write("pipeline.yaml", PIPELINE.replace("@", lab.prefix))
+    lab.write("pipeline.yaml", PIPELINE.replace("@", lab.prefix))
     (lab.folder / "empty").mkdir()
 
     def show(stage: str, start: str = "earliest", *, records: int = 1000, rows: int = 10) -> Preview:
-        existing = frozenset(topic.name for topic in lab.admin.list_topics())
-        loaded = load(str(path), {}, existing, environ={})
-        analysis = analyse(lab.spark, loaded, lab.servers)
+        loaded, analysis = parts(lab)
         of = StagePreview(
             lab.spark, loaded, loaded.pipeline.stage(stage), analysis, lab.servers, str(lab.folder / "empty")
         )
@@ -102,6 +115,26 @@ def test_a_stage_that_keeps_state_says_so_and_one_that_would_stop_says_that(lab:
     found = preview("totals")
     assert found.keeps_state
     assert (found.stopped_by, found.unmet, found.written) == (["small"], {"small": 1}, 0)
+
+
+def test_records_that_a_table_leaves_out_are_counted_and_the_first_is_named(lab: Any, preview: Any) -> None:
+    lab.produce("@orders", [{"shop": "a", "amount": 1}])
+    good, bad = {"shop": "a", "amount": 1}, {"shop": "a", "amount": "much"}
+    lab.produce("@prices", [
+        ("a", good), ("b", bad), ("b", bad), ("c", "no JSON"), ("d", bad), ("d", good), ("e", bad), ("e", None),
+        (None, bad),
+    ])  # fmt: skip
+    found = preview("priced")
+    error = "the value does not fit the schema: the field amount is no DOUBLE"
+    topic = f"{lab.prefix}prices"
+    assert found.gaps == [TableGap("prices", topic, 2, 0, 2, error)]
+    assert found.written == 2
+    assert preview("clean").gaps == []
+    loaded, analysis = parts(lab)
+    lacks = f"table prices lacks 2 records of topic {topic} that cannot be decoded"
+    said = f"{lacks}; the first is partition 0, offset 2: {error}"
+    assert left_out(lab.spark, lab.servers, frozenset(), loaded, analysis, "SELECT * FROM Prices") == [said]
+    assert left_out(lab.spark, lab.servers, frozenset(), loaded, analysis, "SELECT * FROM shops") == []
 
 
 def test_a_topic_that_is_not_there_is_an_error_and_is_not_made(lab: Any, preview: Any) -> None:

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from headwater.cli.main import main
+from headwater.cli.pipeline_preview import print_preview
 from pipelines.deployment import Deployment
 from pipelines.pipeline_file import load
+from pipelines.preview import Preview
+from pipelines.sources.table_gaps import TableGap
 from pipelines.stage_state import StageState, State
 
 
@@ -80,6 +83,13 @@ def test_plan_tells_what_has_changed_since_a_stage_was_run(
     assert "clean: needs reset: other input: the checkpoint holds the place in topic 'orders', not in topic" in (
         capsys.readouterr().out
     )
+
+
+def test_preview_says_what_a_table_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    gap = TableGap("shops", "s", 1, 2, 17, "the field qty is no INT")
+    print_preview(Preview("clean", keeps_state=False, gaps=[gap]), "earliest")
+    said = "table shops lacks 1 record of topic s that cannot be decoded; the first is partition 2, offset 17"
+    assert capsys.readouterr().out.splitlines()[1:] == [f"misses  {said}: the field qty is no INT"]
 
 
 def test_init_writes_a_pipeline_that_is_correct_and_overwrites_nothing(

@@ -1,0 +1,65 @@
+"""What tables of topics lack since it cannot be decoded, counted for people who look at rows without a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipelines import columns
+from pipelines.brokers import Brokers
+from pipelines.sources import topic as topic_source
+from pipelines.sources.tables import latest_decoded
+from pipelines.spec import Loaded, TopicTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pipelines.analysis import Analysis
+
+__all__ = ["TableGap", "gaps_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableGap:
+    """The latest records of keys that a table leaves out: how many, where the first of them is, and what is wrong.
+
+    >>> print(TableGap("shops", "s", 2, 0, 17, "qty is no INT"))
+    table shops lacks 2 records of topic s that cannot be decoded; the first is partition 0, offset 17: qty is no INT
+    """
+
+    table: str
+    topic: str
+    records: int
+    partition: int
+    offset: int
+    error: str
+
+    def __str__(self) -> str:
+        count = f"{self.records:,} records" if self.records > 1 else "1 record"
+        first = f"the first is partition {self.partition}, offset {self.offset}: {self.error}"
+        return f"table {self.table} lacks {count} of topic {self.topic} that cannot be decoded; {first}"
+
+
+def gaps_of(
+    session: SparkSession, loaded: Loaded, analysis: Analysis, tables: Iterable[str], where: Brokers
+) -> list[TableGap]:
+    """The gaps of those of the tables that are topics. Reads their topics; raises what Spark or the broker says."""
+    from pyspark.sql import functions as f
+
+    found = []
+    for name in tables:
+        table = loaded.pipeline.tables[name]
+        if not isinstance(table, TopicTable):
+            continue
+        decoded = latest_decoded(analysis, topic_source.batch(session, where, table.topic), table)
+        place = f.struct(columns.PARTITION, columns.OFFSET, columns.ERROR)
+        bad = decoded.where(f.col(columns.ERROR).isNotNull())
+        row = bad.agg(f.count("*").alias("records"), f.min(place).alias("first")).collect()[0]
+        if row["records"]:
+            first = row["first"]
+            gap = TableGap(
+                name, table.topic, row["records"], first[columns.PARTITION], first[columns.OFFSET], first[columns.ERROR]
+            )
+            found.append(gap)
+    return found
