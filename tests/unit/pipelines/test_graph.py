@@ -69,6 +69,19 @@ def test_json_without_a_schema_from_outside_is_refused(problems: Callable[..., l
     assert problem.hint.startswith("add a schema to topics.a")
 
 
+@pytest.mark.parametrize("event_type", ["{header: kind}", "{field: kind}"])
+def test_a_topic_with_several_event_types_is_no_table(
+    problems: Callable[..., list[Problem]], correct: str, event_type: str
+) -> None:
+    events = (
+        f"{{value: json, events: {{made: {{schema: m.json}}, gone: {{schema: g.json}}}}, event_type: {event_type}}}"
+    )
+    text = correct.replace("tables:", f"  changes: {events}\ntables:")
+    (problem,) = problems(text.replace("shops: {format: csv, path: shops.csv}", "shops: {topic: changes}"))
+    assert problem.field == "tables.shops.topic"
+    assert problem.message == "the topic 'changes' has several event types: a table has one kind"
+
+
 def test_a_table_that_does_not_exist_is_told_with_the_nearest_name(
     problems: Callable[..., list[Problem]], correct: str
 ) -> None:
