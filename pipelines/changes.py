@@ -489,8 +489,10 @@ def _kept(sink: Mapping[str, Any], name: str, old: Any, new: Any) -> tuple[str, 
         return what, "a table keeps the partitions that it was made with: write to another table, or remove this one"
     if name == "sequence":
         said = f"it was {', '.join(old) or 'none'} and is {', '.join(new) or 'none'}"
-        reason = f"{said}: values of the old one are in the table headwater_last_… beside it, and are compared with"
-        return what, f"{reason} the new. Write to another table, or remove both"
+        reason = (
+            f"{said}: the rows that it holds were ordered by the old one, whose table headwater_last_… is used no more"
+        )
+        return what, f"{reason}. Write to another table, or remove this one"
     changed = [part for part in ("keys", "sequence", "scd") if (old or {}).get(part) != (new or {}).get(part)]
     if name == "keys":
         said = f"keys were {', '.join(old or []) or 'none'} and are {', '.join(new or []) or 'none'}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pipelines.sinks import jdbc_order
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 BATCHES: Final = "headwater_batches"
 _STAGED: Final = "headwater_"  # and a hash of the writer: a name that every database takes
-_LAST: Final = "headwater_last_"  # and a hash of the table: the last change of each key (`jdbc_order`)
-_HASH_LENGTH: Final = 16
 _WRITER_LENGTH: Final = 255
 
 
@@ -49,8 +47,8 @@ def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
     found = _changes(rows, sink)
     held = [name for name in without_origin(found).columns if name != DELETED]
     ordered = jdbc_order.with_order(found, sink.sequence).drop(*(set(found.columns) - {*held, *sink.keys, DELETED}))
-    staged = beside(sink.table, _STAGED + _hash(writer))
-    last = beside(sink.table, f"{_LAST}{_hash(sink.table.lower())}")
+    staged = beside(sink.table, _STAGED + jdbc_order.short_hash(writer))
+    last = beside(sink.table, jdbc_order.last_name(sink.table, sink.keys, sink.sequence))
     options = source.options(sink)
     typed = jdbc_order.column_types(ordered, options) if sink.sequence else options
     staging = ordered.write.format("jdbc").options(**typed)
@@ -58,6 +56,8 @@ def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
     with database.connected():
         # No rows: outside of the transaction only the tables themselves are made.
         if not database.has(sink.table):
+            if sink.sequence and database.has(last):
+                database.execute(f"DROP TABLE {last}")  # the table that it remembers was removed
             empty = found.select(*(f"`{name}`" for name in held)).limit(0)
             empty.write.format("jdbc").options(**options).option("dbtable", sink.table).mode("append").save()
         if sink.sequence and not database.has(last):
@@ -65,6 +65,7 @@ def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
             kept = ordered.select(*(f"`{name}`" for name in names)).limit(0)
             of_last = jdbc_order.column_types(kept, jdbc_order.of_columns(options, names))
             kept.write.format("jdbc").options(**of_last).option("dbtable", last).mode("append").save()
+            database.make_index(last, sink.keys)
     columns = database.columns(held)
     with database.connected() as connection:
         connection.setAutoCommit(False)
@@ -88,10 +89,6 @@ def writer_of(app_id: str, table: str) -> str:
     """
     whole = f"{app_id} {table.lower()}"
     return whole if len(whole) <= _WRITER_LENGTH else f"headwater/{hashlib.sha256(whole.encode()).hexdigest()}"
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
 
 
 def beside(table: str, name: str) -> str:
@@ -156,6 +153,13 @@ class _Database:
                 f"CREATE TABLE {self._batches} "
                 f"(writer VARCHAR({_WRITER_LENGTH}) NOT NULL PRIMARY KEY, batch BIGINT NOT NULL)"
             )
+
+    def make_index(self, table: str, names: Sequence[str]) -> None:
+        """Make an index of columns where the database can: many have none of long texts. It is for speed only."""
+        from py4j.protocol import Py4JJavaError
+
+        with suppress(Py4JJavaError):
+            self.execute(jdbc_order.index_statement(table, names, self._dialect.quoteIdentifier))
 
     def committed(self, app_id: str) -> int:
         """Number of the last batch of a writer that the database has; -1 if it has none."""

@@ -3,10 +3,14 @@
 A table of ours beside the target, `headwater_last_…`, holds for each key the sequence and the position of its last
 change, be it a row or a delete. It is read and written in the transaction that moves a micro-batch's rows. For keys
 that it does not know (rows of earlier versions or of others) the target's own sequence columns are asked.
+
+It belongs to the target, not to a checkpoint: a stage that starts anew leaves the rows as they are, and what is
+remembered of them. Values of another sequence cannot be compared with those of this one, so each sequence has its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +23,52 @@ from pipelines.sinks.change_rule import POSITION
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["Ordering", "column_types", "names", "of_columns", "target_column", "with_order"]
+__all__ = [
+    "Ordering",
+    "column_types",
+    "index_statement",
+    "last_name",
+    "names",
+    "of_columns",
+    "short_hash",
+    "target_column",
+    "with_order",
+]
 
 _POSITION: Final = "headwater_position"  # all of POSITION but the topic, as text that sorts so
 _SEQUENCE: Final = "headwater_sequence_"  # and a number
 _TEXT: Final = "VARCHAR(255)"  # what databases compare; many make a CLOB of Spark's strings
 _TYPES_OPTION: Final = "createTableColumnTypes"
 _DIGITS: Final = 20
+_LAST: Final = "headwater_last_"  # and a hash of the table, its keys and its sequence
+_HASH_LENGTH: Final = 16
 #: One column of that option, `name DECIMAL(10, 2)`, and the name in it.
 _TYPE: Final = re.compile(r"""(?:`[^`]*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\([^()]*\)|[^,`'"(])+""")
 _TYPED: Final = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^\s`]+))")
+
+
+def short_hash(text: str) -> str:
+    """A hash that fits into a name which every database takes."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
+
+
+def last_name(table: str, keys: Sequence[str], sequence: Sequence[str]) -> str:
+    """The name of the table of each key's last change.
+
+    >>> last_name("t", ["a", "b"], ["v"]) == last_name("T", ["B", "a"], ["V"]) != last_name("t", ["a", "b"], ["w"])
+    True
+    """
+    parts = [[table], sorted(key.lower() for key in keys), list(sequence)]
+    return _LAST + short_hash(repr(parts).lower())
+
+
+def index_statement(table: str, names: Sequence[str], quoted: Callable[[str], str]) -> str:
+    """SQL that makes an index of columns. A key may be null: it is no primary key.
+
+    >>> index_statement("shop.headwater_last_1", ["id"], lambda name: f'"{name}"')
+    'CREATE INDEX headwater_last_1_keys ON shop.headwater_last_1 ("id")'
+    """
+    return f"CREATE INDEX {table.rpartition('.')[2]}_keys ON {table} ({', '.join(quoted(name) for name in names)})"
 
 
 def names(sequence: Sequence[str]) -> list[str]:

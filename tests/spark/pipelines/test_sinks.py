@@ -246,6 +246,30 @@ def test_rows_replace_those_of_their_key_and_deletes_remove_them(items: Any, der
     assert derby.rows(query) == [(1, "c", None), (9, "kept", 7)]
 
 
+INDEXES = "SELECT conglomeratename FROM sys.sysconglomerates WHERE isindex AND conglomeratename LIKE 'HEADWATER_LAST%'"
+LAST = "SELECT tablename FROM sys.systables WHERE tablename LIKE 'HEADWATER_LAST%'"
+
+
+def test_changes_are_remembered_with_an_index_and_with_the_table_that_they_are_of(items: Any, derby: Any) -> None:
+    text, rows = JDBC.replace("MORE", "keys: id, sequence: v, delete_when: gone"), 'SELECT "id", "v" FROM items'
+
+    def read_from(offset: int, sequence: str = "v") -> Any:
+        changed = text.replace("as: i}", f"as: i, starting_offsets: {{0: {offset}}}}}").replace(
+            "e: v,", f"e: {sequence},"
+        )
+        items.run(changed, environ={"URL": derby.url}, reset=["s"])
+        return derby.rows(rows)
+
+    items.produce("@in", [item(1, 5), item(2, 5, gone=True), item(2, 4), item(2, 3), item(2, 2)])
+    items.run(text.replace("as: i}", "as: i, max_offsets_per_trigger: 2}"), environ={"URL": derby.url})
+    [(last,)] = derby.rows(LAST)
+    assert derby.rows(INDEXES) == [(f"{last}_KEYS",)]
+    assert read_from(2) == [(1, 5)], "a stage that starts anew leaves the rows, and what is remembered of them"
+    assert read_from(2, "[v, gone]") == [(1, 5), (2, 4)], "values of another sequence are not compared"
+    derby.run("DROP TABLE items")
+    assert read_from(3) == [(2, 3)], "whoever removes a table removes its memory"
+
+
 def test_a_batch_that_the_database_refuses_leaves_nothing_and_is_told_without_the_url(items: Any, derby: Any) -> None:
     text = JDBC.replace(", MORE", "")
     derby.run("CREATE TABLE items (id BIGINT, name VARCHAR(2), v BIGINT, gone BOOLEAN)")

@@ -30,6 +30,7 @@ class Database:
         order = ", ".join(jdbc_order.names(SEQUENCE))
         self._run(f"CREATE TABLE target ({', '.join(COLUMNS.values())})")
         self._run(f"CREATE TABLE last (id, {order}, {DELETED})")
+        self._run(jdbc_order.index_statement("last", ["id"], _quoted))
         self._run(f"CREATE TABLE staged ({', '.join(COLUMNS)}, {DELETED}, {order})")
         self._connection.executemany("INSERT INTO target VALUES (?, ?, ?, ?)", rows)
 
@@ -41,10 +42,13 @@ class Database:
         self._run("DELETE FROM staged")
         staged = (key, a, b, name, int(name is None), a, b, f"{place:020}/")
         self._connection.execute("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?, ?)", staged)
-        ordering = jdbc_order.Ordering("target", "staged", "last", COLUMNS, ["id"], SEQUENCE, _quoted)
         moved = jdbc.move_statements("target", "staged", COLUMNS, ["id"], _quoted)
-        for statement in [*ordering.passed_over(), *moved, *ordering.remembered(DELETED)]:
+        for statement in [*ORDERING.passed_over(), *moved, *ORDERING.remembered(DELETED)]:
             self._run(statement)
+
+    def plan(self, statement: str) -> str:
+        """How the database would run a statement."""
+        return "\n".join(row[-1] for row in self._connection.execute(f"EXPLAIN QUERY PLAN {statement}"))
 
     def rows(self) -> list[tuple[int, str]]:
         return sorted(self._connection.execute("SELECT id, name FROM target").fetchall())
@@ -55,6 +59,9 @@ class Database:
 
 def _quoted(name: str) -> str:
     return f'"{name}"'
+
+
+ORDERING = jdbc_order.Ordering("target", "staged", "last", COLUMNS, ["id"], SEQUENCE, _quoted)
 
 
 def of_rule(changes: list[Change]) -> list[tuple[int, str]]:
@@ -105,6 +112,24 @@ def test_rows_of_others_in_the_target_are_asked_for_their_sequence() -> None:
     before: list[Change] = [(1, 5, 5, "kept"), (2, 5, None, "replaced"), (3, None, None, "replaced")]
     changes: list[Change] = [(1, 5, None, "late"), (1, None, 9, None), (2, 5, 0, "new"), (3, 0, 0, "new")]
     assert written(changes, *before) == [(1, "kept"), (2, "new"), (3, "new")]
+
+
+def test_the_last_change_of_a_key_is_looked_up_by_the_index_of_the_keys() -> None:
+    database = Database()
+    try:
+        remembered, _ = ORDERING.passed_over()
+        assert "last_keys (id=?)" in database.plan(remembered)
+    finally:
+        database.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "sequence"), [(["id"], ["b", "a"]), (["id"], ["a"]), (["id", "name"], ["a", "b"]), (["name"], ["a", "b"])]
+)
+def test_what_is_remembered_by_other_keys_or_another_sequence_is_in_another_table(
+    keys: list[str], sequence: list[str]
+) -> None:
+    assert jdbc_order.last_name("t", keys, sequence) != jdbc_order.last_name("t", ["id"], SEQUENCE)
 
 
 def test_a_row_without_a_part_of_its_sequence_never_gets_to_a_database() -> None:
