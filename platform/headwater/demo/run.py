@@ -138,10 +138,12 @@ def _produce(admin: TopicAdmin, security: Mapping[str, str], loaded: Loaded, dat
 def _queries(spark: SparkSession, bootstrap_servers: Brokers, loaded: Loaded) -> None:
     from headwater.cli.sql import print_table
     from headwater.cli.sql import register as register_views
+    from pipelines.analysis import analyse
     from pipelines.sql import views
 
     topics = frozenset({"delays", "rising", f"{SOURCE}.dead_letters"})
-    register_views(spark, bootstrap_servers, topics, loaded, views.delta_views(loaded))
+    analysis = analyse(spark, loaded, bootstrap_servers)
+    register_views(spark, bootstrap_servers, topics, loaded, analysis, views.delta_views(loaded))
     for title, query in QUERIES:
         frame = spark.sql(query)
         print_table(frame.columns, [tuple(row) for row in frame.collect()], title)
