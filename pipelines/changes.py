@@ -6,11 +6,13 @@ comparing records (`pipelines.stage_record`) before anything is touched.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pipelines.recorded_databases import aligned, aligned_tables, is_untold, url_of
 from pipelines.spec import interval_ms
 from pipelines.stage_record import SHUFFLE_PARTITIONS, StageRecord
 from pipelines.state_proof import StateForm, state_form
@@ -80,11 +82,9 @@ def _new(name: str, record: StageRecord, gone: Mapping[str, Deployed]) -> Change
     starts = ", ".join(f"{each['target']} from {each['start'] or 'its beginning'}" for each in record.inputs)
     for other, state in gone.items():
         before = state.record
-        if (
-            before is not None
-            and state.has_checkpoint
-            and (before.inputs, before.steps) == (record.inputs, record.steps)
-        ):
+        if before is None or not state.has_checkpoint:
+            continue
+        if (aligned(before.inputs, record.inputs), before.steps) == (record.inputs, record.steps):
             reason = (
                 f"it is the stage {other} under another name, and starts anew: {starts}; what {other} has written "
                 f"is written once more. Name it {other} to go on"
@@ -99,7 +99,15 @@ def changes_of_stage(name: str, deployed: Deployed, now: StageRecord) -> list[Ch
     if before is None:
         return list(_by_topics(name, deployed.topics, now))
     is_stateful = before.is_stateful if before.is_stateful is not None else _may_keep_state(before)
+    unknown = list(_unknown_databases(before, now))
+    before = dataclasses.replace(
+        before,
+        inputs=aligned(before.inputs, now.inputs),
+        sinks=aligned(before.sinks, now.sinks),
+        declared=aligned_tables(before.declared, now.declared),
+    )
     found = [
+        *unknown,
         *_inputs(before, now, is_stateful=is_stateful),
         *_declared(before, now, is_stateful=is_stateful),
         *_watermarks(before, now, is_stateful=is_stateful),
@@ -174,6 +182,28 @@ def _inputs(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iter
         yield Effect.NEEDS_RESET, "order of inputs", reason, ("sql",)
     for position, (was, is_) in enumerate(zip(before.inputs, now.inputs, strict=True)):
         yield from _input(position, was, is_, is_stateful=is_stateful)
+
+
+def _unknown_databases(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
+    """Databases that secrets name, as far as what they are now cannot be compared with what they were."""
+    inputs = enumerate(zip(before.inputs, now.inputs, strict=False))
+    pairs: list[tuple[tuple[str | int, ...], str, Any, Any]]
+    pairs = [(("from", position), f"input {is_['name']}", was, is_) for position, (was, is_) in inputs]
+    old, new = before.declared or {}, now.declared or {}
+    pairs += [(("from",), name, old[name], new[name]) for name in sorted(old.keys() & new.keys())]
+    for place, name, was, is_ in pairs:
+        if not is_untold(was, is_):
+            continue
+        if is_["database"] is None:
+            reason = (
+                f"which one {url_of(is_)} is cannot be told here, without the values of its secrets; `run` compares it"
+            )
+        else:
+            reason = (
+                f"the record of an earlier release does not say which one {url_of(is_)} was; if it is another one now, "
+                "give --reset. The next run notes it"
+            )
+        yield Effect.SAFE, f"database of {name}", reason, place
 
 
 def _places(record: StageRecord) -> list[int]:

@@ -90,8 +90,9 @@ def _duplicates(loaded: Loaded) -> Iterator[Problem]:
                 continue
             target = f"{place[0]} {loaded.path(place[1]) if place[0] in ('delta', 'files') else place[1]}"
             if target in targets:
+                shown = f"jdbc {sink.table} of {sink.jdbc}" if isinstance(sink, JdbcSink) else target
                 yield loaded.problem(
-                    loaded.sink_loc(stage, position), f"the stage writes to {target} twice", "remove one"
+                    loaded.sink_loc(stage, position), f"the stage writes to {shown} twice", "remove one"
                 )
             targets.add(target)
 

@@ -35,7 +35,9 @@ from pipelines.sql_shape import readable
 DEAD_LETTERS_SUFFIX = ".dead_letters"
 
 Place: TypeAlias = tuple[str, str]
-"""Something that stages write and read: its kind (topic, delta, files, jdbc) and its name or path."""
+"""Something that stages write and read: its kind (topic, delta, files, jdbc) and its name or path.
+
+Of a database's table the name is for comparison, not for people: `JdbcUrl.database` and the table."""
 
 
 def dead_letter_topic(topic: str) -> str:
@@ -77,7 +79,7 @@ def place_read(source: Source | Table) -> Place | None:
     if isinstance(source, FilesTable):
         return "files", _normal(source.path)
     if isinstance(source, JdbcSource | JdbcTable) and source.table is not None:
-        return "jdbc", f"{source.jdbc} {source.table}"
+        return "jdbc", f"{source.jdbc.database or source.jdbc} {source.table}"
     return None
 
 
@@ -90,7 +92,7 @@ def place_written(sink: Sink) -> Place | None:
     if isinstance(sink, FilesSink):
         return "files", _normal(sink.files)
     if isinstance(sink, JdbcSink):
-        return "jdbc", f"{sink.jdbc} {sink.table}"
+        return "jdbc", f"{sink.jdbc.database or sink.jdbc} {sink.table}"
     return None
 
 

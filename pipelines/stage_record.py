@@ -1,7 +1,7 @@
 """What a stage was when it was deployed, as the state folder keeps it: the stage without layout, comments and defaults.
 
 Two records that are equal are one stage to its checkpoint. `pipelines.changes` says what a difference means. A record
-holds no secret: addresses are as plans show them. Pure.
+holds no secret: addresses are as plans show them, and a database is told by a hash of what names it. Pure.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pipelines.graph import input_views, tables_used
 from pipelines.plan import shown_start
+from pipelines.recorded_databases import with_databases
 from pipelines.spec import (
     DeduplicateStep,
     DeltaSink,
@@ -104,7 +105,7 @@ class StageRecord:
             if values.pop("version") != _FORMAT_VERSION:
                 raise ValueError("another version of the format")
             tuples = ("inputs", "reads", "steps", "operators", "watermarks", "sinks", "expect")
-            return StageRecord(**values | {name: tuple(values[name]) for name in tuples})
+            return StageRecord(**with_databases(values | {name: tuple(values[name]) for name in tuples}))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RecordError(f"it cannot be read ({error}); a later release may have written it") from None
 
@@ -169,7 +170,8 @@ def _declared(loaded: Loaded, stage: Stage, schemas: Mapping[str, str]) -> dict[
 def _rows_of_table(loaded: Loaded, table: Table) -> dict[str, Any]:
     """What identifies a table and makes its rows; nothing that may hold a secret."""
     if isinstance(table, JdbcTable):
-        return {"jdbc": str(table.jdbc), "table": table.table, "query": table.query}
+        where = {"jdbc": str(table.jdbc), "database": table.jdbc.database}
+        return {**where, "table": table.table, "query": table.query}
     found = table.model_dump(mode="json", exclude={"refresh"})
     for name in ("path", "delta"):
         if name in found:
@@ -218,7 +220,8 @@ def _input(loaded: Loaded, source: Source) -> dict[str, Any]:
     if isinstance(source, JdbcSource):
         where, rows = f"{source.table} of {source.jdbc}", {"increment": source.increment}
         hidden = ("jdbc", "table", "increment", "start", "username", "password")
-        return _input_of(source, "jdbc", where, rows, str(source.start), hidden)
+        found = _input_of(source, "jdbc", where, rows, str(source.start), hidden)
+        return {**found, "database": source.jdbc.database}
     assert isinstance(source, RateSource)
     return _input_of(source, "rate", "rows made by Spark", {}, "", ())
 
@@ -310,7 +313,8 @@ def _sink(loaded: Loaded, sink: Sink) -> dict[str, Any]:
     if isinstance(sink, JdbcSink):
         more = _more(sink, "jdbc", "table", "keys", "sequence", "username", "password")
         kept = {name: [each.lower() for each in getattr(sink, name)] for name in ("keys", "sequence")}
-        return {"kind": "jdbc", "target": f"{sink.table} of {sink.jdbc}", "kept": kept, "more": more}
+        where = {"target": f"{sink.table} of {sink.jdbc}", "database": sink.jdbc.database}
+        return {"kind": "jdbc", **where, "kept": kept, "more": more}
     return {"kind": "python", "target": f"{sink.python.file}:{sink.python.function}", "kept": {}, "more": {}}
 
 

@@ -22,6 +22,7 @@ from pipelines.graph import (
 from pipelines.spec import (
     DeltaSink,
     FilesTable,
+    JdbcSink,
     JdbcSource,
     JdbcTable,
     Loaded,
@@ -133,7 +134,7 @@ def _stage_details(stage: Stage) -> Iterator[str]:
 def _read(loaded: Loaded, stage: Stage, position: int, source: Source) -> Node:
     place = place_read(source)
     if place is not None:
-        return _place(loaded, place)
+        return _place(loaded, place, str(source.jdbc) if isinstance(source, JdbcSource) else "")
     assert isinstance(source, RateSource | JdbcSource), "everything else is a place"
     return Node(f"rate:{stage.name}.{position}", "rate", "rate", (f"{getattr(source, 'rate', 0):,} rows/s",))
 
@@ -141,18 +142,18 @@ def _read(loaded: Loaded, stage: Stage, position: int, source: Source) -> Node:
 def _written(loaded: Loaded, stage: Stage, position: int, sink: Sink) -> Node:
     place = place_written(sink)
     if place is not None:
-        return _place(loaded, place)
+        return _place(loaded, place, str(sink.jdbc) if isinstance(sink, JdbcSink) else "")
     assert isinstance(sink, PythonSink), "everything else is a place"
     return Node(f"function:{stage.name}.{position}", "function", sink.python.function, (sink.python.file,))
 
 
-def _place(loaded: Loaded, place: Place) -> Node:
+def _place(loaded: Loaded, place: Place, address: str = "") -> Node:
+    """The node of a place; `address` is a database's URL, as it is shown."""
     kind, name = place
     if kind == "topic":
         return Node(f"topic:{name}", "topic", name, tuple(_topic_details(loaded.pipeline.topics.get(name))))
     if kind == "jdbc":
-        address, _, table = name.rpartition(" ")
-        return Node(f"jdbc:{name}", "jdbc", table, (address,))
+        return Node(f"jdbc:{name}", "jdbc", name.partition(" ")[2], (address,))
     last = name.rstrip("/").rpartition("/")[2] or name
     assert kind in ("delta", "files")
     return Node(f"{kind}:{name}", "delta" if kind == "delta" else "files", last, (name,) if name != last else ())

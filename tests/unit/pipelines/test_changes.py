@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 
 import pytest
@@ -456,3 +457,106 @@ def test_a_record_holds_no_secret(load: Load) -> None:
         "    to: [{jdbc: 'jdbc:x://db', table: u, password: geheim, options: {token: geheim}}]\n"
     )
     assert "geheim" not in records(load, text)["db"].encode()
+
+
+FROM = "  - {name: db, from: {jdbc: 'URL', table: t, increment: id}, to: {topic: u}}\n"
+INTO = "  - {name: db, from: {topic: orders}, to: {jdbc: 'URL', table: t, keys: [id]}}\n"
+
+
+def of_database(load: Load, stage: str, url: str, shown: str | None = None) -> StageRecord:
+    """The record of a stage; with `shown` as an earlier release wrote it, which knew the shown URL only."""
+    record = records(load, FILE + stage.replace("URL", url))["db"]
+    if shown is None:
+        return record
+    values = json.loads(record.encode())
+    for entry in (*values["inputs"], *values["sinks"]):
+        if entry["kind"] == "jdbc":
+            entry.pop("database", None)
+            entry["target"] = f"t of {shown}"
+    return StageRecord.decode(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [  # as releases before have shown it
+        ("jdbc:oracle:thin:scott/tiger@//db:1521/orcl", "jdbc:oracle:thin:scott/tiger@//db:1521/orcl"),
+        ("jdbc:oracle:thin:scott/new@//db:1521/orcl", "jdbc:oracle:thin:scott/tiger@//db:1521/orcl"),
+        ("jdbc:postgresql://u:p@db/shop?ssl=true", "jdbc:postgresql://***@db/shop?ssl=true"),
+        ("jdbc:postgresql://db/shop?user=u&password=p", "jdbc:postgresql://db/shop?user=u&password=***"),
+        ("jdbc:sqlserver://db;password={p;w}x;databaseName=a", "jdbc:sqlserver://db;password=***;w}x;databaseName=a"),
+        ("jdbc:snowflake://acc/?db=A", "jdbc:snowflake://acc/?db=A"),
+        ("jdbc:postgresql://db/shop", "jdbc:postgresql://db/shop"),
+        ("jdbc:mysql://u:p/w@db/shop", "jdbc:mysql://u:p/w@db/shop"),
+    ],
+)
+@pytest.mark.parametrize("stage", [FROM, INTO])
+def test_a_database_that_an_earlier_release_showed_otherwise_is_the_same(
+    load: Load, stage: str, url: str, shown: str
+) -> None:
+    before = of_database(load, stage, url, shown)
+    assert changes_of_stage("db", Deployed(True, before), of_database(load, stage, url)) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("jdbc:postgresql://db/shop", "jdbc:postgresql://db/other"),
+        ("jdbc:snowflake://acc/?db=B", "jdbc:snowflake://acc/?db=A"),
+        ("jdbc:snowflake://acc/?db=A", "jdbc:snowflake://acc/"),  # which database it was, it does not say
+    ],
+)
+def test_a_source_that_is_not_proven_to_be_the_same_needs_a_reset(load: Load, url: str, shown: str) -> None:
+    before = of_database(load, FROM, url, shown)
+    [change] = changes_of_stage("db", Deployed(True, before), of_database(load, FROM, url))
+    assert (change.effect, change.what) == (Effect.NEEDS_RESET, "other input")
+
+
+@pytest.mark.parametrize("names", [("A", "B"), ("Ä b", "Ö b")])
+def test_another_database_on_the_same_host_is_another_one(load: Load, names: tuple[str, str]) -> None:
+    urls = [f"jdbc:snowflake://acc/?db={name}" for name in names]
+    old, new = (of_database(load, FROM, url) for url in urls)
+    [change] = changes_of_stage("db", Deployed(True, old), new)
+    assert (change.effect, change.what) == (Effect.NEEDS_RESET, "other input")
+    assert change.reason.count(names[0]) == (names[0] == "A")
+    assert ("another database: what names it is not all shown" in change.reason) == (names[0] != "A")
+    old, new = (of_database(load, INTO, url) for url in urls)
+    found = changes_of_stage("db", Deployed(True, old), new)
+    assert [(each.effect, each.what) for each in found] == [(Effect.SAFE, "sink added"), (Effect.SAFE, "sink removed")]
+
+
+def test_a_table_of_another_database_is_another_table(load: Load) -> None:
+    tables = "tables:\n  rates: {{jdbc: 'jdbc:snowflake://acc/?password={}&db={}', table: r}}\n"
+    text = FILE.replace("tables:\n", tables.format("p", "A")).replace(
+        "JOIN shops USING (shop)", "JOIN rates USING (shop)"
+    )
+    assert changed(load, "password=p", "password=q", text=text) == []
+    found = changed(load, "db=A", "db=B", text=text)
+    assert {each.what for each in found} == {"table rates"}
+    assert [(each.stage, each.effect) for each in found] == [("sums", Effect.NEEDS_RESET), ("code", Effect.SAFE)]
+
+
+def test_what_secrets_name_is_compared_where_they_have_values(load: Load) -> None:
+    def record(shown: str | None = None, **environ: str) -> StageRecord:
+        def with_values(text: str) -> Loaded:
+            return load(text, environ=environ)
+
+        return of_database(with_values, FROM, "${env:URL}", shown)
+
+    one, two = record(URL="jdbc:postgresql://u:p@one/shop"), record(URL="jdbc:postgresql://two/shop")
+    again = record(URL="jdbc:postgresql://u:q@one/shop")
+    assert changes_of_stage("db", Deployed(True, one), again) == []
+    assert [each.effect for each in changes_of_stage("db", Deployed(True, one), two)] == [Effect.NEEDS_RESET]
+    for before, now, said in (
+        (one, record(), "cannot be told here"),
+        (record("${env:URL}", URL="jdbc:x://db"), one, "does not say which one ${env:URL} was"),
+    ):
+        [change] = changes_of_stage("db", Deployed(True, before), now)
+        assert (change.effect, change.what) == (Effect.SAFE, "database of input input")
+        assert said in change.reason
+
+
+def test_a_renamed_stage_that_reads_a_database_is_recognised(load: Load) -> None:
+    url = "jdbc:oracle:thin:scott/tiger@//db:1521/orcl"
+    old = {"db": Deployed(True, of_database(load, FROM, url, url))}
+    found = changes_of_pipeline({"other": of_database(load, FROM, url)}, old)
+    assert found[0].what == "stage renamed"

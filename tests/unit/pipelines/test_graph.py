@@ -69,6 +69,21 @@ def test_json_without_a_schema_from_outside_is_refused(problems: Callable[..., l
     assert problem.hint.startswith("add a schema to topics.a")
 
 
+def test_a_stage_writes_to_a_table_of_a_database_once(
+    load: Callable[..., Loaded], problems: Callable[..., list[Problem]]
+) -> None:
+    text = """\
+pipeline: p
+stages:
+  - name: s
+    from: {rate: 1}
+    to: [{jdbc: 'jdbc:snowflake://acc/?user=u&db=A B', table: t}, {jdbc: 'jdbc:snowflake://acc/?db=B B', table: t}]
+"""
+    assert len(load(text).pipeline.stages[0].to) == 2
+    (problem,) = problems(text.replace("db=B B", "db=A B"))
+    assert problem.message == "the stage writes to jdbc t of jdbc:snowflake://acc/ twice"
+
+
 @pytest.mark.parametrize("event_type", ["{header: kind}", "{field: kind}"])
 def test_a_topic_with_several_event_types_is_no_table(
     problems: Callable[..., list[Problem]], correct: str, event_type: str

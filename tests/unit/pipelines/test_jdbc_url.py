@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.spec.jdbc_url import JdbcUrl, shown_url
+from pipelines.spec.jdbc_url import JdbcUrl, named_in, shown_url
 from pipelines.spec.secret_text import Secrets, SecretText
 
 
@@ -44,6 +44,7 @@ from pipelines.spec.secret_text import Secrets, SecretText
         ("jdbc:derby:memory:shop;create=true;password=PWPW", "jdbc:derby:memory:shop"),
         ("jdbc:h2:tcp://db/~/shop;USER=sa;PASSWORD=PWPW", "jdbc:h2:tcp://db/~/shop"),
         ("jdbc:teradata://db/DATABASE=x,PASSWORD=PWPW", "jdbc:teradata://db/***"),
+        ("jdbc:snowflake://acc/?user=u&password=PWPW&db=shop&schema=a", "jdbc:snowflake://acc/?db=shop&schema=a"),
         ("jdbc:${env:URL}", "jdbc:***"),
         ("${env:URL}", "${env:URL}"),
         ("jdbc:postgresql://${env:HOST}:5432/${env:DB}?password=PWPW", "jdbc:postgresql://${env:HOST}:5432/${env:DB}"),
@@ -68,6 +69,7 @@ def test_no_end_of_a_password_is_shown_whatever_it_holds(password: str) -> None:
         "jdbc:sqlserver://db;password={" + password.replace("}", "}}") + "};databaseName=shop",
     ):
         assert "SECRET" not in shown_url(url), url
+        assert "SECRET" not in named_in(url), url
 
 
 def test_what_a_driver_repeats_of_a_url_is_taken_out_of_its_message() -> None:
@@ -84,3 +86,44 @@ def test_what_a_driver_repeats_of_a_url_is_taken_out_of_its_message() -> None:
 def test_other_texts_hide_a_password_to_its_end() -> None:
     assert str(SecretText.of("x;password={p;w}x")) == "x;password=***"
     assert str(SecretText.of("http://u:p@w@host/x")) == "http://***@host/x"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("jdbc:snowflake://acc/?db=A&schema=S", "jdbc:snowflake://acc/?schema=S&DB=A", True),
+        ("jdbc:snowflake://acc/?db=A", "jdbc:snowflake://acc/?db=B", False),
+        ("jdbc:snowflake://acc/?db=A&schema=S", "jdbc:snowflake://acc/?db=A&schema=T", False),
+        ("jdbc:snowflake://acc/?db=Ä b", "jdbc:snowflake://acc/?db=Ö b", False),
+        ("jdbc:snowflake://acc/?db=A&warehouse=small", "jdbc:snowflake://acc/?db=A&warehouse=large", True),
+        ("jdbc:postgresql://u:one@db/shop?connectTimeout=5", "jdbc:postgresql://db/shop?user=v&password=two", True),
+        ("jdbc:postgresql://db/shop", "jdbc:postgresql://db:5433/shop", False),
+        ("jdbc:postgresql://db/shop", "jdbc:postgresql://db/shop?currentSchema=a", False),
+        ("jdbc:oracle:thin:scott/tiger@db:1521/orcl", "jdbc:oracle:thin:@db:1521/orcl", True),
+        ("jdbc:oracle:thin:@(HOST=db)(SERVICE_NAME=a)", "jdbc:oracle:thin:@(HOST=db)(SERVICE_NAME=b)", False),
+        ("jdbc:mysql://(host=a,password=p)/shop", "jdbc:mysql://(host=a,password=q)/shop", True),
+        ("jdbc:mysql://(host=a,password=p)/shop", "jdbc:mysql://(host=b,password=p)/shop", False),
+        ("jdbc:mysql://(host=a,password=p)/shop", "jdbc:mysql://(host=a,password=p)/other", False),
+        ("jdbc:teradata://db/DATABASE=x,PASSWORD=p", "jdbc:teradata://db/DATABASE=x,PASSWORD=q", True),
+        ("jdbc:teradata://db/DATABASE=x,PASSWORD=p", "jdbc:teradata://db/DATABASE=y,PASSWORD=p", False),
+        ("jdbc:sqlserver://db;password={;database=x};database=a", "jdbc:sqlserver://db;database=a;user=u", True),
+        ("jdbc:bigquery://h:443;ProjectId=a;OAuthType=0", "jdbc:bigquery://h:443;ProjectId=b;OAuthType=0", False),
+    ],
+)
+def test_a_database_is_told_by_what_names_it_and_by_nothing_else(one: str, other: str, same: bool) -> None:
+    assert (JdbcUrl.of(one).database == JdbcUrl.of(other).database) is same
+
+
+def test_a_database_that_a_secret_names_is_told_by_the_value() -> None:
+    text = "jdbc:postgresql://\0env:HOST\0/shop?password=\0env:PW\0"
+
+    def database(**environ: str) -> str | None:
+        return JdbcUrl.of(text, Secrets(environ, lambda _: "")).database
+
+    assert (
+        database(HOST="db", PW="one")
+        == database(HOST="db", PW="two")
+        == JdbcUrl.of("jdbc:postgresql://db/shop").database
+    )
+    assert database(HOST="db", PW="one") != database(HOST="other", PW="one")
+    assert database(PW="one") is None

@@ -1,0 +1,91 @@
+"""Which database a stage's record is of: told by what names it in the URL, not by how the URL is shown. Pure.
+
+Entries of records are mappings: inputs and sinks have `kind`, `target` (`TABLE of URL`, as it is shown) and `database`,
+tables have `jdbc` (the URL, as it is shown) and `database`. A database is a hash of driver, hosts, name and schema,
+without users and passwords; None if a secret that the URL needs has no value. Earlier releases noted nothing but the
+URL, as each of them showed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pipelines.spec.jdbc_url import database_hash, named_in
+
+__all__ = ["aligned", "aligned_tables", "is_untold", "url_of", "with_databases"]
+
+_OF: Final = " of "
+#: Behind the target of a record that is of another database though the same is shown.
+_OTHER: Final = " (another database: what names it is not all shown)"
+
+
+def _with_database(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry that says which database it is of, as far as an earlier release's URL tells."""
+    if "database" in entry or (entry.get("kind") != "jdbc" and "jdbc" not in entry):
+        return dict(entry)
+    named = named_in(url_of(entry))
+    return {**entry, "database": None if "${" in named else database_hash(named)}
+
+
+def with_databases(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a record, whose inputs, sinks and tables say which database they are of."""
+    found = dict(values)
+    for name in ("inputs", "sinks"):
+        found[name] = tuple(_with_database(entry) for entry in values[name])
+    if values.get("declared") is not None:
+        declared = values["declared"].items()
+        found["declared"] = {name: _with_database(v) if isinstance(v, Mapping) else v for name, v in declared}
+    return found
+
+
+def aligned(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Inputs or sinks of a record with the targets that those of now have where they are the same."""
+    return tuple(_aligned(entry, now) for entry in before)
+
+
+def aligned_tables(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The same of what a record declares."""
+    if before is None:
+        return None
+    found = dict(before)
+    for name, entry in before.items():
+        other = (now or {}).get(name)
+        if isinstance(entry, Mapping) and isinstance(other, Mapping) and "jdbc" in entry and "jdbc" in other:
+            same = _is_same(entry, other)
+            found[name] = {**entry, "jdbc": other["jdbc"], "database": other["database"]} if same else entry
+    return found
+
+
+def _aligned(was: Mapping[str, Any], now: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    if was["kind"] != "jdbc":
+        return dict(was)
+    others = [each for each in now if each["kind"] == "jdbc" and _table(each) == _table(was)]
+    for each in others:
+        if _is_same(was, each):
+            return {**was, "target": each["target"], "database": each["database"]}
+    is_shown = any(each["target"] == was["target"] for each in others)
+    return {**was, "target": was["target"] + _OTHER} if is_shown else dict(was)
+
+
+def is_untold(was: object, now: object) -> bool:
+    """Whether two entries are of one database as far as is written, and one of them does not know which that is."""
+    if not isinstance(was, Mapping) or not isinstance(now, Mapping) or not {"database"} <= was.keys() & now.keys():
+        return False
+    return None in (was["database"], now["database"]) and _is_same(was, now)
+
+
+def _is_same(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether two entries are of one database. Where one of them does not know, what is written there decides."""
+    if was["database"] is not None and now["database"] is not None:
+        return bool(was["database"] == now["database"])
+    return named_in(url_of(was)) == named_in(url_of(now))
+
+
+def _table(entry: Mapping[str, Any]) -> str:
+    return str(entry["target"]).rpartition(_OF)[0]
+
+
+def url_of(entry: Mapping[str, Any]) -> str:
+    """The URL of an entry as it is shown."""
+    return str(entry["jdbc"] if "jdbc" in entry else str(entry["target"]).rpartition(_OF)[2])
