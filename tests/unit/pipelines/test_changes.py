@@ -252,20 +252,20 @@ def test_the_order_of_two_inputs_needs_a_reset(load: Load) -> None:
     ]
 
 
-def test_a_file_of_code_that_changed_is_safe_in_a_stage_without_state_only(load: Load) -> None:
-    now = records(load, FILE, {"visits.py": "2", "code.py": "2"})
-    found = changes_of_pipeline(now, deployed(load))
-    assert [(change.stage, change.effect) for change in found] == [
-        ("visits", Effect.NEEDS_RESET),
-        ("code", Effect.SAFE),
-    ]
-    assert "is not looked into" in found[0].reason
-
-
-def test_code_that_keeps_the_state_itself_cannot_be_told_apart(load: Load) -> None:
-    now = records(load, FILE, {"visits.py": "1", "code.py": "2"})
-    [change] = changes_of_pipeline(now, deployed(load, stateful={*STATEFUL, "code"}))
-    assert (change.stage, change.effect) == ("code", Effect.NEEDS_RESET)
+@pytest.mark.parametrize(
+    ("code", "stateful", "expected"),
+    [
+        ({"visits.py": "2", "code.py": "2"}, STATEFUL, {"visits": Effect.NEEDS_RESET, "code": Effect.SAFE}),
+        # a function that keeps the state itself cannot be told apart
+        ({"visits.py": "1", "code.py": "2"}, {*STATEFUL, "code"}, {"code": Effect.NEEDS_RESET}),
+    ],
+)
+def test_code_that_changed_is_safe_in_a_stage_without_state_only(
+    load: Load, code: dict[str, str], stateful: set[str], expected: dict[str, Effect]
+) -> None:
+    found = changes_of_pipeline(records(load, FILE, code), deployed(load, stateful=stateful))
+    assert [(change.stage, change.effect) for change in found] == list(expected.items())
+    assert all("is not looked into" in each.reason for each in found if each.effect is Effect.NEEDS_RESET)
 
 
 def test_sql_that_cannot_be_looked_into_needs_a_reset(load: Load) -> None:
@@ -290,36 +290,25 @@ def test_what_an_aggregate_is_made_of_is_part_of_the_state(load: Load, old: str,
     assert Effect.NEEDS_RESET in [change.effect for change in found], found
 
 
-CHAIN = """\
-    steps:
-      - sql: SELECT id AS a, shop AS b, at FROM orders
-      - sql: SELECT a AS b, b AS a, at FROM input
-      - deduplicate: {by: [a]}
-"""
+RENAMED = ("SELECT id AS a, shop AS b, at FROM orders", "SELECT a AS b, b AS a, at FROM input")
+USED = ("SELECT shop, sum(id) AS a, sum(amount) AS b FROM orders GROUP BY shop", "SELECT shop, a FROM input")
 
 
-def test_a_column_that_is_renamed_two_steps_up_is_another_one(load: Load) -> None:
+@pytest.mark.parametrize(
+    ("steps", "now", "effect"),
+    [  # a column that is renamed two steps up is another one
+        ((*RENAMED, "deduplicate"), "SELECT a AS a, b AS b, at FROM input", Effect.NEEDS_RESET),
+        ((*RENAMED, "deduplicate"), "SELECT b AS a, a AS b, at FROM input", Effect.NEEDS_RESET),
+        # the optimizer leaves out an aggregate that a later step does not select: adding it there changes the state
+        (USED, "SELECT shop, b FROM input", Effect.NEEDS_RESET),
+        (USED, "SELECT a + 1 AS c FROM input", Effect.SAFE),
+    ],
+)
+def test_what_a_second_step_makes_of_columns(load: Load, steps: tuple[str, ...], now: str, effect: Effect) -> None:
     start, end = FILE.index("    steps:\n      - sql: SELECT id, trim"), FILE.index("    to: [{topic: chain}]")
-    text = FILE[:start] + CHAIN + FILE[end:]
-    for new in ("SELECT a AS a, b AS b, at FROM input", "SELECT b AS b, a AS a, at FROM input"):
-        found = changed(load, "SELECT a AS b, b AS a, at FROM input", new, text=text)
-        assert [change.effect for change in found] == [Effect.NEEDS_RESET], found
-
-
-def test_columns_that_nothing_uses_are_not_in_the_state(load: Load) -> None:
-    """The optimizer leaves out an aggregate that a later step does not select: adding it there changes the state."""
-    start, end = FILE.index("    steps:\n      - sql: SELECT id, trim"), FILE.index("    to: [{topic: chain}]")
-    steps = (
-        "    steps:\n      - sql: SELECT shop, sum(id) AS a, sum(amount) AS b FROM orders GROUP BY shop\n"
-        "      - sql: SELECT shop, a FROM input\n"
-    )
-    text = FILE[:start] + steps + FILE[end:]
-    assert [each.effect for each in changed(load, "SELECT shop, a FROM", "SELECT shop, b FROM", text=text)] == [
-        Effect.NEEDS_RESET
-    ]
-    assert [each.effect for each in changed(load, "SELECT shop, a FROM", "SELECT a + 1 AS c FROM", text=text)] == [
-        Effect.SAFE
-    ]
+    lines = [f"      - {'deduplicate: {by: [a]}' if each == 'deduplicate' else f'sql: {each}'}\n" for each in steps]
+    text = FILE[:start] + "    steps:\n" + "".join(lines) + FILE[end:]
+    assert [each.effect for each in changed(load, steps[1], now, text=text)] == [effect]
 
 
 @pytest.mark.parametrize(
