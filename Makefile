@@ -53,7 +53,7 @@ check-contracts:
 # examples here; `make test` tries all.
 check-tests:
 	@HYPOTHESIS_FEW=1 $(BIN)/python -m pytest -q -n 2 --dist=worksteal -m "not slow" --doctest-modules \
-		platform logtier pipelines api tests
+		platform tests
 
 .PHONY: format
 format: venv ## Format the code and mend what ruff can mend
@@ -75,8 +75,8 @@ plan-fuzz: java venv ## Random changes that `pipeline plan` calls safe, tried on
 
 .PHONY: docs
 docs: venv ## Write the reference pages that are made of tables in the code
-	@$(BIN)/python -m logtier.config.reference docs/reference
-	@$(BIN)/python -m pipelines.spec.reference docs/reference/pipeline_yaml.md
+	@$(BIN)/python -m headwater.logtier.config.reference docs/reference
+	@$(BIN)/python -m headwater.pipelines.spec.reference docs/reference/pipeline_yaml.md
 
 .PHONY: lock
 lock: ## Renew requirements.lock (maintainers; needs uv)

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Path, Request
 
-from api.links import Links, request_root
-from api.topic_admin import TopicAdmin
-from api.topic_model import TOPIC_NAME_LENGTH_MAX, ErrorCode, TopicAdminError
+from headwater.api.links import Links, request_root
+from headwater.api.topic_admin import TopicAdmin
+from headwater.api.topic_model import TOPIC_NAME_LENGTH_MAX, ErrorCode, TopicAdminError
 
 BROKER_IS_SECURED: Final = "the broker is secured, and this server would act with its own rights for whoever asks"
 HOST_IS_OPEN: Final = "it listens on an address that other machines reach"

@@ -8,17 +8,17 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
-from api.access import ChangePolicy, ClusterDirectory
-from api.errors import install_error_handlers
-from api.hosts import KnownHosts
-from api.limits import BODY_BYTES_MAX, BodyLimits
-from api.pipeline_status import PipelineStatus
-from api.registry import routes as registry_routes
-from api.registry.routes.serving import LONG_REQUESTS_MAX
-from api.registry.service import SchemaRegistry
-from api.routers import clusters, configs, partitions, pipelines, topics
-from api.schemas.resource import ErrorBody
-from api.topic_admin import TopicAdmin
+from headwater.api.access import ChangePolicy, ClusterDirectory
+from headwater.api.errors import install_error_handlers
+from headwater.api.hosts import KnownHosts
+from headwater.api.limits import BODY_BYTES_MAX, BodyLimits
+from headwater.api.pipeline_status import PipelineStatus
+from headwater.api.registry import routes as registry_routes
+from headwater.api.registry.routes.serving import LONG_REQUESTS_MAX
+from headwater.api.registry.service import SchemaRegistry
+from headwater.api.routers import clusters, configs, partitions, pipelines, topics
+from headwater.api.schemas.resource import ErrorBody
+from headwater.api.topic_admin import TopicAdmin
 
 PREFIXES = ("/v3", "/kafka/v3")
 """The same routes twice: Confluent's own server uses the first, most tools the second."""

@@ -32,10 +32,10 @@ def parse_bootstrap_servers(text: str) -> list[tuple[str, int]]:
     [('localhost', 9092), ('::1', 9093)]
     >>> parse_bootstrap_servers("PLAINTEXT://10.0.0.1:9092")
     [('10.0.0.1', 9092)]
-    >>> parse_bootstrap_servers("localhost")
+    >>> parse_bootstrap_servers("k")
     Traceback (most recent call last):
         ...
-    api.connection.BootstrapServersError: 'localhost' has no port: write it as host:port, for example localhost:9092
+    headwater.api.connection.BootstrapServersError: 'k' has no port: write it as host:port, for example k:9092
     """
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
     if not entries:

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from api.topic_model import ErrorCode, TopicAdminError
+from headwater.api.topic_model import ErrorCode, TopicAdminError
 
 _log = logging.getLogger(__name__)
 

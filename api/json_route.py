@@ -15,8 +15,8 @@ from fastapi import HTTPException, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from api.access import ChangePolicy
-from pipelines.schemas.json_text import JsonTextError, parse_json
+from headwater.api.access import ChangePolicy
+from headwater.pipelines.schemas.json_text import JsonTextError, parse_json
 
 READS_ONLY: Final = {"x-reads-only": True}
 """Marks, as `openapi_extra`, a route with another method than GET that changes nothing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import error_response
+from headwater.api.errors import error_response
 
 BODY_BYTES_MAX = 1 << 20
 """A topic with every config set is under 20 kB."""

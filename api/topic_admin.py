@@ -1,7 +1,8 @@
 """Topic administration over the Kafka protocol: the one module that the REST API and the command line share.
 
 `TopicAdmin` wraps confluent-kafka's `AdminClient`. It checks what can be checked without a broker first (see
-`api.topic_model`), so that a mistake is told in the same words wherever it was made, and turns every failure into a
+`headwater.api.topic_model`), so that a mistake is told in the same words wherever it was made, and turns every failure
+into a
 `TopicAdminError` with a stable code. All calls block; the REST API runs them in its thread pool.
 """
 
@@ -13,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from api.connection import (
+from headwater.api.connection import (
     BootstrapServersError,
     BrokerUnreachableError,
     Outage,
     client_properties,
     require_reachable,
 )
-from api.topic_model import (
+from headwater.api.topic_model import (
     BrokerInfo,
     ClusterInfo,
     ConfigChange,
@@ -119,7 +120,7 @@ class TopicAdmin:
     def __init__(
         self, bootstrap_servers: str, request_timeout_ms: int = 10_000, security: Mapping[str, str] | None = None
     ) -> None:
-        """Prepare a client; `security` says how to connect (see `logtier.config.client_properties`)."""
+        """Prepare a client; `security` says how to connect (see `headwater.logtier.config.client_properties`)."""
         self.bootstrap_servers = bootstrap_servers
         self._request_timeout_s = request_timeout_ms / 1000
         self._outage = Outage()

@@ -173,10 +173,10 @@ def validate_topic_name(name: str) -> None:
     """Apply Kafka's rule for topic names.
 
     >>> validate_topic_name("flights.dead_letters")
-    >>> validate_topic_name("flights/clean")
+    >>> validate_topic_name("a/b")
     Traceback (most recent call last):
         ...
-    api.topic_model.TopicAdminError: topic name 'flights/clean' is not legal: use 1 to 249 of a-z A-Z 0-9 . _ -
+    headwater.api.topic_model.TopicAdminError: topic name 'a/b' is not legal: use 1 to 249 of a-z A-Z 0-9 . _ -
     """
     if not _TOPIC_NAME.match(name) or len(name) > TOPIC_NAME_LENGTH_MAX or name in {".", ".."}:
         shown = name if len(name) <= 60 else name[:57] + "..."

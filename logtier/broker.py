@@ -9,36 +9,36 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib import import_module
 
-from logtier.config import BrokerConfig, ConfigError, Listener
-from logtier.controller.controller import Controller
-from logtier.group.coordinator import GroupCoordinator
-from logtier.handlers import produce
-from logtier.handlers.configured_quotas import configured_quotas
-from logtier.handlers.context import Services
-from logtier.handlers.dispatcher import Dispatcher
-from logtier.handlers.registry import HANDLERS, advertised_versions
-from logtier.log.cleaner import LogCleaner
-from logtier.log.durability import Post
-from logtier.log.log_manager import LogDirError, LogManager
-from logtier.metadata.acl_follower import configured_authorizer
-from logtier.metadata.image import MetadataCache, MetadataDelta
-from logtier.metadata.local import LocalMetadataStore
-from logtier.metadata.paths import CorruptNodeError
-from logtier.metadata.store import MetadataStoreError
-from logtier.network.listeners import ListenError, Listeners
-from logtier.replication.fetch_session import FetchSessionCache
-from logtier.replication.log_dirs import LogDirs
-from logtier.replication.replica_manager import ReplicaManager
-from logtier.runtime.clock import Clock, SystemClock
-from logtier.runtime.cold_sender import ColdReadPace, ColdSender
-from logtier.runtime.disk import Disk, RealDisk
-from logtier.runtime.loop_lag import measure_loop_lag
-from logtier.runtime.metrics import BrokerMetrics
-from logtier.runtime.network import Network, SocketNetwork
-from logtier.runtime.read_ahead import ReadAhead
-from logtier.runtime.spawned_tasks import SpawnedTasks
-from logtier.security.scram import ScramUsers
-from logtier.transaction.coordinator import TransactionCoordinator
+from headwater.logtier.config import BrokerConfig, ConfigError, Listener
+from headwater.logtier.controller.controller import Controller
+from headwater.logtier.group.coordinator import GroupCoordinator
+from headwater.logtier.handlers import produce
+from headwater.logtier.handlers.configured_quotas import configured_quotas
+from headwater.logtier.handlers.context import Services
+from headwater.logtier.handlers.dispatcher import Dispatcher
+from headwater.logtier.handlers.registry import HANDLERS, advertised_versions
+from headwater.logtier.log.cleaner import LogCleaner
+from headwater.logtier.log.durability import Post
+from headwater.logtier.log.log_manager import LogDirError, LogManager
+from headwater.logtier.metadata.acl_follower import configured_authorizer
+from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
+from headwater.logtier.metadata.local import LocalMetadataStore
+from headwater.logtier.metadata.paths import CorruptNodeError
+from headwater.logtier.metadata.store import MetadataStoreError
+from headwater.logtier.network.listeners import ListenError, Listeners
+from headwater.logtier.replication.fetch_session import FetchSessionCache
+from headwater.logtier.replication.log_dirs import LogDirs
+from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.clock import Clock, SystemClock
+from headwater.logtier.runtime.cold_sender import ColdReadPace, ColdSender
+from headwater.logtier.runtime.disk import Disk, RealDisk
+from headwater.logtier.runtime.loop_lag import measure_loop_lag
+from headwater.logtier.runtime.metrics import BrokerMetrics
+from headwater.logtier.runtime.network import Network, SocketNetwork
+from headwater.logtier.runtime.read_ahead import ReadAhead
+from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
+from headwater.logtier.security.scram import ScramUsers
+from headwater.logtier.transaction.coordinator import TransactionCoordinator
 
 logger = logging.getLogger(__name__)
 
@@ -292,7 +292,7 @@ class Broker:
     async def _tell_prometheus(self, services: Services, cleaner: LogCleaner, listeners: Listeners) -> None:
         """Open Prometheus' endpoint; its library is imported only now, while clients are served already."""
         config = self._config
-        endpoint_module = await asyncio.to_thread(import_module, "logtier.metrics.endpoint")
+        endpoint_module = await asyncio.to_thread(import_module, "headwater.logtier.metrics.endpoint")
         collector = endpoint_module.BrokerCollector(
             asyncio.get_running_loop(), services, services.metrics, cleaner.counters, listeners.connections
         )

@@ -6,15 +6,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipelines.brokers import Brokers
-from pipelines.errors import PipelineError, Problem
-from pipelines.formats import ValueColumns, format_of
-from pipelines.graph import place_read, place_writers, tables_used, topological_order, upstream
-from pipelines.plan import topics_of
-from pipelines.spec import DeltaTable, Loaded, Stage, Topic, TopicTable
-from pipelines.topic_encoding import Encoding
-from pipelines.topic_schemas import find_declared
-from pipelines.transforms.chain import Chain
+from headwater.pipelines.brokers import Brokers
+from headwater.pipelines.errors import PipelineError, Problem
+from headwater.pipelines.formats import ValueColumns, format_of
+from headwater.pipelines.graph import place_read, place_writers, tables_used, topological_order, upstream
+from headwater.pipelines.plan import topics_of
+from headwater.pipelines.spec import DeltaTable, Loaded, Stage, Topic, TopicTable
+from headwater.pipelines.topic_encoding import Encoding
+from headwater.pipelines.topic_schemas import find_declared
+from headwater.pipelines.transforms.chain import Chain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +73,7 @@ def analyse(
     `bootstrap_servers` is the broker whose topics tell the columns of `schema: inferred`. `stages` are those to look
     at, if not all: with a stage those whose output it reads. What is `known` already is not looked for.
     """
-    from pipelines.stage_analysis import analyse_stage, external_tables
+    from headwater.pipelines.stage_analysis import analyse_stage, external_tables
 
     found = Analysis(topics_of(loaded.pipeline)) if known is None else known
     wanted = [stage for stage in topological_order(loaded.pipeline) if stages is None or stage.name in stages]
@@ -129,7 +129,7 @@ def topic_table_columns(spark: SparkSession, found: Analysis, table: TopicTable)
     """Columns of a table of a topic's latest values; None as long as the topic's are unknown."""
     if not found.has_columns(table.topic):
         return None
-    from pipelines.sources.decoding import empty_records
-    from pipelines.sources.tables import topic_rows
+    from headwater.pipelines.sources.decoding import empty_records
+    from headwater.pipelines.sources.tables import topic_rows
 
     return topic_rows(found, empty_records(spark), table).schema

@@ -16,25 +16,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from logtier.client.cluster import ClusterClient
-from logtier.client.topics import ensure_topic
-from pipelines import columns, dead_letters, expectations
-from pipelines.analysis import Analysis
-from pipelines.brokers import Brokers, connection_options
-from pipelines.datasource.offsets import Offsets
-from pipelines.datasource.options import WriteOptions
-from pipelines.errors import PipelineFailed
-from pipelines.graph import dead_letter_topic, row_dead_letters, topic_tables
-from pipelines.offset_log import end_offsets, query_id, topic_offsets
-from pipelines.plan import letters_only
-from pipelines.sinks import topic as topic_sink
-from pipelines.sinks.commit_metadata import USER_METADATA_CONF, user_metadata
-from pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
-from pipelines.sinks.exactly_once_fence import Batch, Step
-from pipelines.sinks.outside import OutsideSinks
-from pipelines.sinks.source_offsets import SourceOffsets
-from pipelines.sources.table_letters import TableRefusals
-from pipelines.spec import Expectation, Loaded, Stage, TopicSink
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.topics import ensure_topic
+from headwater.pipelines import columns, dead_letters, expectations
+from headwater.pipelines.analysis import Analysis
+from headwater.pipelines.brokers import Brokers, connection_options
+from headwater.pipelines.datasource.offsets import Offsets
+from headwater.pipelines.datasource.options import WriteOptions
+from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.graph import dead_letter_topic, row_dead_letters, topic_tables
+from headwater.pipelines.offset_log import end_offsets, query_id, topic_offsets
+from headwater.pipelines.plan import letters_only
+from headwater.pipelines.sinks import topic as topic_sink
+from headwater.pipelines.sinks.commit_metadata import USER_METADATA_CONF, user_metadata
+from headwater.pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
+from headwater.pipelines.sinks.exactly_once_fence import Batch, Step
+from headwater.pipelines.sinks.outside import OutsideSinks
+from headwater.pipelines.sinks.source_offsets import SourceOffsets
+from headwater.pipelines.sources.table_letters import TableRefusals
+from headwater.pipelines.spec import Expectation, Loaded, Stage, TopicSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pipelines.datasource import COMMAND_CONFIG_OPTION
+from headwater.pipelines.datasource import COMMAND_CONFIG_OPTION
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a change of a deployed stage means for its checkpoint: it goes on, it starts anew, or it must be reset. Pure.
 
 What Spark itself would refuse, or worse, take without a word (another grouping key of the same type, say), is found by
-comparing records (`pipelines.stage_record`) before anything is touched.
+comparing records (`headwater.pipelines.stage_record`) before anything is touched.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines.recorded_databases import aligned, aligned_tables, is_untold, url_of
-from pipelines.spec import interval_ms
-from pipelines.stage_record import SHUFFLE_PARTITIONS, StageRecord
-from pipelines.state_proof import StateForm, state_form
+from headwater.pipelines.recorded_databases import aligned, aligned_tables, is_untold, url_of
+from headwater.pipelines.spec import interval_ms
+from headwater.pipelines.stage_record import SHUFFLE_PARTITIONS, StageRecord
+from headwater.pipelines.state_proof import StateForm, state_form
 
 __all__ = ["Change", "Deployed", "Effect", "changes_of_pipeline", "changes_of_stage"]
 

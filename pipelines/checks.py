@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pipelines.errors import Problem, nearest
-from pipelines.graph import (
+from headwater.pipelines.errors import Problem, nearest
+from headwater.pipelines.graph import (
     cycles,
     expression_fault,
     input_views,
@@ -16,7 +16,7 @@ from pipelines.graph import (
     tables_named,
     writers,
 )
-from pipelines.spec import (
+from headwater.pipelines.spec import (
     INPUT,
     DeduplicateStep,
     DeltaSink,
@@ -33,9 +33,9 @@ from pipelines.spec import (
     TopicTable,
     WatermarkStep,
 )
-from pipelines.spec.topics import FRAMED
-from pipelines.testing.names import check_names
-from pipelines.yaml_source import Loc
+from headwater.pipelines.spec.topics import FRAMED
+from headwater.pipelines.testing.names import check_names
+from headwater.pipelines.yaml_source import Loc
 
 
 def check(loaded: Loaded, existing_topics: frozenset[str]) -> tuple[list[Problem], list[Problem]]:

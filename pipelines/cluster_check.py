@@ -49,7 +49,7 @@ def check_cluster(spark: SparkSession, state: str) -> list[str]:
             pass
         rows = context.parallelize(range(tasks), tasks).mapPartitions(asking(LIBRARIES, token)).collect()
     except (Py4JError, PySparkException) as error:
-        from pipelines.spark_errors import first_line
+        from headwater.pipelines.spark_errors import first_line
 
         raise ClusterError(f"a task failed: {first_line(error)}") from error
     finally:

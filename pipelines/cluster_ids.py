@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from logtier.client.cluster import ClusterClient
-from logtier.client.errors import ClientError
-from pipelines.brokers import Brokers, connection_options
-from pipelines.datasource.options import WriteOptions
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.errors import ClientError
+from headwater.pipelines.brokers import Brokers, connection_options
+from headwater.pipelines.datasource.options import WriteOptions
 
 __all__ = ["ids_of"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
-from pipelines.checks import sink_expressions
-from pipelines.errors import Problem, nearest
-from pipelines.graph import input_views
-from pipelines.sinks.stored_rows import partition_column
-from pipelines.spec import (
+from headwater.pipelines.checks import sink_expressions
+from headwater.pipelines.errors import Problem, nearest
+from headwater.pipelines.graph import input_views
+from headwater.pipelines.sinks.stored_rows import partition_column
+from headwater.pipelines.spec import (
     DeduplicateStep,
     DeltaSink,
     FilesSink,
@@ -29,11 +29,11 @@ from pipelines.spec import (
     TopicSource,
     WatermarkStep,
 )
-from pipelines.sql.functions import FUNCTIONS
-from pipelines.sql_shape import parsed_query, sql_shape
-from pipelines.testing.column_types import from_ddl
-from pipelines.testing.declared_columns import of_input
-from pipelines.yaml_source import Loc
+from headwater.pipelines.sql.functions import FUNCTIONS
+from headwater.pipelines.sql_shape import parsed_query, sql_shape
+from headwater.pipelines.testing.column_types import from_ddl
+from headwater.pipelines.testing.declared_columns import of_input
+from headwater.pipelines.yaml_source import Loc
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines import columns
-from pipelines.formats import ValueColumns, format_of
-from pipelines.letter_headers import (
+from headwater.pipelines import columns
+from headwater.pipelines.formats import ValueColumns, format_of
+from headwater.pipelines.letter_headers import (
     ERROR,
     EXPECTATION,
     FILE,
@@ -23,7 +23,7 @@ from pipelines.letter_headers import (
     STAGE,
     TOPIC,
 )
-from pipelines.source_order import by_source
+from headwater.pipelines.source_order import by_source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pipelines.changes import Change, Deployed, Effect, changes_of_pipeline
-from pipelines.errors import PipelineError, Problem, nearest
-from pipelines.imported_code import hash_with_imports
-from pipelines.spec import Loaded, Stage, TopicSource
-from pipelines.stage_record import (
+from headwater.pipelines.changes import Change, Deployed, Effect, changes_of_pipeline
+from headwater.pipelines.errors import PipelineError, Problem, nearest
+from headwater.pipelines.imported_code import hash_with_imports
+from headwater.pipelines.spec import Loaded, Stage, TopicSource
+from headwater.pipelines.stage_record import (
     SHUFFLE_PARTITIONS,
     StageRecord,
     code_files,
@@ -26,12 +26,12 @@ from pipelines.stage_record import (
     record_of,
     schema_files,
 )
-from pipelines.stage_state import StageState, State
-from pipelines.state_folder import StageFolder, StateFolder, TopicOffsets
+from headwater.pipelines.stage_state import StageState, State
+from headwater.pipelines.state_folder import StageFolder, StateFolder, TopicOffsets
 
 if TYPE_CHECKING:
-    from pipelines.progress import StageProgress
-    from pipelines.watching import RunInfo, RunWatch
+    from headwater.pipelines.progress import StageProgress
+    from headwater.pipelines.watching import RunInfo, RunWatch
 
 __all__ = ["Deployment"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from pipelines import columns
-from pipelines.spec import DeltaSink, Expectation, JdbcSink, Stage
-from pipelines.spec.stage import SEQUENCE_KNOWN
+from headwater.pipelines import columns
+from headwater.pipelines.spec import DeltaSink, Expectation, JdbcSink, Stage
+from headwater.pipelines.spec.stage import SEQUENCE_KNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,6 +1,6 @@
 """The graph of a pipeline: stages joined by the topics, tables and files that they write and read. Pure.
 
-What a pipeline's parts say about each other is checked by `pipelines.checks`.
+What a pipeline's parts say about each other is checked by `headwater.pipelines.checks`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import posixpath
 import re
 from typing import TypeAlias
 
-from pipelines.spec import (
+from headwater.pipelines.spec import (
     INPUT,
     DeltaSink,
     DeltaSource,
@@ -30,7 +30,7 @@ from pipelines.spec import (
     TopicSource,
     TopicTable,
 )
-from pipelines.sql_shape import readable
+from headwater.pipelines.sql_shape import readable
 
 DEAD_LETTERS_SUFFIX = ".dead_letters"
 

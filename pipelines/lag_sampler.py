@@ -13,18 +13,18 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from logtier.client.cluster import LATEST, ClientConfig, ClusterClient, TopicPartition
-from logtier.client.errors import ClientError
-from logtier.client.fetcher import FetchConfig, read_partition
-from logtier.client.group_offsets import committed_group_offsets
-from logtier.records.batch import HEADER_BYTES, RecordBatchHeader
-from logtier.records.compression import CorruptRecordsError
-from pipelines.stage_state import TopicLag
+from headwater.logtier.client.cluster import LATEST, ClientConfig, ClusterClient, TopicPartition
+from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.fetcher import FetchConfig, read_partition
+from headwater.logtier.client.group_offsets import committed_group_offsets
+from headwater.logtier.records.batch import HEADER_BYTES, RecordBatchHeader
+from headwater.logtier.records.compression import CorruptRecordsError
+from headwater.pipelines.stage_state import TopicLag
 
 if TYPE_CHECKING:
-    from pipelines.progress import StageProgress
-    from pipelines.stage_state import StageState
-    from pipelines.watching import RunInfo, RunWatch
+    from headwater.pipelines.progress import StageProgress
+    from headwater.pipelines.stage_state import StageState
+    from headwater.pipelines.watching import RunInfo, RunWatch
 
 __all__ = ["LagSampler", "topic_lags"]
 

@@ -11,7 +11,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines.letter_headers import ERROR, EXPECTATION, OFFSET, PARTITION, PIPELINE, PREFIX, REPLAYED, STAGE, TOPIC
+from headwater.pipelines.letter_headers import (
+    ERROR,
+    EXPECTATION,
+    OFFSET,
+    PARTITION,
+    PIPELINE,
+    PREFIX,
+    REPLAYED,
+    STAGE,
+    TOPIC,
+)
 
 __all__ = ["METADATA_BYTES_MAX", "Letter", "LetterFilter", "Replayed", "Written", "replay_group", "written_back"]
 

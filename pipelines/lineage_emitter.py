@@ -17,15 +17,15 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from pipelines.openlineage import StageLineage, event, file_place, stage_lineage
-from pipelines.stage_state import State
+from headwater.pipelines.openlineage import StageLineage, event, file_place, stage_lineage
+from headwater.pipelines.stage_state import State
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pipelines.progress import StageProgress
-    from pipelines.stage_state import StageState
-    from pipelines.watching import RunInfo, RunWatch
+    from headwater.pipelines.progress import StageProgress
+    from headwater.pipelines.stage_state import StageState
+    from headwater.pipelines.watching import RunInfo, RunWatch
 
 __all__ = ["LineageEmitter", "appending", "posting"]
 

@@ -17,11 +17,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from pipelines.progress import StageProgress, moment_ms
-from pipelines.stage_state import DURATION_BOUNDS_S, Durations, StageState, State
+from headwater.pipelines.progress import StageProgress, moment_ms
+from headwater.pipelines.stage_state import DURATION_BOUNDS_S, Durations, StageState, State
 
 if TYPE_CHECKING:
-    from pipelines.watching import RunInfo, RunWatch
+    from headwater.pipelines.watching import RunInfo, RunWatch
 
 __all__ = ["PREFIX", "MetricsEndpoint", "families"]
 

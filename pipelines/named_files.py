@@ -6,9 +6,9 @@ import ast
 import os
 from collections.abc import Iterator
 
-from pipelines.errors import Problem, nearest
-from pipelines.formats import json_schema
-from pipelines.spec import (
+from headwater.pipelines.errors import Problem, nearest
+from headwater.pipelines.formats import json_schema
+from headwater.pipelines.spec import (
     FilesSource,
     FilesTable,
     Loaded,
@@ -17,17 +17,17 @@ from pipelines.spec import (
     PythonStep,
     StatefulStep,
 )
-from pipelines.spec.tables import is_columns
-from pipelines.spec.topics import FROM_REGISTRY
-from pipelines.yaml_source import Loc
+from headwater.pipelines.spec.tables import is_columns
+from headwater.pipelines.spec.topics import FROM_REGISTRY
+from headwater.pipelines.yaml_source import Loc
 
 FILE_BYTES_MAX = 4 * 1024 * 1024  # of code or a schema; more is data that was named by mistake
 
 
 def check_files(loaded: Loaded) -> list[Problem]:
     """What is wrong with the files that can be told without Spark."""
-    from pipelines.column_checks import check_columns
-    from pipelines.testing.checks import check_tests
+    from headwater.pipelines.column_checks import check_columns
+    from headwater.pipelines.testing.checks import check_tests
 
     return [*_schemas(loaded), *_code(loaded), *check_tests(loaded), *check_columns(loaded)]
 
@@ -82,12 +82,12 @@ def check_schema(text: str, value: str, message: str | None) -> None:
     if len(text) > json_schema.SCHEMA_BYTES_MAX:
         raise ValueError(f"it is larger than {json_schema.SCHEMA_BYTES_MAX} bytes")
     if value == "avro":
-        from pipelines.formats.avro.columns import columns, parsed
+        from headwater.pipelines.formats.avro.columns import columns, parsed
 
         columns(parsed(text, new=True))
     elif value == "protobuf":
-        from pipelines.formats.protobuf.columns import columns as fields_of
-        from pipelines.formats.protobuf.columns import message_of, pool_of
+        from headwater.pipelines.formats.protobuf.columns import columns as fields_of
+        from headwater.pipelines.formats.protobuf.columns import message_of, pool_of
 
         fields_of(message_of(pool_of(text), message))
     else:

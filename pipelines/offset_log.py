@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipelines.datasource.offsets import Offsets
+    from headwater.pipelines.datasource.offsets import Offsets
 
 # Thread-local property by which Spark tells what runs which query it runs for.
 QUERY_ID_PROPERTY = "sql.streaming.queryId"

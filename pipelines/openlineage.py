@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines.graph import dead_letter_topics
-from pipelines.spec import (
+from headwater.pipelines.graph import dead_letter_topics
+from headwater.pipelines.spec import (
     DeltaSink,
     DeltaSource,
     FilesSink,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from logtier.client.errors import (
+from headwater.logtier.client.errors import (
     AbortableTransactionError,
     BrokerConnectionError,
     BrokerError,
@@ -20,7 +20,7 @@ from logtier.client.errors import (
     RequestTimeoutError,
     is_retriable,
 )
-from pipelines.errors import PipelineError
+from headwater.pipelines.errors import PipelineError
 
 __all__ = ["causes", "may_pass"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from pipelines.errors import PipelineError, Problem
-from pipelines.named_files import check_files
-from pipelines.spec import Loaded, parse
-from pipelines.spec.secret_text import SECRET_BYTES_MAX
-from pipelines.yaml_source import FILE_BYTES_MAX
+from headwater.pipelines.errors import PipelineError, Problem
+from headwater.pipelines.named_files import check_files
+from headwater.pipelines.spec import Loaded, parse
+from headwater.pipelines.spec.secret_text import SECRET_BYTES_MAX
+from headwater.pipelines.yaml_source import FILE_BYTES_MAX
 
 
 def load(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipelines.graph import (
+from headwater.pipelines.graph import (
     dead_letter_topics,
     known_topics,
     table_upstream,
@@ -20,7 +20,7 @@ from pipelines.graph import (
     upstream,
     writers,
 )
-from pipelines.spec import (
+from headwater.pipelines.spec import (
     INFERRED,
     DeduplicateStep,
     DeltaSink,

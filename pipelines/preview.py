@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pipelines import columns, dead_letters, expectations, letter_headers
-from pipelines.analysis import Analysis
-from pipelines.brokers import Brokers
-from pipelines.collected_rows import rows_of
-from pipelines.graph import tables_used
-from pipelines.plan import SinkPlan, make_plan
-from pipelines.preview_offsets import Start, offsets_json, ranges_of
-from pipelines.sinks import delta, delta_merge, jdbc
-from pipelines.sinks import files as files_sink
-from pipelines.sinks import topic as topic_sink
-from pipelines.sources import decoding, files
-from pipelines.sources import delta as delta_source
-from pipelines.sources import jdbc as jdbc_source
-from pipelines.sources import topic as topic_source
-from pipelines.sources.inputs import may_refuse
-from pipelines.sources.table_gaps import TableGap, gaps_of
-from pipelines.sources.tables import read_table
-from pipelines.spec import (
+from headwater.pipelines import columns, dead_letters, expectations, letter_headers
+from headwater.pipelines.analysis import Analysis
+from headwater.pipelines.brokers import Brokers
+from headwater.pipelines.collected_rows import rows_of
+from headwater.pipelines.graph import tables_used
+from headwater.pipelines.plan import SinkPlan, make_plan
+from headwater.pipelines.preview_offsets import Start, offsets_json, ranges_of
+from headwater.pipelines.sinks import delta, delta_merge, jdbc
+from headwater.pipelines.sinks import files as files_sink
+from headwater.pipelines.sinks import topic as topic_sink
+from headwater.pipelines.sources import decoding, files
+from headwater.pipelines.sources import delta as delta_source
+from headwater.pipelines.sources import jdbc as jdbc_source
+from headwater.pipelines.sources import topic as topic_source
+from headwater.pipelines.sources.inputs import may_refuse
+from headwater.pipelines.sources.table_gaps import TableGap, gaps_of
+from headwater.pipelines.sources.tables import read_table
+from headwater.pipelines.spec import (
     DeltaSink,
     DeltaSource,
     Expectation,
@@ -43,9 +43,9 @@ from pipelines.spec import (
     TopicSink,
     TopicSource,
 )
-from pipelines.stage_query import is_stateless
-from pipelines.testing.comparison import plain
-from pipelines.topic_encoding import plain as plain_encoding
+from headwater.pipelines.stage_query import is_stateless
+from headwater.pipelines.testing.comparison import plain
+from headwater.pipelines.topic_encoding import plain as plain_encoding
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

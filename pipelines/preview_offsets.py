@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pipelines.brokers import Brokers, connection_options
+from headwater.pipelines.brokers import Brokers, connection_options
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -94,9 +94,9 @@ def _shared(there: Mapping[int, int], most: int) -> dict[int, int]:
 
 def ranges_of(where: Brokers, topic: str, start: Start, records_max: int, *, committed: bool) -> dict[int, Range]:
     """Ask the brokers. Raises SourceError; a topic that is not there is one, too."""
-    from logtier.client import cluster as client
-    from pipelines.datasource.errors import client_errors
-    from pipelines.datasource.options import ReadOptions
+    from headwater.logtier.client import cluster as client
+    from headwater.pipelines.datasource.errors import client_errors
+    from headwater.pipelines.datasource.options import ReadOptions
 
     isolation = "read_committed" if committed else "read_uncommitted"
     options = ReadOptions.parse(connection_options(where) | {"subscribe": topic, "kafka.isolation.level": isolation})

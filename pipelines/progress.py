@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines.datasource.lag import source_lag
-from pipelines.datasource.offsets import Offsets, from_source_offset
+from headwater.pipelines.datasource.lag import source_lag
+from headwater.pipelines.datasource.offsets import Offsets, from_source_offset
 
 __all__ = ["EVENT_TIME", "InputProgress", "StageProgress", "StageTotals", "from_spark", "moment_ms"]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines.graph import place_read, place_written, upstream
-from pipelines.spec import (
+from headwater.pipelines.graph import place_read, place_written, upstream
+from headwater.pipelines.spec import (
     DeltaSink,
     FilesSink,
     JdbcSink,
@@ -17,7 +17,7 @@ from pipelines.spec import (
     Stage,
     TopicSink,
 )
-from pipelines.state_folder import TopicOffsets
+from headwater.pipelines.state_folder import TopicOffsets
 
 __all__ = [
     "Gone",

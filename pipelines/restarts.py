@@ -1,7 +1,7 @@
 """Whether a stage that failed is started again, and when. Pure: time and chance are arguments.
 
 A run restarts a stage alone; the other stages go on. Only a failure that may pass by itself is worth it (see
-`pipelines.passing_failures`).
+`headwater.pipelines.passing_failures`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pipelines.errors import PipelineBusy
+from headwater.pipelines.errors import PipelineBusy
 
 __all__ = ["UNKNOWN_PROCESS", "ask_to_stop", "hold", "holder", "is_holder"]
 

@@ -15,25 +15,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipelines.analysis import Analysis, analyse
-from pipelines.batch_writing import OnStep, no_step
-from pipelines.brokers import Brokers, brokers
-from pipelines.cluster_check import ClusterError, check_cluster
-from pipelines.cluster_ids import ids_of
-from pipelines.deployment import Deployment
-from pipelines.errors import PipelineError, PipelineFailed, nearest
-from pipelines.graph import topological_order
-from pipelines.plan import Plan, TopicPlan, checkpoint_folder, make_plan
-from pipelines.progress import StageProgress, StageTotals
-from pipelines.run_lock import hold
-from pipelines.session import JVM_LOST_SECONDS_MAX, LOCAL_MASTER, lost_jvm, open_session
-from pipelines.shipping import is_cluster
-from pipelines.spark_errors import first_line
-from pipelines.spec import Loaded, Stage
-from pipelines.stage_query import StageQuery
-from pipelines.stage_record import topics_read_by
-from pipelines.supervision import OnEvent, OnProgress, Supervisor
-from pipelines.watching import Listener, RunInfo, RunWatch
+from headwater.pipelines.analysis import Analysis, analyse
+from headwater.pipelines.batch_writing import OnStep, no_step
+from headwater.pipelines.brokers import Brokers, brokers
+from headwater.pipelines.cluster_check import ClusterError, check_cluster
+from headwater.pipelines.cluster_ids import ids_of
+from headwater.pipelines.deployment import Deployment
+from headwater.pipelines.errors import PipelineError, PipelineFailed, nearest
+from headwater.pipelines.graph import topological_order
+from headwater.pipelines.plan import Plan, TopicPlan, checkpoint_folder, make_plan
+from headwater.pipelines.progress import StageProgress, StageTotals
+from headwater.pipelines.run_lock import hold
+from headwater.pipelines.session import JVM_LOST_SECONDS_MAX, LOCAL_MASTER, lost_jvm, open_session
+from headwater.pipelines.shipping import is_cluster
+from headwater.pipelines.spark_errors import first_line
+from headwater.pipelines.spec import Loaded, Stage
+from headwater.pipelines.stage_query import StageQuery
+from headwater.pipelines.stage_record import topics_read_by
+from headwater.pipelines.supervision import OnEvent, OnProgress, Supervisor
+from headwater.pipelines.watching import Listener, RunInfo, RunWatch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +101,7 @@ class Runner:
 
         `on_progress` hears of each micro-batch, `on_step` of what a batch has come to, `on_event` of what needs
         attention while the run goes on, in a line, and `on_phase` what the run does before its stages start;
-        `listeners` watch it (see `pipelines.watching`).
+        `listeners` watch it (see `headwater.pipelines.watching`).
         """
         self.plan: Plan = make_plan(loaded)
         self._loaded = loaded

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
-from pipelines.shipping import for_cluster, is_cluster, shipped_code
-from pipelines.worker_sockets import remove_socket_folders, socket_conf, socket_folder
+from headwater.pipelines.shipping import for_cluster, is_cluster, shipped_code
+from headwater.pipelines.worker_sockets import remove_socket_folders, socket_conf, socket_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ def settings(
     `few_rows`: the session ends soon, and each job of it is small. The collector of `environment`'s Java options, or of
     those given, is left as it is.
     """
-    from pipelines.datasource import SESSION_CONF
+    from headwater.pipelines.datasource import SESSION_CONF
 
     extra = extra or {}
     on_cluster = is_cluster(extra.get("spark.master", LOCAL_MASTER))
@@ -186,7 +186,7 @@ def open_session(
 @cache
 def _warm_kernels() -> None:
     """Fill the cache of compiled kernels for the workers. Never raises: a worker meets the same fault and tells it."""
-    from pipelines.datasource.compiled import warm_cache
+    from headwater.pipelines.datasource.compiled import warm_cache
 
     with suppress(Exception):
         warm_cache()

@@ -29,13 +29,13 @@ from typing import Final
 
 __all__ = ["FOLDER", "ShippedCode", "for_cluster", "is_cluster", "shipped_code"]
 
-#: What tasks import of ours, by the names of packages.
-PACKAGES: Final = ("logtier", "pipelines", "pyspark_headwater")
+#: What tasks import of ours, by the names of packages. Of `headwater` itself they get its `__init__` alone.
+PACKAGES: Final = ("headwater.logtier", "headwater.pipelines", "pyspark_headwater")
 #: The folder beside an executor.
 FOLDER: Final = "headwater_code"
 COMPILE_SECONDS_MAX: Final = 300
 _DIGEST_CHARS: Final = 20
-_WARM: Final = "from pipelines.datasource.compiled import warm_cache; warm_cache()"
+_WARM: Final = "from headwater.pipelines.datasource.compiled import warm_cache; warm_cache()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,11 @@ def _archive(place: str) -> str:
 
 def _sources() -> Iterator[tuple[str, str]]:
     """Every source file of the packages: its path in the archive, and where it lies."""
+    for parent in sorted({package.rpartition(".")[0] for package in PACKAGES} - {""}):
+        above = importlib.util.find_spec(parent)
+        assert above is not None
+        assert above.origin is not None
+        yield os.path.join(parent, "__init__.py"), above.origin
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         assert spec is not None
@@ -108,7 +113,7 @@ def _sources() -> Iterator[tuple[str, str]]:
                 for name in names:
                     if name.endswith(".py"):
                         path = os.path.join(parent, name)
-                        yield os.path.join(package, os.path.relpath(path, folder)), path
+                        yield os.path.join(*package.split("."), os.path.relpath(path, folder)), path
 
 
 def _digest(sources: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipelines import columns
+from headwater.pipelines import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from pipelines.datasource.errors import user_message
-from pipelines.errors import Problem
-from pipelines.spec import Loaded
-from pipelines.yaml_source import Loc
+from headwater.pipelines.datasource.errors import user_message
+from headwater.pipelines.errors import Problem
+from headwater.pipelines.spec import Loaded
+from headwater.pipelines.yaml_source import Loc
 
 _SQL_PLACE = re.compile(r"[;(]?\s*\(?line (\d+),? pos (\d+)\)?")
 

@@ -6,15 +6,15 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from pipelines import columns, expectations
-from pipelines.analysis import Analysis, topic_table_columns
-from pipelines.errors import Problem
-from pipelines.graph import place_read, place_writers
-from pipelines.sources import debezium, decoding, files, jdbc, rate
-from pipelines.sources import delta as delta_source
-from pipelines.sources.tables import read_table
-from pipelines.spark_errors import first_line, problem_at
-from pipelines.spec import (
+from headwater.pipelines import columns, expectations
+from headwater.pipelines.analysis import Analysis, topic_table_columns
+from headwater.pipelines.errors import Problem
+from headwater.pipelines.graph import place_read, place_writers
+from headwater.pipelines.sources import debezium, decoding, files, jdbc, rate
+from headwater.pipelines.sources import delta as delta_source
+from headwater.pipelines.sources.tables import read_table
+from headwater.pipelines.spark_errors import first_line, problem_at
+from headwater.pipelines.spec import (
     DeltaSink,
     DeltaSource,
     DeltaTable,
@@ -31,9 +31,9 @@ from pipelines.spec import (
     TopicTable,
     WatermarkStep,
 )
-from pipelines.stage_sinks import check_sink, stored_columns
-from pipelines.transforms import python
-from pipelines.transforms.chain import Chain
+from headwater.pipelines.stage_sinks import check_sink, stored_columns
+from headwater.pipelines.transforms import python
+from headwater.pipelines.transforms.chain import Chain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

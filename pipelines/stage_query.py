@@ -15,20 +15,20 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelines import columns
-from pipelines.analysis import Analysis
-from pipelines.batch_writing import BatchWriter, OnStep, Outcome, no_step
-from pipelines.brokers import Brokers
-from pipelines.datasource.errors import SourceError
-from pipelines.errors import PipelineError, PipelineFailed
-from pipelines.progress import EVENT_TIME
-from pipelines.sources.event_times import event_time_ms, latest_event_times
-from pipelines.sources.inputs import StageInputs, may_refuse
-from pipelines.sources.table_letters import TableLetters, TableRefusals
-from pipelines.sources.tables import StageTables
-from pipelines.spark_errors import first_line, problem_at
-from pipelines.spec import Loaded, Stage, TopicSource, interval_ms
-from pipelines.transforms.stateful import STATE_STORE_CONF
+from headwater.pipelines import columns
+from headwater.pipelines.analysis import Analysis
+from headwater.pipelines.batch_writing import BatchWriter, OnStep, Outcome, no_step
+from headwater.pipelines.brokers import Brokers
+from headwater.pipelines.datasource.errors import SourceError
+from headwater.pipelines.errors import PipelineError, PipelineFailed
+from headwater.pipelines.progress import EVENT_TIME
+from headwater.pipelines.sources.event_times import event_time_ms, latest_event_times
+from headwater.pipelines.sources.inputs import StageInputs, may_refuse
+from headwater.pipelines.sources.table_letters import TableLetters, TableRefusals
+from headwater.pipelines.sources.tables import StageTables
+from headwater.pipelines.spark_errors import first_line, problem_at
+from headwater.pipelines.spec import Loaded, Stage, TopicSource, interval_ms
+from headwater.pipelines.transforms.stateful import STATE_STORE_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,7 +174,8 @@ class StageQuery:
     def _check_checkpoint(self) -> None:
         """Raises PipelineError if the checkpoint has state and the stage none.
 
-        What the file tells is compared before Spark starts (`pipelines.deployment`); of code only Spark can tell.
+        What the file tells is compared before Spark starts (`headwater.pipelines.deployment`); of code only Spark can
+        tell.
         """
         if self._stateful or not os.path.isdir(os.path.join(self._checkpoint, "state")):
             return

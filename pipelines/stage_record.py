@@ -1,6 +1,7 @@
 """What a stage was when it was deployed, as the state folder keeps it: the stage without layout, comments and defaults.
 
-Two records that are equal are one stage to its checkpoint. `pipelines.changes` says what a difference means. A record
+Two records that are equal are one stage to its checkpoint. `headwater.pipelines.changes` says what a difference means.
+A record
 holds no secret: addresses are as plans show them, and a database is told by a hash of what names it. Pure.
 """
 
@@ -11,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from pipelines.graph import input_views, tables_used
-from pipelines.plan import shown_start
-from pipelines.recorded_databases import with_databases
-from pipelines.spec import (
+from headwater.pipelines.graph import input_views, tables_used
+from headwater.pipelines.plan import shown_start
+from headwater.pipelines.recorded_databases import with_databases
+from headwater.pipelines.spec import (
     DeduplicateStep,
     DeltaSink,
     DeltaSource,
@@ -42,9 +43,9 @@ from pipelines.spec import (
     TopicTable,
     WatermarkStep,
 )
-from pipelines.spec.tables import is_columns
-from pipelines.spec.topics import FROM_REGISTRY
-from pipelines.sql_shape import SqlShape, normal_expression, sql_shape, tokens_of
+from headwater.pipelines.spec.tables import is_columns
+from headwater.pipelines.spec.topics import FROM_REGISTRY
+from headwater.pipelines.sql_shape import SqlShape, normal_expression, sql_shape, tokens_of
 
 __all__ = [
     "SHUFFLE_PARTITIONS",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipelines.state_folder import CheckpointProgress, TopicOffsets
+from headwater.pipelines.state_folder import CheckpointProgress, TopicOffsets
 
 __all__ = ["StageReport", "lag_of", "report"]
 

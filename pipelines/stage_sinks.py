@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.analysis import Analysis
-from pipelines.sinks import delta, delta_merge, files, jdbc
-from pipelines.sinks import topic as topic_sink
-from pipelines.sinks.stored_rows import partition_column
-from pipelines.spec import DeltaSink, FilesSink, JdbcSink, Loaded, Sink, TopicSink
-from pipelines.topic_schemas import derive, derive_key
-from pipelines.transforms import python
+from headwater.pipelines.analysis import Analysis
+from headwater.pipelines.sinks import delta, delta_merge, files, jdbc
+from headwater.pipelines.sinks import topic as topic_sink
+from headwater.pipelines.sinks.stored_rows import partition_column
+from headwater.pipelines.spec import DeltaSink, FilesSink, JdbcSink, Loaded, Sink, TopicSink
+from headwater.pipelines.topic_schemas import derive, derive_key
+from headwater.pipelines.transforms import python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

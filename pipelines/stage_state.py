@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipelines.progress import StageProgress, StageTotals
+from headwater.pipelines.progress import StageProgress, StageTotals
 
 __all__ = ["DURATION_BOUNDS_S", "Durations", "StageState", "State", "TopicLag"]
 
@@ -68,7 +68,7 @@ class StageState:
     Attributes:
         since_ms: When it came into its state.
         error: Why it failed the last time; '' while all is well.
-        stall: Why its watermark stands still, '' while it moves (see `pipelines.watermark_stall`).
+        stall: Why its watermark stands still, '' while it moves (see `headwater.pipelines.watermark_stall`).
         lag: By topic, as it was looked up last; empty before.
         positions: The next offset of each partition that was read.
     """

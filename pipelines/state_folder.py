@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines.plan import checkpoint_folder
-from pipelines.stage_record import RecordError, StageRecord
+from headwater.pipelines.plan import checkpoint_folder
+from headwater.pipelines.stage_record import RecordError, StageRecord
 
 __all__ = ["CheckpointProgress", "StageFolder", "StateFolder", "TopicOffsets"]
 

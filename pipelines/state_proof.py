@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipelines.sql.functions import AGGREGATES
-from pipelines.sql_shape import group_keys, is_understood, parsed_query
+from headwater.pipelines.sql.functions import AGGREGATES
+from headwater.pipelines.sql_shape import group_keys, is_understood, parsed_query
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -1,7 +1,7 @@
 """Writes what a run's stages do to the topic `__headwater_status`, from a thread of its own.
 
 Of each stage only the latest is kept until it is written, so a broker that is away costs no memory, and a run never
-waits for its status. See `pipelines.status` for the record.
+waits for its status. See `headwater.pipelines.status` for the record.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from logtier.client.cluster import ClientConfig, ClusterClient
-from logtier.client.errors import ClientError
-from logtier.client.partitioner import partition_for_key
-from logtier.client.producer import IdempotentProducer, ProducerConfig
-from logtier.client.topics import ensure_topic
-from logtier.records.batch import Record, build_batch
-from pipelines.status import (
+from headwater.logtier.client.cluster import ClientConfig, ClusterClient
+from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.partitioner import partition_for_key
+from headwater.logtier.client.producer import IdempotentProducer, ProducerConfig
+from headwater.logtier.client.topics import ensure_topic
+from headwater.logtier.records.batch import Record, build_batch
+from headwater.pipelines.status import (
     STATUS_CONFIGS,
     STATUS_PARTITIONS,
     STATUS_TOPIC,
@@ -32,9 +32,9 @@ from pipelines.status import (
 )
 
 if TYPE_CHECKING:
-    from pipelines.progress import StageProgress
-    from pipelines.stage_state import StageState
-    from pipelines.watching import RunInfo, RunWatch
+    from headwater.pipelines.progress import StageProgress
+    from headwater.pipelines.stage_state import StageState
+    from headwater.pipelines.watching import RunInfo, RunWatch
 
 __all__ = ["StatusTopic", "stage_status"]
 

@@ -16,17 +16,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines.errors import PipelineError, PipelineFailed
-from pipelines.passing_failures import causes, may_pass
-from pipelines.progress import StageProgress, StageTotals, from_spark
-from pipelines.restarts import ATTEMPTS_ONCE, GiveUp, RestartPolicy, decide
-from pipelines.session import JVM_LOST_SECONDS_MAX
-from pipelines.spark_errors import first_line
-from pipelines.spec import Loaded, Stage, interval_ms
-from pipelines.stage_query import StageQuery, StopRequested
-from pipelines.stage_state import State
-from pipelines.watching import RunWatch
-from pipelines.watermark_stall import StallWatch, WatchedInput
+from headwater.pipelines.errors import PipelineError, PipelineFailed
+from headwater.pipelines.passing_failures import causes, may_pass
+from headwater.pipelines.progress import StageProgress, StageTotals, from_spark
+from headwater.pipelines.restarts import ATTEMPTS_ONCE, GiveUp, RestartPolicy, decide
+from headwater.pipelines.session import JVM_LOST_SECONDS_MAX
+from headwater.pipelines.spark_errors import first_line
+from headwater.pipelines.spec import Loaded, Stage, interval_ms
+from headwater.pipelines.stage_query import StageQuery, StopRequested
+from headwater.pipelines.stage_state import State
+from headwater.pipelines.watching import RunWatch
+from headwater.pipelines.watermark_stall import StallWatch, WatchedInput
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pipelines.formats import ValueColumns, format_of
-from pipelines.registry_client import AVRO, JSON, PROTOBUF, Connection, RegistryError, client_of
+from headwater.pipelines.formats import ValueColumns, format_of
+from headwater.pipelines.registry_client import AVRO, JSON, PROTOBUF, Connection, RegistryError, client_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-    from pipelines.formats.framed_tasks import Writer
+    from headwater.pipelines.formats.framed_tasks import Writer
 
 SCHEMA_TYPES = {"avro": AVRO, "protobuf": PROTOBUF, "json_schema": JSON}
 
@@ -71,7 +71,7 @@ class Encoding:
             assert part is not None, "an analysis has found the schema"
             if self.value_format == "json_schema":
                 return self._json(format_of("json_schema").encode(rows, self.wanted), part)
-            from pipelines.formats import framed
+            from headwater.pipelines.formats import framed
 
             return framed.encode(framed.row_of(rows, part.writer), part.writer, _id(part))
         return format_of(self.value_format).encode(rows, self.wanted)
@@ -98,8 +98,8 @@ class Encoding:
         return None
 
     def _framed(self, column: Column, kind: DataType, value_format: str | None, part: RegisteredPart) -> Column:
-        from pipelines.formats import framed
-        from pipelines.formats.fitting import fitted
+        from headwater.pipelines.formats import framed
+        from headwater.pipelines.formats.fitting import fitted
 
         if value_format == "json_schema":
             return self._json(_json_text(column, kind).cast("binary"), part)
@@ -109,7 +109,7 @@ class Encoding:
 
     @staticmethod
     def _json(text: Column, part: RegisteredPart) -> Column:
-        from pipelines.formats import framed_json
+        from headwater.pipelines.formats import framed_json
 
         return framed_json.framed(text, _id(part))
 

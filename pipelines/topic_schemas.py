@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines import columns as names
-from pipelines.brokers import Brokers
-from pipelines.errors import Problem
-from pipelines.formats import ValueColumns, json_schema
-from pipelines.graph import writers
-from pipelines.registry_client import (
+from headwater.pipelines import columns as names
+from headwater.pipelines.brokers import Brokers
+from headwater.pipelines.errors import Problem
+from headwater.pipelines.formats import ValueColumns, json_schema
+from headwater.pipelines.graph import writers
+from headwater.pipelines.registry_client import (
     Connection,
     NotFoundError,
     RegisteredSchema,
     RegistryError,
     client_of,
 )
-from pipelines.sources import topic as topic_source
-from pipelines.spec import INFERRED, Loaded, SecretMissingError
-from pipelines.spec.topics import FRAMED, FROM_REGISTRY, Event, Topic
-from pipelines.topic_encoding import SCHEMA_TYPES, Encoding, RegisteredPart
-from pipelines.yaml_source import Loc
+from headwater.pipelines.sources import topic as topic_source
+from headwater.pipelines.spec import INFERRED, Loaded, SecretMissingError
+from headwater.pipelines.spec.topics import FRAMED, FROM_REGISTRY, Event, Topic
+from headwater.pipelines.topic_encoding import SCHEMA_TYPES, Encoding, RegisteredPart
+from headwater.pipelines.yaml_source import Loc
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-    from pipelines.analysis import Analysis
+    from headwater.pipelines.analysis import Analysis
 
 INFERENCE_RECORDS_MAX = 100_000  # of a topic, that are looked at for their fields
 KEY = "key"  # the column of keys that have a format with fields
@@ -57,7 +57,7 @@ def find_declared(
             problems.append(loaded.problem(mistake.loc, str(mistake), mistake.hint))
     topics = loaded.pipeline.topics.values()
     if bootstrap_servers is not None and any("avro" in (topic.value, topic.key) for topic in topics):
-        from pipelines.formats.avro import warm
+        from headwater.pipelines.formats.avro import warm
 
         warm()
     return problems
@@ -109,12 +109,12 @@ def derive_key(loaded: Loaded, found: Analysis, topic: str, kind: DataType) -> N
 
 def _derived_schema(value_format: str, kind: DataType, name: str) -> str:
     if value_format == "json_schema":
-        from pipelines.formats.json_schema_writing import schema_for
+        from headwater.pipelines.formats.json_schema_writing import schema_for
 
         return schema_for(kind, name)
     from pyspark.sql.pandas.types import to_arrow_type
 
-    from pipelines.formats.avro.encoder import schema_for as avro_schema_for
+    from headwater.pipelines.formats.avro.encoder import schema_for as avro_schema_for
 
     return avro_schema_for(to_arrow_type(kind, timezone="UTC"), name)
 
@@ -156,7 +156,7 @@ def _part(
     subject: str,
     connection: Connection,
 ) -> RegisteredPart:
-    from pipelines.formats.framed_tasks import Writer
+    from headwater.pipelines.formats.framed_tasks import Writer
 
     assert loaded.pipeline.registry is not None, "there is a connection to it"
     writer = Writer(value_format, schema, topic, message, part)
@@ -177,8 +177,8 @@ def _framed_columns(
     if value_format == "json_schema":
         parsed = json_schema.parse(schema.text)
         return ValueColumns(_struct(parsed.ddl), parsed.required, _options(declared))
-    from pipelines.formats import framed
-    from pipelines.formats.framed_tasks import Reader
+    from headwater.pipelines.formats import framed
+    from headwater.pipelines.formats.framed_tasks import Reader
 
     fails = declared.incompatible == "fail"
     reader = Reader(value_format, schema, connection, topic, message, part, fails)
@@ -369,7 +369,7 @@ class _Finder:
             typed = getattr(texts._jdf, "as")(java.STRING())
             schema = DataFrame(spark._jsparkSession.read().option("mode", "DROPMALFORMED").json(typed), spark).schema
         except PySparkException as error:
-            from pipelines.spark_errors import first_line
+            from headwater.pipelines.spark_errors import first_line
 
             what = f"the columns of '{self._name}' cannot be found in its records: {first_line(error)}"
             raise _Mistake(loc, what) from None

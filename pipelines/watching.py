@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from pipelines.batch_writing import Outcome
-from pipelines.plan import Plan
-from pipelines.progress import StageProgress, StageTotals
-from pipelines.stage_state import StageState, State, TopicLag
+from headwater.pipelines.batch_writing import Outcome
+from headwater.pipelines.plan import Plan
+from headwater.pipelines.progress import StageProgress, StageTotals
+from headwater.pipelines.stage_state import StageState, State, TopicLag
 
 if TYPE_CHECKING:
-    from pipelines.analysis import Analysis
-    from pipelines.spec import Loaded
+    from headwater.pipelines.analysis import Analysis
+    from headwater.pipelines.spec import Loaded
 
 __all__ = ["Listener", "RunInfo", "RunWatch"]
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipelines.progress import StageProgress, moment_ms
+from headwater.pipelines.progress import StageProgress, moment_ms
 
 __all__ = ["StallWatch", "WatchedInput", "partitions_behind", "partitions_late"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from pipelines.errors import PipelineError, Problem
+from headwater.pipelines.errors import PipelineError, Problem
 
 FILE_BYTES_MAX = 256 * 1024  # a pipeline of 200 stages is about 100 KiB
 NESTING_MAX = 20  # the deepest field of the format is at 6; JSON in options may add some

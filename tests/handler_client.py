@@ -13,21 +13,21 @@ from typing import Any, cast
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from logtier.config import BrokerConfig
-from logtier.controller.controller import Controller
-from logtier.handlers import (
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.controller.controller import Controller
+from headwater.logtier.handlers import (
     create_topics,
 )
-from logtier.handlers.context import RequestContext, Services
-from logtier.log.log_manager import LogManager
-from logtier.metadata.image import MetadataCache
-from logtier.metadata.local import LocalMetadataStore
-from logtier.protocol import messages
-from logtier.protocol.errors import KafkaError
-from logtier.protocol.refusals import refusal
-from logtier.replication.replica_manager import ReplicaManager
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.handlers.context import RequestContext, Services
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.metadata.image import MetadataCache
+from headwater.logtier.metadata.local import LocalMetadataStore
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.refusals import refusal
+from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.disk import RealDisk
 
 CORRELATION_ID = 77
 SECOND_MS = 1000

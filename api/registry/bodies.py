@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.registry import errors
-from api.registry.errors import RegistryError
-from api.registry.model import REFERENCES_MAX, Config, Reference, SchemaType, SchemaVersion
-from api.registry.registering import Candidate
-from api.registry.settings import compatibility_level
+from headwater.api.registry import errors
+from headwater.api.registry.errors import RegistryError
+from headwater.api.registry.model import REFERENCES_MAX, Config, Reference, SchemaType, SchemaVersion
+from headwater.api.registry.registering import Candidate
+from headwater.api.registry.settings import compatibility_level
 
 _RULE_MODES: Final = {
     "migrationRules": {"UPGRADE", "DOWNGRADE", "UPDOWN"},

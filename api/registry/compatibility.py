@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from api.registry.model import CompatibilityLevel, SchemaVersion
-from api.registry.parsed import ParsedSchema
-from pipelines.schemas.errors import InvalidSchemaError, Problem
+from headwater.api.registry.model import CompatibilityLevel, SchemaVersion
+from headwater.api.registry.parsed import ParsedSchema
+from headwater.pipelines.schemas.errors import InvalidSchemaError, Problem
 
 MESSAGE_SCHEMA_LENGTH_MAX = 2_000
 """How much of an earlier schema a message repeats."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from api.registry import errors
-from api.registry.errors import RegistryError
-from api.registry.model import SchemaVersion
-from api.registry.record_codec import ConfigRecord, DeleteSubjectRecord, ModeRecord, Record, SchemaRecord
-from api.registry.state import RegistryState
+from headwater.api.registry import errors
+from headwater.api.registry.errors import RegistryError
+from headwater.api.registry.model import SchemaVersion
+from headwater.api.registry.record_codec import ConfigRecord, DeleteSubjectRecord, ModeRecord, Record, SchemaRecord
+from headwater.api.registry.state import RegistryState
 
 
 def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> tuple[list[int], list[Record]]:

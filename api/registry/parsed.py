@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from api.registry.model import SchemaType
-from pipelines.schemas.errors import Problem
+from headwater.api.registry.model import SchemaType
+from headwater.pipelines.schemas.errors import Problem
 
 
 class ParsedSchema(Protocol):

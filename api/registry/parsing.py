@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from api.registry.avro.schema import AvroSchema
-from api.registry.json_schema.schema import JsonSchema
-from api.registry.model import Reference, Schema, SchemaType
-from api.registry.parsed import Dependency, ParsedSchema
-from pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
+from headwater.api.registry.avro.schema import AvroSchema
+from headwater.api.registry.json_schema.schema import JsonSchema
+from headwater.api.registry.model import Reference, Schema, SchemaType
+from headwater.api.registry.parsed import Dependency, ParsedSchema
+from headwater.pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
 
 KEPT_MAX: Final = 1_000
 """Parsed schemas that are kept: more than most registries have subjects."""
@@ -87,7 +87,7 @@ def _parse(schema: Schema, dependencies: list[Dependency], *, new: bool) -> Pars
                 return JsonSchema.parse(schema.text, dependencies)
             case SchemaType.PROTOBUF:
                 # Protobuf's classes take a while to import, and only its users need them.
-                from api.registry.protobuf.schema import ProtobufSchema
+                from headwater.api.registry.protobuf.schema import ProtobufSchema
 
                 return ProtobufSchema.parse(schema.text, dependencies)
     except RecursionError:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from api.registry.model import (
+from headwater.api.registry.model import (
     CompatibilityLevel,
     Config,
     Mode,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from api.registry import compatibility, errors
-from api.registry.errors import RegistryError
-from api.registry.model import (
+from headwater.api.registry import compatibility, errors
+from headwater.api.registry.errors import RegistryError
+from headwater.api.registry.model import (
     ID_MAX,
     REFERENCES_MAX,
     SUBJECT_LENGTH_MAX,
@@ -20,11 +20,11 @@ from api.registry.model import (
     SchemaType,
     SchemaVersion,
 )
-from api.registry.parsed import ParsedSchema
-from api.registry.parsing import SchemaParser
-from api.registry.record_codec import Record, SchemaRecord
-from api.registry.state import RegistryState
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.api.registry.parsed import ParsedSchema
+from headwater.api.registry.parsing import SchemaParser
+from headwater.api.registry.record_codec import Record, SchemaRecord
+from headwater.api.registry.state import RegistryState
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 
 @dataclass(frozen=True, slots=True)

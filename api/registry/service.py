@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
-from api.registry import errors
-from api.registry.errors import RegistryError
-from api.registry.parsing import SchemaParser
-from api.registry.record_codec import NoopRecord, Record, RecordFormatError, SchemaRecord, decode, encode
-from api.registry.state import RegistryState
-from api.registry.topic_log import Apply, FencedError, KeyAndValue, TopicLog
-from api.topic_admin import TopicAdmin
+from headwater.api.registry import errors
+from headwater.api.registry.errors import RegistryError
+from headwater.api.registry.parsing import SchemaParser
+from headwater.api.registry.record_codec import NoopRecord, Record, RecordFormatError, SchemaRecord, decode, encode
+from headwater.api.registry.state import RegistryState
+from headwater.api.registry.topic_log import Apply, FencedError, KeyAndValue, TopicLog
+from headwater.api.topic_admin import TopicAdmin
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class RecordLog(Protocol):
-    """Where a registry's records are: a topic, or a list in a test. See `api.registry.topic_log.TopicLog`."""
+    """Where a registry's records are: a topic, or a list in a test. See `headwater.api.registry.topic_log.TopicLog`."""
 
     name: str
     changed: threading.Condition

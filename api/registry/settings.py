@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from api.registry import errors
-from api.registry.errors import RegistryError
-from api.registry.model import CompatibilityLevel, Config, Mode
-from api.registry.record_codec import ClearSubjectRecord, ConfigRecord, ModeRecord, Record, SchemaRecord
-from api.registry.registering import check_subject
-from api.registry.state import RegistryState
+from headwater.api.registry import errors
+from headwater.api.registry.errors import RegistryError
+from headwater.api.registry.model import CompatibilityLevel, Config, Mode
+from headwater.api.registry.record_codec import ClearSubjectRecord, ConfigRecord, ModeRecord, Record, SchemaRecord
+from headwater.api.registry.registering import check_subject
+from headwater.api.registry.state import RegistryState
 
 
 def compatibility_level(text: str) -> CompatibilityLevel:

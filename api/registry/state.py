@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from api.registry.model import DEFAULT_CONFIG, DEFAULT_MODE, Config, Mode, SchemaVersion
-from api.registry.record_codec import (
+from headwater.api.registry.model import DEFAULT_CONFIG, DEFAULT_MODE, Config, Mode, SchemaVersion
+from headwater.api.registry.record_codec import (
     ClearSubjectRecord,
     ConfigRecord,
     DeleteSubjectRecord,

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from api.connection import Outage, client_properties
-from api.registry import errors
-from api.registry.errors import RegistryError
-from api.topic_admin import ErrorCode, TopicAdmin, TopicAdminError, TopicRequest
+from headwater.api.connection import Outage, client_properties
+from headwater.api.registry import errors
+from headwater.api.registry.errors import RegistryError
+from headwater.api.topic_admin import ErrorCode, TopicAdmin, TopicAdminError, TopicRequest
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaException

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.access import Admin, BrokerId, Cluster
-from api.json_route import JsonRoute
-from api.links import Links, Root
-from api.schemas.clusters import BrokerData, ClusterData
-from api.schemas.resource import ListMetadata, ResourceList
-from api.topic_model import ErrorCode, TopicAdminError
+from headwater.api.access import Admin, BrokerId, Cluster
+from headwater.api.json_route import JsonRoute
+from headwater.api.links import Links, Root
+from headwater.api.schemas.clusters import BrokerData, ClusterData
+from headwater.api.schemas.resource import ListMetadata, ResourceList
+from headwater.api.topic_model import ErrorCode, TopicAdminError
 
 router = APIRouter(tags=["clusters"], route_class=JsonRoute)
 

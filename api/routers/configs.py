@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.access import Cluster, ConfigName, TopicName
-from api.json_route import JsonRoute
-from api.schemas.configs import AlterConfigsBody, TopicConfigData, UpdateConfigBody
-from api.schemas.resource import ListMetadata, ResourceList
-from api.topic_admin import TOPICS_PER_REQUEST_MAX
-from api.topic_model import ConfigChange
+from headwater.api.access import Cluster, ConfigName, TopicName
+from headwater.api.json_route import JsonRoute
+from headwater.api.schemas.configs import AlterConfigsBody, TopicConfigData, UpdateConfigBody
+from headwater.api.schemas.resource import ListMetadata, ResourceList
+from headwater.api.topic_admin import TOPICS_PER_REQUEST_MAX
+from headwater.api.topic_model import ConfigChange
 
 router = APIRouter(tags=["configs"], route_class=JsonRoute)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.access import BrokerId, Cluster, ClusterAccess, PartitionId, TopicName
-from api.json_route import JsonRoute
-from api.schemas.partitions import PartitionData, ReplicaData
-from api.schemas.resource import ListMetadata, ResourceList
-from api.topic_model import ErrorCode, PartitionInfo, TopicAdminError
+from headwater.api.access import BrokerId, Cluster, ClusterAccess, PartitionId, TopicName
+from headwater.api.json_route import JsonRoute
+from headwater.api.schemas.partitions import PartitionData, ReplicaData
+from headwater.api.schemas.resource import ListMetadata, ResourceList
+from headwater.api.topic_model import ErrorCode, PartitionInfo, TopicAdminError
 
 router = APIRouter(tags=["partitions"], route_class=JsonRoute)
 

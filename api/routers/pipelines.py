@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 
-from api.json_route import JsonRoute
-from api.pipeline_status import PipelineStatus
-from api.schemas.pipelines import PipelineData, PipelineListData, StageData
-from api.schemas.resource import ListMetadata
-from api.topic_model import ErrorCode, TopicAdminError
+from headwater.api.json_route import JsonRoute
+from headwater.api.pipeline_status import PipelineStatus
+from headwater.api.schemas.pipelines import PipelineData, PipelineListData, StageData
+from headwater.api.schemas.resource import ListMetadata
+from headwater.api.topic_model import ErrorCode, TopicAdminError
 
 if TYPE_CHECKING:
-    from pipelines.status import StageStatus
+    from headwater.pipelines.status import StageStatus
 
 PREFIX = "/headwater/v1"
 NAME_LENGTH_MAX = 200

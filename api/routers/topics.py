@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from api.access import Cluster, TopicName
-from api.json_route import JsonRoute
-from api.schemas.resource import ListMetadata, ResourceList
-from api.schemas.topics import CreateTopicBody, TopicData, UpdatePartitionsBody
+from headwater.api.access import Cluster, TopicName
+from headwater.api.json_route import JsonRoute
+from headwater.api.schemas.resource import ListMetadata, ResourceList
+from headwater.api.schemas.topics import CreateTopicBody, TopicData, UpdatePartitionsBody
 
 router = APIRouter(tags=["topics"], route_class=JsonRoute)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from api.links import Links
-from api.schemas.resource import Metadata, Relationship
-from api.topic_model import BrokerInfo, ClusterInfo
+from headwater.api.links import Links
+from headwater.api.schemas.resource import Metadata, Relationship
+from headwater.api.topic_model import BrokerInfo, ClusterInfo
 
 
 class ClusterData(BaseModel):

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from api.links import Links
-from api.schemas.resource import Metadata, RequestBody
-from api.topic_model import CONFIGS_MAX, ConfigChange, ConfigValue, ErrorCode, TopicAdminError
+from headwater.api.links import Links
+from headwater.api.schemas.resource import Metadata, RequestBody
+from headwater.api.topic_model import CONFIGS_MAX, ConfigChange, ConfigValue, ErrorCode, TopicAdminError
 
 
 class ConfigSynonymData(BaseModel):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, TypeAdapter
 
-from api.schemas.resource import ListMetadata
+from headwater.api.schemas.resource import ListMetadata
 
 if TYPE_CHECKING:
-    from pipelines.status import StageStatus
+    from headwater.pipelines.status import StageStatus
 
 StageState = Literal["starting", "running", "idle", "restarting", "failed", "stopped", "lost"]
 _STATE: TypeAdapter[StageState] = TypeAdapter(StageState)

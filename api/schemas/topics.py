@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field, StrictInt
 
-from api.links import Links
-from api.schemas.resource import Metadata, Relationship, RequestBody
-from api.topic_model import CONFIGS_MAX, PARTITIONS_MAX, ErrorCode, TopicAdminError, TopicInfo, TopicRequest
+from headwater.api.links import Links
+from headwater.api.schemas.resource import Metadata, Relationship, RequestBody
+from headwater.api.topic_model import CONFIGS_MAX, PARTITIONS_MAX, ErrorCode, TopicAdminError, TopicInfo, TopicRequest
 
 
 class TopicConfigEntry(RequestBody):

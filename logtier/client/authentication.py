@@ -6,11 +6,11 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final
 
-from logtier.client.connection import Request
-from logtier.client.errors import AuthenticationError, error_name
-from logtier.client.messages import ApiKey, kio_request
-from logtier.client.sasl import SaslExchangeError, sasl_client
-from logtier.client.security import ClientSecurity
+from headwater.logtier.client.connection import Request
+from headwater.logtier.client.errors import AuthenticationError, error_name
+from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.sasl import SaslExchangeError, sasl_client
+from headwater.logtier.client.security import ClientSecurity
 
 __all__ = ["authenticate"]
 

@@ -8,19 +8,19 @@ import ssl
 import time
 from typing import Final, TypeVar
 
-from logtier.client.authentication import authenticate
-from logtier.client.connection import ClientConnection, Request, Response
-from logtier.client.errors import (
+from headwater.logtier.client.authentication import authenticate
+from headwater.logtier.client.connection import ClientConnection, Request, Response
+from headwater.logtier.client.errors import (
     AuthenticationError,
     BrokerConnectionError,
     ProtocolViolationError,
     RequestTimeoutError,
     broker_error,
 )
-from logtier.client.messages import ApiKey, kio_request, negotiate
-from logtier.client.security import PLAINTEXT, ClientSecurity
-from logtier.client.tls import client_context
-from logtier.security.key_files import tls_reason
+from headwater.logtier.client.messages import ApiKey, kio_request, negotiate
+from headwater.logtier.client.security import PLAINTEXT, ClientSecurity
+from headwater.logtier.client.tls import client_context
+from headwater.logtier.security.key_files import tls_reason
 
 __all__ = ["BlockingConnection"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from logtier.client.blocking import BlockingConnection
-from logtier.client.errors import (
+from headwater.logtier.client.blocking import BlockingConnection
+from headwater.logtier.client.errors import (
     LEADER_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
     BrokerConnectionError,
@@ -21,9 +21,9 @@ from logtier.client.errors import (
     broker_error,
     error_name,
 )
-from logtier.client.fetch_codec import READ_COMMITTED, READ_UNCOMMITTED
-from logtier.client.messages import ApiKey, kio_request
-from logtier.client.security import PLAINTEXT, ClientSecurity
+from headwater.logtier.client.fetch_codec import READ_COMMITTED, READ_UNCOMMITTED
+from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.security import PLAINTEXT, ClientSecurity
 
 __all__ = ["EARLIEST", "LATEST", "ClientConfig", "ClusterClient", "parse_bootstrap_servers"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from logtier.client.errors import ProtocolViolationError
-from logtier.protocol.wire import skip_tagged_fields
+from headwater.logtier.client.errors import ProtocolViolationError
+from headwater.logtier.protocol.wire import skip_tagged_fields
 
 __all__ = ["RESPONSE_BYTES_MAX", "ClientConnection", "Request", "Response"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from logtier.client.cluster import ClusterClient
-from logtier.client.errors import broker_error
-from logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.errors import broker_error
+from headwater.logtier.client.messages import ApiKey, kio_request
 
 __all__ = ["GROUP", "TRANSACTION", "find_coordinator"]
 

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from logtier.client.connection import Request
-from logtier.client.messages import ApiKey
-from logtier.client.wire import Cursor, array_length, string
+from headwater.logtier.client.connection import Request
+from headwater.logtier.client.messages import ApiKey
+from headwater.logtier.client.wire import Cursor, array_length, string
 
 __all__ = ["READ_COMMITTED", "READ_UNCOMMITTED", "FetchPartition", "FetchedPartition", "fetch_request"]
 

@@ -8,18 +8,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from logtier.client.blocking import BlockingConnection
-from logtier.client.cluster import ClusterClient
-from logtier.client.errors import (
+from headwater.logtier.client.blocking import BlockingConnection
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.errors import (
     BrokerConnectionError,
     BrokerError,
     ProtocolViolationError,
     RequestTimeoutError,
     broker_error,
 )
-from logtier.client.fetch_codec import FetchedPartition, FetchPartition, fetch_request
-from logtier.client.messages import ApiKey
-from logtier.records.batch import HEADER_BYTES, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC
+from headwater.logtier.client.fetch_codec import FetchedPartition, FetchPartition, fetch_request
+from headwater.logtier.client.messages import ApiKey
+from headwater.logtier.records.batch import HEADER_BYTES, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC
 
 __all__ = ["FetchConfig", "FetchedRecords", "offset_after", "read_partition"]
 

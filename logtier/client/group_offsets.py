@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from logtier.client.cluster import ClusterClient, TopicPartition
-from logtier.client.coordinators import GROUP, find_coordinator
-from logtier.client.errors import UNKNOWN_TOPIC_OR_PARTITION, broker_error
-from logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.cluster import ClusterClient, TopicPartition
+from headwater.logtier.client.coordinators import GROUP, find_coordinator
+from headwater.logtier.client.errors import UNKNOWN_TOPIC_OR_PARTITION, broker_error
+from headwater.logtier.client.messages import ApiKey, kio_request
 
 __all__ = ["commit_group_offsets", "committed_group_offsets"]
 

@@ -1,6 +1,7 @@
 """Java's key and trust stores for a client that reads none of Java's own: PEM stays, PKCS#12 is opened, JKS refused.
 
-Comes before `logtier.config.client_properties`, whose names are those of librdkafka: that has no PKCS#12 trust stores.
+Comes before `headwater.logtier.config.client_properties`, whose names are those of librdkafka: that has no PKCS#12
+trust stores.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from logtier.config import ConfigError
-from logtier.security.key_files import cause, pkcs12_certificates
+from headwater.logtier.config import ConfigError
+from headwater.logtier.security.key_files import cause, pkcs12_certificates
 
 __all__ = ["without_java_stores"]
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from logtier.client.connection import Request
-from logtier.client.errors import UnsupportedVersionError
+from headwater.logtier.client.connection import Request
+from headwater.logtier.client.errors import UnsupportedVersionError
 
 __all__ = ["API_NAMES", "CLIENT_VERSIONS", "ApiKey", "kio_request", "negotiate", "nested"]
 
@@ -113,7 +113,7 @@ def negotiate(api_key: int, broker_versions: Mapping[int, tuple[int, int]]) -> i
     12
     >>> negotiate(ApiKey.FETCH, {1: (13, 18)})
     Traceback (most recent call last):
-    logtier.client.errors.UnsupportedVersionError: Fetch: the broker speaks versions 13-18, this client 4-12
+    headwater.logtier.client.errors.UnsupportedVersionError: Fetch: the broker speaks versions 13-18, this client 4-12
     """
     low, high = CLIENT_VERSIONS[api_key]
     if api_key not in broker_versions:
@@ -168,9 +168,9 @@ def kio_request(api_key: int, version: int, values: Mapping[str, Any]) -> Reques
     """A request from plain values; its response decodes to kio's entity."""
     from kio.serial.errors import SerialError
 
-    from logtier.protocol.errors import ProtocolViolationError
-    from logtier.protocol.request_counts import check_counts
-    from logtier.protocol.unknown_tags import without_unknown_tags
+    from headwater.logtier.protocol.errors import ProtocolViolationError
+    from headwater.logtier.protocol.request_counts import check_counts
+    from headwater.logtier.protocol.unknown_tags import without_unknown_tags
 
     request_type, write, response_type, read, flexible = _codec(api_key, version)
     out = io.BytesIO()

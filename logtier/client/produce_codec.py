@@ -6,10 +6,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from logtier.client.connection import Request
-from logtier.client.messages import ApiKey
-from logtier.client.wire import Cursor, array_length, string
-from logtier.protocol.wire import compact_length
+from headwater.logtier.client.connection import Request
+from headwater.logtier.client.messages import ApiKey
+from headwater.logtier.client.wire import Cursor, array_length, string
+from headwater.logtier.protocol.wire import compact_length
 
 __all__ = ["ProducedPartition", "produce_request"]
 

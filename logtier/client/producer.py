@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from logtier.client.blocking import BlockingConnection
-from logtier.client.cluster import RETRY_BACKOFF_MS, RETRY_BACKOFF_MS_MAX, ClusterClient
-from logtier.client.errors import (
+from headwater.logtier.client.blocking import BlockingConnection
+from headwater.logtier.client.cluster import RETRY_BACKOFF_MS, RETRY_BACKOFF_MS_MAX, ClusterClient
+from headwater.logtier.client.errors import (
     DUPLICATE_SEQUENCE_NUMBER,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     BrokerConnectionError,
@@ -20,9 +20,9 @@ from logtier.client.errors import (
     broker_error,
     error_name,
 )
-from logtier.client.messages import ApiKey, kio_request
-from logtier.client.produce_codec import ProducedPartition, produce_request
-from logtier.client.producer_state import PartitionSequencer, PendingBatch, ProducerIdentity, seal_batch
+from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.produce_codec import ProducedPartition, produce_request
+from headwater.logtier.client.producer_state import PartitionSequencer, PendingBatch, ProducerIdentity, seal_batch
 
 __all__ = ["IdempotentProducer", "ProducerConfig"]
 

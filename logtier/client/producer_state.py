@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from logtier.records.batch import ATTRIBUTES, CRC, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL, increment_sequence
+from headwater.logtier.records.batch import (
+    ATTRIBUTES,
+    CRC,
+    HEADER_BYTES,
+    PRODUCER_ID,
+    TRANSACTIONAL,
+    increment_sequence,
+)
 
 __all__ = ["PartitionSequencer", "PendingBatch", "ProducerIdentity", "seal_batch"]
 

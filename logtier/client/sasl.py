@@ -9,7 +9,7 @@ import hmac
 import re
 from typing import Final, Protocol
 
-from logtier.client.security import ClientSecurity
+from headwater.logtier.client.security import ClientSecurity
 
 __all__ = ["PlainClient", "SaslClient", "SaslExchangeError", "ScramClient", "sasl_client"]
 

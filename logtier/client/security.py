@@ -1,4 +1,5 @@
-"""How the raw client's connections are secured: typed, made of what `logtier.config.client_properties` reads."""
+"""How the raw client's connections are secured: typed, made of what `headwater.logtier.config.client_properties`
+reads."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from logtier.config import ConfigError
+from headwater.logtier.config import ConfigError
 
 __all__ = ["MECHANISMS", "PLAINTEXT", "ClientSecurity"]
 

@@ -6,9 +6,9 @@ import os
 import ssl
 from typing import Final
 
-from logtier.client.security import ClientSecurity
-from logtier.config import ConfigError
-from logtier.security.key_files import as_file, cause, pkcs12_key
+from headwater.logtier.client.security import ClientSecurity
+from headwater.logtier.config import ConfigError
+from headwater.logtier.security.key_files import as_file, cause, pkcs12_key
 
 __all__ = ["client_context"]
 

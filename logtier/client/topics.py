@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from logtier.client.cluster import ClusterClient
-from logtier.client.errors import broker_error
-from logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.errors import broker_error
+from headwater.logtier.client.messages import ApiKey, kio_request
 
 __all__ = ["ensure_topic"]
 

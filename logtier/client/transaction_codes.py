@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from logtier.client.errors import (
+from headwater.logtier.client.errors import (
     INVALID_PRODUCER_EPOCH,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     PRODUCER_FENCED,

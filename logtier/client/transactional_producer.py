@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from logtier.client.blocking import BlockingConnection
-from logtier.client.cluster import ClusterClient, TopicPartition
-from logtier.client.coordinators import GROUP, TRANSACTION, find_coordinator
-from logtier.client.errors import (
+from headwater.logtier.client.blocking import BlockingConnection
+from headwater.logtier.client.cluster import ClusterClient, TopicPartition
+from headwater.logtier.client.coordinators import GROUP, TRANSACTION, find_coordinator
+from headwater.logtier.client.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     AbortableTransactionError,
     BrokerConnectionError,
@@ -24,11 +24,11 @@ from logtier.client.errors import (
     RequestTimeoutError,
     broker_error,
 )
-from logtier.client.messages import ApiKey, kio_request
-from logtier.client.produce_codec import produce_request
-from logtier.client.producer_state import ProducerIdentity, seal_batch
-from logtier.client.transaction_codes import Reaction, first_failure, reaction
-from logtier.records.batch import Record, build_batch, increment_sequence
+from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.produce_codec import produce_request
+from headwater.logtier.client.producer_state import ProducerIdentity, seal_batch
+from headwater.logtier.client.transaction_codes import Reaction, first_failure, reaction
+from headwater.logtier.records.batch import Record, build_batch, increment_sequence
 
 __all__ = ["TRANSACTION_TIMEOUT_MS", "TransactionConfig", "TransactionalProducer"]
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from logtier.client.cluster import ClusterClient, TopicPartition
-from logtier.client.connection import Request
-from logtier.client.coordinators import TRANSACTION, find_coordinator
-from logtier.client.errors import ClientError, broker_error
-from logtier.client.messages import ApiKey, kio_request
-from logtier.client.wire import Cursor
+from headwater.logtier.client.cluster import ClusterClient, TopicPartition
+from headwater.logtier.client.connection import Request
+from headwater.logtier.client.coordinators import TRANSACTION, find_coordinator
+from headwater.logtier.client.errors import ClientError, broker_error
+from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.wire import Cursor
 
 __all__ = ["HangingTransaction", "OpenTransaction", "TransactionAdmin", "TransactionDescription", "TransactionListing"]
 

@@ -6,11 +6,11 @@ import select
 import time
 from collections.abc import Mapping
 
-from logtier.client.blocking import BlockingConnection
-from logtier.client.cluster import ClusterClient, TopicPartition
-from logtier.client.errors import ClientError
-from logtier.client.fetch_codec import FetchPartition, fetch_request
-from logtier.client.messages import ApiKey
+from headwater.logtier.client.blocking import BlockingConnection
+from headwater.logtier.client.cluster import ClusterClient, TopicPartition
+from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.fetch_codec import FetchPartition, fetch_request
+from headwater.logtier.client.messages import ApiKey
 
 __all__ = ["DataWaiter"]
 

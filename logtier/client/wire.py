@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from logtier.protocol.wire import compact_length, read_unsigned_varint, skip_tagged_fields
+from headwater.logtier.protocol.wire import compact_length, read_unsigned_varint, skip_tagged_fields
 
 __all__ = ["Cursor", "array_length", "string"]
 

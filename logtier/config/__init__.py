@@ -3,11 +3,11 @@
 `BrokerConfig.from_properties` and `TopicConfig.resolve` are the two ways in; `ConfigError` is the one error.
 """
 
-from logtier.config.broker import BROKER_CONFIGS, BrokerConfig
-from logtier.config.definition import ConfigDef, ConfigError, ConfigType, render
-from logtier.config.group import GROUP_CONFIGS, ConsumerGroupConfig, check_group_overrides
-from logtier.config.listeners import Listener
-from logtier.config.topic import (
+from headwater.logtier.config.broker import BROKER_CONFIGS, BrokerConfig
+from headwater.logtier.config.definition import ConfigDef, ConfigError, ConfigType, render
+from headwater.logtier.config.group import GROUP_CONFIGS, ConsumerGroupConfig, check_group_overrides
+from headwater.logtier.config.listeners import Listener
+from headwater.logtier.config.topic import (
     TOPIC_CONFIGS,
     TopicConfig,
     broker_default,

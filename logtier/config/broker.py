@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logtier.config.definition import (
+from headwater.logtier.config.definition import (
     INT_MAX,
     LONG_MAX,
     ConfigDef,
@@ -22,18 +22,18 @@ from logtier.config.definition import (
     one_of,
     unknown_name,
 )
-from logtier.config.group_protocol import check_group_protocol
-from logtier.config.listener_config import (
+from headwater.logtier.config.group_protocol import check_group_protocol
+from headwater.logtier.config.listener_config import (
     LISTENER_PREFIX,
     ListenerConfig,
     check_listener_configs,
     listener_config_def,
 )
-from logtier.config.listeners import Listener, check_listeners, parse_listener, parse_protocol_map
-from logtier.config.principals import are_principals
-from logtier.config.security import check_connections_per_ip
-from logtier.config.transactions import TransactionConfig
-from logtier.config.unused import UNUSED
+from headwater.logtier.config.listeners import Listener, check_listeners, parse_listener, parse_protocol_map
+from headwater.logtier.config.principals import are_principals
+from headwater.logtier.config.security import check_connections_per_ip
+from headwater.logtier.config.transactions import TransactionConfig
+from headwater.logtier.config.unused import UNUSED
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """Kafka's name of the authorizer by access control lists, and ours."""

@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from logtier.config.definition import ConfigError
-from logtier.config.jaas import login_options
+from headwater.logtier.config.definition import ConfigError
+from headwater.logtier.config.jaas import login_options
 
 FILE_BYTES_MAX: Final = 1 << 20
 """A client's properties are a page of text."""

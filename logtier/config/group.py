@@ -5,8 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logtier.config.broker import BrokerConfig
-from logtier.config.definition import ConfigDef, ConfigError, ConfigType, at_least, config, config_defs, unknown_name
+from headwater.logtier.config.broker import BrokerConfig
+from headwater.logtier.config.definition import (
+    ConfigDef,
+    ConfigError,
+    ConfigType,
+    at_least,
+    config,
+    config_defs,
+    unknown_name,
+)
 
 
 @dataclass(frozen=True, slots=True)

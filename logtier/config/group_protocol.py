@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from logtier.config.definition import (
+from headwater.logtier.config.definition import (
     INT_MAX,
     ConfigError,
     ConfigType,
@@ -11,7 +11,7 @@ from logtier.config.definition import (
     at_least,
     config,
 )
-from logtier.config.security import SecurityConfig
+from headwater.logtier.config.security import SecurityConfig
 
 _CLASS_PREFIX: Final = "org.apache.kafka.coordinator.group.assignor."
 _CLASSES: Final = {f"{_CLASS_PREFIX}UniformAssignor": "uniform", f"{_CLASS_PREFIX}RangeAssignor": "range"}

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from logtier.config.definition import ConfigError
+from headwater.logtier.config.definition import ConfigError
 
 _TOKEN: Final = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^\s=;"]+)|([=;]))', re.DOTALL)
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")

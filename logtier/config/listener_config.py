@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from logtier.config.definition import (
+from headwater.logtier.config.definition import (
     INT_MAX,
     ConfigDef,
     ConfigError,
@@ -17,9 +17,9 @@ from logtier.config.definition import (
     config_defs,
     unknown_name,
 )
-from logtier.config.jaas import plain_users
-from logtier.config.listeners import Listener
-from logtier.config.security import SASL_MECHANISMS, SecurityConfig
+from headwater.logtier.config.jaas import plain_users
+from headwater.logtier.config.listeners import Listener
+from headwater.logtier.config.security import SASL_MECHANISMS, SecurityConfig
 
 LISTENER_PREFIX: Final = "listener.name."
 

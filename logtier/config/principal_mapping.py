@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from logtier.config.definition import ConfigError
+from headwater.logtier.config.definition import ConfigError
 
 _RULE: Final = re.compile(r"DEFAULT|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
 _SEPARATOR: Final = re.compile(r"\s*(?:,\s*|$)")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, NamedTuple
 
-from logtier.config.definition import INT_MAX, LONG_MAX
+from headwater.logtier.config.definition import INT_MAX, LONG_MAX
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"

@@ -1,4 +1,5 @@
-"""The reference pages of the configs, made of the tables: `python -m logtier.config.reference FOLDER` writes them.
+"""The reference pages of the configs, made of the tables: `python -m headwater.logtier.config.reference FOLDER` writes
+them.
 
 A test compares the pages with the tables, so neither can lag behind.
 """
@@ -8,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from logtier.config import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS, ConfigDef, ConfigType, render
-from logtier.config.unused import UNUSED
+from headwater.logtier.config import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS, ConfigDef, ConfigType, render
+from headwater.logtier.config.unused import UNUSED
 
 _COMMAND: Final = "make docs"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logtier.config.definition import (
+from headwater.logtier.config.definition import (
     INT_MAX,
     ConfigError,
     ConfigType,
@@ -17,8 +17,8 @@ from logtier.config.definition import (
     non_empty,
     one_of,
 )
-from logtier.config.listeners import DEFAULT_PROTOCOL_MAP, SECURITY_PROTOCOLS, parse_protocol_map
-from logtier.config.principal_mapping import parse_mapping_rules
+from headwater.logtier.config.listeners import DEFAULT_PROTOCOL_MAP, SECURITY_PROTOCOLS, parse_protocol_map
+from headwater.logtier.config.principal_mapping import parse_mapping_rules
 
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """What clients may authenticate with."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logtier.config.broker import BROKER_CONFIGS, BrokerConfig
-from logtier.config.definition import (
+from headwater.logtier.config.broker import BROKER_CONFIGS, BrokerConfig
+from headwater.logtier.config.definition import (
     LONG_MAX,
     ConfigDef,
     ConfigError,

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from logtier.config.definition import ConfigType, at_least, config
-from logtier.config.group_protocol import GroupProtocolConfig
+from headwater.logtier.config.definition import ConfigType, at_least, config
+from headwater.logtier.config.group_protocol import GroupProtocolConfig
 
 
 @dataclass(frozen=True, slots=True, eq=False)

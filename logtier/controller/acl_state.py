@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from logtier.controller.state import Plan
-from logtier.metadata.acl_nodes import acl_name, acl_path, encode_acl
-from logtier.metadata.image import MetadataImage
-from logtier.metadata.store import Create, Delete
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.acls import AclBinding, AclFilter, binding_problem, filter_problem
+from headwater.logtier.controller.state import Plan
+from headwater.logtier.metadata.acl_nodes import acl_name, acl_path, encode_acl
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.store import Create, Delete
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.acls import AclBinding, AclFilter, binding_problem, filter_problem
 
 MAX_CHANGES_PER_REQUEST: Final = 10_000
 """Bindings that one request may make or remove: Kafka's limit."""

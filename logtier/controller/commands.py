@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from logtier.metadata.image import TopicImage
-from logtier.protocol.errors import KafkaError
+from headwater.logtier.metadata.image import TopicImage
+from headwater.logtier.protocol.errors import KafkaError
 
 
 @dataclass(frozen=True, slots=True)

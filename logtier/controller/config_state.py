@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from logtier.config import (
+from headwater.logtier.config import (
     BROKER_CONFIGS,
     GROUP_CONFIGS,
     TOPIC_CONFIGS,
@@ -18,20 +18,20 @@ from logtier.config import (
     check_topic_overrides,
     render,
 )
-from logtier.config.definition import unknown_name
-from logtier.controller.commands import (
+from headwater.logtier.config.definition import unknown_name
+from headwater.logtier.controller.commands import (
     ConfigChange,
     ConfigOperation,
     ConfigOperationType,
     ConfigResourceType,
     ConfigResult,
 )
-from logtier.controller.state import Plan
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataImage, dynamic_broker_configs
-from logtier.metadata.store import Create, Delete, Operation, SetData
-from logtier.metadata.topic_names import topic_name_problem
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.controller.state import Plan
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataImage, dynamic_broker_configs
+from headwater.logtier.metadata.store import Create, Delete, Operation, SetData
+from headwater.logtier.metadata.topic_names import topic_name_problem
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 
 def plan_alter_configs(

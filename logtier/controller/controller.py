@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from logtier.config import BrokerConfig, Listener
-from logtier.controller.acl_state import AclDeletion, plan_create_acls, plan_delete_acls
-from logtier.controller.commands import (
+from headwater.logtier.config import BrokerConfig, Listener
+from headwater.logtier.controller.acl_state import AclDeletion, plan_create_acls, plan_delete_acls
+from headwater.logtier.controller.commands import (
     ConfigChange,
     ConfigResult,
     DeleteResult,
@@ -18,11 +18,11 @@ from logtier.controller.commands import (
     NewTopic,
     TopicResult,
 )
-from logtier.controller.config_state import plan_alter_configs
-from logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
-from logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
-from logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion, plan_alter_scram
-from logtier.controller.state import (
+from headwater.logtier.controller.config_state import plan_alter_configs
+from headwater.logtier.controller.producer_ids import PRODUCER_IDS_PER_BLOCK, ProducerIds, next_block
+from headwater.logtier.controller.quota_state import QuotaAlteration, plan_alter_quotas
+from headwater.logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion, plan_alter_scram
+from headwater.logtier.controller.state import (
     CountMutations,
     Plan,
     plan_create_partitions,
@@ -30,10 +30,10 @@ from logtier.controller.state import (
     plan_delete_topics,
     unlimited,
 )
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataCache, MetadataImage
-from logtier.metadata.scram_nodes import encode_unknown_users_key
-from logtier.metadata.store import (
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataCache, MetadataImage
+from headwater.logtier.metadata.scram_nodes import encode_unknown_users_key
+from headwater.logtier.metadata.store import (
     ANY_VERSION,
     BadVersionError,
     Check,
@@ -46,11 +46,11 @@ from logtier.metadata.store import (
     SetData,
     StoreUnavailableError,
 )
-from logtier.protocol import uuids
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.runtime.clock import Clock
-from logtier.security.acls import AclBinding, AclFilter
-from logtier.security.scram import UNKNOWN_USERS_KEY_BYTES
+from headwater.logtier.protocol import uuids
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.security.acls import AclBinding, AclFilter
+from headwater.logtier.security.scram import UNKNOWN_USERS_KEY_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from logtier.config.definition import LONG_MAX
+from headwater.logtier.config.definition import LONG_MAX
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
 """Ids that one write to the metadata store reserves; a broker that dies wastes at most so many."""

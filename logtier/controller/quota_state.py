@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from logtier.config.quotas import ClientQuota, QuotaEntity, entity_problem, value_problem
-from logtier.controller.state import Plan
-from logtier.metadata.image import MetadataImage
-from logtier.metadata.quota_nodes import encode_quota, quota_path
-from logtier.metadata.store import Create, Delete, Operation, SetData
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.config.quotas import ClientQuota, QuotaEntity, entity_problem, value_problem
+from headwater.logtier.controller.state import Plan
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.quota_nodes import encode_quota, quota_path
+from headwater.logtier.metadata.store import Create, Delete, Operation, SetData
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 
 @dataclass(frozen=True, slots=True)

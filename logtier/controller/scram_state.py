@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from logtier.controller.state import Plan
-from logtier.metadata.image import MetadataImage
-from logtier.metadata.scram_nodes import USER_NODE_LENGTH_MAX, encode_scram, scram_path, user_node
-from logtier.metadata.store import Create, Delete, SetData
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES_MAX, ScramCredential
+from headwater.logtier.controller.state import Plan
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.scram_nodes import USER_NODE_LENGTH_MAX, encode_scram, scram_path, user_node
+from headwater.logtier.metadata.store import Create, Delete, SetData
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES_MAX, ScramCredential
 
 SCRAM_MECHANISMS: Final[Mapping[int, str]] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """Mechanisms as the protocol numbers them (KIP-554)."""

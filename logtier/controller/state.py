@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
-from logtier.config import BrokerConfig, ConfigError, check_topic_overrides
-from logtier.controller.commands import DeleteResult, NewPartitions, NewTopic, TopicResult
-from logtier.controller.placement import assign_replicas
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
-from logtier.metadata.store import Create, Delete, Operation, SetData
-from logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key, topic_name_problem
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.config import BrokerConfig, ConfigError, check_topic_overrides
+from headwater.logtier.controller.commands import DeleteResult, NewPartitions, NewTopic, TopicResult
+from headwater.logtier.controller.placement import assign_replicas
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
+from headwater.logtier.metadata.store import Create, Delete, Operation, SetData
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key, topic_name_problem
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 """New partitions of one request: Kafka's limit; their folders are made before the request is answered."""

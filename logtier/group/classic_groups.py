@@ -6,10 +6,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from logtier.config import BrokerConfig
-from logtier.group.consumer_step import ClassicSuccessor
-from logtier.group.core import GroupLimits
-from logtier.group.events import (
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.group.consumer_step import ClassicSuccessor
+from headwater.logtier.group.core import GroupLimits
+from headwater.logtier.group.events import (
     UNKNOWN_MEMBER_ID,
     ArmTimer,
     Explain,
@@ -25,11 +25,11 @@ from logtier.group.events import (
     Sync,
     SyncResult,
 )
-from logtier.group.group import Group
-from logtier.group.registry import GroupRegistry
-from logtier.group.state_log import StateLog
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.runtime.clock import Clock
+from headwater.logtier.group.group import Group
+from headwater.logtier.group.registry import GroupRegistry
+from headwater.logtier.group.state_log import StateLog
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 

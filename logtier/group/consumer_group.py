@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from logtier.group.assignor import Subscriber
-from logtier.group.consumer_member import (
+from headwater.logtier.group.assignor import Subscriber
+from headwater.logtier.group.consumer_member import (
     JOIN_EPOCH,
     LEAVE_STATIC_EPOCH,
     NO_PARTITIONS,
@@ -25,15 +25,15 @@ from logtier.group.consumer_member import (
     partition_count,
     without_empty,
 )
-from logtier.group.consumer_records import EpochValue, RecordKind, RegexValue, TargetEpochValue, TargetValue
-from logtier.group.consumer_state import ConsumerGroupState, ConsumerState, metadata_hash
-from logtier.group.consumer_step import ConsumerGroupLimits, Deadline, Heartbeat, HeartbeatResult, Step
-from logtier.group.events import UNKNOWN_MEMBER_ID
-from logtier.group.explanation import Explanation
-from logtier.group.migration import successor
-from logtier.group.reconciliation import reconcile
-from logtier.metadata.image import MetadataImage
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.group.consumer_records import EpochValue, RecordKind, RegexValue, TargetEpochValue, TargetValue
+from headwater.logtier.group.consumer_state import ConsumerGroupState, ConsumerState, metadata_hash
+from headwater.logtier.group.consumer_step import ConsumerGroupLimits, Deadline, Heartbeat, HeartbeatResult, Step
+from headwater.logtier.group.events import UNKNOWN_MEMBER_ID
+from headwater.logtier.group.explanation import Explanation
+from headwater.logtier.group.migration import successor
+from headwater.logtier.group.reconciliation import reconcile
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 #: Only the consumer protocol's epoch makes sense of a commit: earlier requests do not have it.
 _COMMIT_WITH_EPOCH_FROM = 9
@@ -237,7 +237,7 @@ class ConsumerGroup:
             return
         self._check_epoch_of_offsets(self._existing(member_id or ""), member_epoch)
 
-    # ---- parts that members of the classic protocol share (logtier.group.mixed_group) ----
+    # ---- parts that members of the classic protocol share (headwater.logtier.group.mixed_group) ----
 
     def check_room(self, member_id: str, limits: ConsumerGroupLimits) -> None:
         """KafkaError group_max_size_reached, unless there is room or the member is in already."""

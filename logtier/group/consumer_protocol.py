@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from logtier.protocol.wire import string
-from logtier.state_topic.record_codec import RecordReader
+from headwater.logtier.protocol.wire import string
+from headwater.logtier.state_topic.record_codec import RecordReader
 
 PROTOCOL_TYPE = "consumer"
 

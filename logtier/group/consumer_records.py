@@ -19,9 +19,9 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from logtier.group.consumer_member import ClassicProtocols, ConsumerMember, MemberState, Partitions
-from logtier.protocol.wire import string
-from logtier.state_topic.record_codec import FlexibleWriter, RecordReader
+from headwater.logtier.group.consumer_member import ClassicProtocols, ConsumerMember, MemberState, Partitions
+from headwater.logtier.protocol.wire import string
+from headwater.logtier.state_topic.record_codec import FlexibleWriter, RecordReader
 
 _INT16 = struct.Struct(">h")
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from logtier.group.consumer_member import (
+from headwater.logtier.group.consumer_member import (
     LEAVE_EPOCH,
     NO_PARTITIONS,
     ConsumerMember,
     Partitions,
 )
-from logtier.group.consumer_records import (
+from headwater.logtier.group.consumer_records import (
     Change,
     ConsumerKey,
     ConsumerValue,
@@ -26,7 +26,7 @@ from logtier.group.consumer_records import (
     TargetEpochValue,
     TargetValue,
 )
-from logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.image import MetadataImage
 
 _NO_TARGET_EPOCH = -1
 

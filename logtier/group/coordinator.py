@@ -8,30 +8,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from logtier.config import BrokerConfig
-from logtier.group.classic_groups import ClassicGroups
-from logtier.group.consumer_group import ConsumerGroup
-from logtier.group.consumer_groups import ConsumerGroups
-from logtier.group.consumer_protocol import PROTOCOL_TYPE
-from logtier.group.consumer_state import ConsumerGroupState
-from logtier.group.consumer_step import Heartbeat, HeartbeatResult
-from logtier.group.events import UNKNOWN_MEMBER_ID, GroupState, Join, JoinResult, LeavingMember, Sync, SyncResult
-from logtier.group.group import Group
-from logtier.group.offsets import CommittedOffset, GroupOffsets, expired_offsets
-from logtier.group.offsets_topic import OFFSETS_TOPIC, offsets_topic
-from logtier.group.registry import AnyGroup, GroupRegistry, GroupReplacedError
-from logtier.group.replay import Replay
-from logtier.group.state_log import StateLog
-from logtier.group.transactional_offsets import TransactionalOffsets
-from logtier.metadata.image import BrokerRegistration, MetadataDelta
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.protocol.uuids import random_uuid, to_text
-from logtier.runtime.clock import Clock
-from logtier.runtime.spawned_tasks import SpawnedTasks
-from logtier.state_topic.loading import StateLoader
-from logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata, Replicas
-from logtier.state_topic.topic import TopicCreator, create_state_topic
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.group.classic_groups import ClassicGroups
+from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer_groups import ConsumerGroups
+from headwater.logtier.group.consumer_protocol import PROTOCOL_TYPE
+from headwater.logtier.group.consumer_state import ConsumerGroupState
+from headwater.logtier.group.consumer_step import Heartbeat, HeartbeatResult
+from headwater.logtier.group.events import (
+    UNKNOWN_MEMBER_ID,
+    GroupState,
+    Join,
+    JoinResult,
+    LeavingMember,
+    Sync,
+    SyncResult,
+)
+from headwater.logtier.group.group import Group
+from headwater.logtier.group.offsets import CommittedOffset, GroupOffsets, expired_offsets
+from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC, offsets_topic
+from headwater.logtier.group.registry import AnyGroup, GroupRegistry, GroupReplacedError
+from headwater.logtier.group.replay import Replay
+from headwater.logtier.group.state_log import StateLog
+from headwater.logtier.group.transactional_offsets import TransactionalOffsets
+from headwater.logtier.metadata.image import BrokerRegistration, MetadataDelta
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.protocol.uuids import random_uuid, to_text
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
+from headwater.logtier.state_topic.loading import StateLoader
+from headwater.logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata, Replicas
+from headwater.logtier.state_topic.topic import TopicCreator, create_state_topic
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from logtier.group.consumer_protocol import PROTOCOL_TYPE, all_subscribed_topics
-from logtier.group.events import (
+from headwater.logtier.group.consumer_protocol import PROTOCOL_TYPE, all_subscribed_topics
+from headwater.logtier.group.events import (
     ArmTimer,
     Explain,
     GroupMetadata,
@@ -18,10 +18,10 @@ from logtier.group.events import (
     RespondSync,
     SyncResult,
 )
-from logtier.group.explanation import Explanation
-from logtier.group.member import Member
-from logtier.group.membership import Membership
-from logtier.protocol.errors import ErrorCode
+from headwater.logtier.group.explanation import Explanation
+from headwater.logtier.group.member import Member
+from headwater.logtier.group.membership import Membership
+from headwater.logtier.protocol.errors import ErrorCode
 
 _PREVIOUS_STATES = {
     GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},

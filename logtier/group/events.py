@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.errors import ErrorCode
 
 #: The member id of somebody who has none yet.
 UNKNOWN_MEMBER_ID = ""

@@ -13,8 +13,8 @@ generation is refused: that is what fences a member that was thought dead.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from logtier.group.core import AssignmentWrite, GroupCore, StaticMemberWrite
-from logtier.group.events import (
+from headwater.logtier.group.core import AssignmentWrite, GroupCore, StaticMemberWrite
+from headwater.logtier.group.events import (
     UNKNOWN_MEMBER_ID,
     Explain,
     GroupMetadata,
@@ -28,8 +28,8 @@ from logtier.group.events import (
     Sync,
     SyncResult,
 )
-from logtier.group.member import Member
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.group.member import Member
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 #: How long a new member may wait for its first generation: it does not know its id, so only a limit finds out that its
 #: client is gone and has asked again under another id (Kafka's fixed value).

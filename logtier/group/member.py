@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from logtier.group.events import JoinedMember, MemberMetadata
+from headwater.logtier.group.events import JoinedMember, MemberMetadata
 
 
 @dataclass(slots=True)

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from logtier.group.events import JoinedMember, MemberMetadata
-from logtier.group.member import Member
-from logtier.protocol.errors import ErrorCode
+from headwater.logtier.group.events import JoinedMember, MemberMetadata
+from headwater.logtier.group.member import Member
+from headwater.logtier.protocol.errors import ErrorCode
 
 
 class Membership:

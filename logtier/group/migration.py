@@ -10,9 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from logtier.group.consumer_member import ClassicProtocols, ConsumerMember, MemberState, Partitions
-from logtier.group.consumer_protocol import PROTOCOL_TYPE, encode_assignment, parse_assignment, parse_subscription
-from logtier.group.consumer_records import (
+from headwater.logtier.group.consumer_member import ClassicProtocols, ConsumerMember, MemberState, Partitions
+from headwater.logtier.group.consumer_protocol import (
+    PROTOCOL_TYPE,
+    encode_assignment,
+    parse_assignment,
+    parse_subscription,
+)
+from headwater.logtier.group.consumer_records import (
     CurrentValue,
     EpochValue,
     MemberValue,
@@ -20,12 +25,12 @@ from logtier.group.consumer_records import (
     TargetEpochValue,
     TargetValue,
 )
-from logtier.group.consumer_state import ConsumerState, existing, metadata_hash
-from logtier.group.consumer_step import ClassicSuccessor, ConsumerGroupLimits
-from logtier.group.events import GroupMetadata, MemberMetadata
-from logtier.group.group import Group
-from logtier.metadata.image import MetadataImage
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.group.consumer_state import ConsumerState, existing, metadata_hash
+from headwater.logtier.group.consumer_step import ClassicSuccessor, ConsumerGroupLimits
+from headwater.logtier.group.events import GroupMetadata, MemberMetadata
+from headwater.logtier.group.group import Group
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 #: Assignors of clients whose assignments carry nothing that would be missed. (librdkafka sends a member's own data back
 #: with its assignment, so a group of cooperative-sticky members seems to have an assignor of its own.)

@@ -9,14 +9,14 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
-from logtier.group.consumer_group import ConsumerGroup
-from logtier.group.consumer_member import JOIN_EPOCH, ClassicProtocols, ConsumerMember, MemberState
-from logtier.group.consumer_protocol import PROTOCOL_TYPE, parse_subscription
-from logtier.group.consumer_step import ConsumerGroupLimits, Deadline, Heartbeat, Step
-from logtier.group.events import UNKNOWN_MEMBER_ID, Join, JoinResult, LeavingMember, Sync, SyncResult
-from logtier.group.migration import by_topic_id, classic_assignment
-from logtier.metadata.image import MetadataImage
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer_member import JOIN_EPOCH, ClassicProtocols, ConsumerMember, MemberState
+from headwater.logtier.group.consumer_protocol import PROTOCOL_TYPE, parse_subscription
+from headwater.logtier.group.consumer_step import ConsumerGroupLimits, Deadline, Heartbeat, Step
+from headwater.logtier.group.events import UNKNOWN_MEMBER_ID, Join, JoinResult, LeavingMember, Sync, SyncResult
+from headwater.logtier.group.migration import by_topic_id, classic_assignment
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 
 def join(

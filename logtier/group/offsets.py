@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
-from logtier.group.consumer_group import ConsumerGroup
-from logtier.group.core import GroupCore
-from logtier.group.events import GroupState
-from logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.core import GroupCore
+from headwater.logtier.group.events import GroupState
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 NO_LEADER_EPOCH = -1
 

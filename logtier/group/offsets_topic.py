@@ -1,7 +1,7 @@
 """The topic `__consumer_offsets`: its name and its settings."""
 
-from logtier.config import BrokerConfig
-from logtier.state_topic.topic import StateTopic
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.state_topic.topic import StateTopic
 
 OFFSETS_TOPIC = "__consumer_offsets"
 

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from logtier.group.offsets import CommittedOffset
-from logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 
 class PendingOffset(NamedTuple):

@@ -9,8 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
-from logtier.group.consumer_member import NO_PARTITIONS, ConsumerMember, MemberState, Partitions, without_empty
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.group.consumer_member import (
+    NO_PARTITIONS,
+    ConsumerMember,
+    MemberState,
+    Partitions,
+    without_empty,
+)
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 Owner = Callable[[UUID, int], str | None]
 

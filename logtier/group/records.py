@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
 
-from logtier.group.consumer_records import (
+from headwater.logtier.group.consumer_records import (
     CONSUMER_KINDS,
     ConsumerKey,
     ConsumerValue,
@@ -25,11 +25,11 @@ from logtier.group.consumer_records import (
     parse_consumer_key,
     parse_consumer_value,
 )
-from logtier.group.events import GroupMetadata, MemberMetadata
-from logtier.group.offsets import CommittedOffset
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.protocol.wire import string, unsigned_varint
-from logtier.state_topic.record_codec import CorruptStateRecordError, RecordReader
+from headwater.logtier.group.events import GroupMetadata, MemberMetadata
+from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.protocol.wire import string, unsigned_varint
+from headwater.logtier.state_topic.record_codec import CorruptStateRecordError, RecordReader
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")

@@ -1,13 +1,19 @@
 """What the log of `__consumer_offsets` says: the state of its groups, from the first record to the last."""
 
-from logtier.group.consumer_records import ConsumerKey
-from logtier.group.consumer_state import ConsumerState
-from logtier.group.events import GroupMetadata
-from logtier.group.offsets import GroupOffsets
-from logtier.group.pending_offsets import PendingOffset, PendingOffsets
-from logtier.group.records import OffsetKey, parse_group_value, parse_key, parse_offset_value, parse_value
-from logtier.records.batch import NO_PRODUCER_ID, Buffer, Record, RecordBatchHeader, decode_end_transaction_marker
-from logtier.state_topic.replay import StateReplay
+from headwater.logtier.group.consumer_records import ConsumerKey
+from headwater.logtier.group.consumer_state import ConsumerState
+from headwater.logtier.group.events import GroupMetadata
+from headwater.logtier.group.offsets import GroupOffsets
+from headwater.logtier.group.pending_offsets import PendingOffset, PendingOffsets
+from headwater.logtier.group.records import OffsetKey, parse_group_value, parse_key, parse_offset_value, parse_value
+from headwater.logtier.records.batch import (
+    NO_PRODUCER_ID,
+    Buffer,
+    Record,
+    RecordBatchHeader,
+    decode_end_transaction_marker,
+)
+from headwater.logtier.state_topic.replay import StateReplay
 
 
 class Replay(StateReplay):

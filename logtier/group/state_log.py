@@ -4,19 +4,25 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from logtier.group.consumer_records import Change, consumer_key, consumer_value
-from logtier.group.events import GroupMetadata
-from logtier.group.offsets import CommittedOffset, GroupOffsets
-from logtier.group.offsets_topic import OFFSETS_TOPIC
-from logtier.group.pending_offsets import PendingOffset, PendingOffsets
-from logtier.group.records import group_key, group_value, offset_key, offset_value
-from logtier.group.replay import Replay
-from logtier.log.producer_state import Verification
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import TRANSACTIONAL, Record, build_batch
-from logtier.state_topic.log import TOMBSTONES_PER_BATCH, WRITE_ERRORS, MetadataSource, Replicas, StateTopicLog
-from logtier.state_topic.writes import Refused
+from headwater.logtier.group.consumer_records import Change, consumer_key, consumer_value
+from headwater.logtier.group.events import GroupMetadata
+from headwater.logtier.group.offsets import CommittedOffset, GroupOffsets
+from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.pending_offsets import PendingOffset, PendingOffsets
+from headwater.logtier.group.records import group_key, group_value, offset_key, offset_value
+from headwater.logtier.group.replay import Replay
+from headwater.logtier.log.producer_state import Verification
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
+from headwater.logtier.state_topic.log import (
+    TOMBSTONES_PER_BATCH,
+    WRITE_ERRORS,
+    MetadataSource,
+    Replicas,
+    StateTopicLog,
+)
+from headwater.logtier.state_topic.writes import Refused
 
 _COMMIT_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
     **WRITE_ERRORS,

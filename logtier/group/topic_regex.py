@@ -8,7 +8,7 @@ step, as names need it.
 from collections.abc import Iterable
 from typing import Final
 
-from logtier.group.regex_syntax import (
+from headwater.logtier.group.regex_syntax import (
     WORD,
     Alternatives,
     Assertion,

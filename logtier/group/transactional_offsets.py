@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from logtier.group.offsets import CommittedOffset
-from logtier.group.offsets_topic import OFFSETS_TOPIC
-from logtier.group.registry import GroupRegistry
-from logtier.group.state_log import StateLog
-from logtier.log.producer_state import Verification
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.runtime.clock import Clock
+from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.registry import GroupRegistry
+from headwater.logtier.group.state_log import StateLog
+from headwater.logtier.log.producer_state import Verification
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.runtime.clock import Clock
 
 #: The log's strings have int16 lengths.
 GROUP_ID_BYTES_MAX: Final = 32_000

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from logtier.security.acls import AclBinding, AclFilter, PatternType, PermissionType, from_code
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.security.acls import AclBinding, AclFilter, PatternType, PermissionType, from_code
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 NO_AUTHORIZER: Final = "No Authorizer is configured."
 

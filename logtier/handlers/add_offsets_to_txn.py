@@ -3,10 +3,10 @@
 import logging
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation, ResourceType
-from logtier.transaction.metadata import TRANSACTION_VERSION_CLASSIC, ProducerIdAndEpoch
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.transaction.metadata import TRANSACTION_VERSION_CLASSIC, ProducerIdAndEpoch
 
 API_KEY = 25
 VERSIONS = (0, 4)

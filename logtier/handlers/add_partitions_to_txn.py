@@ -8,12 +8,12 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.metadata.topic_names import INTERNAL_TOPICS
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.security.operations import AclOperation, ResourceType
-from logtier.transaction.metadata import (
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.transaction.metadata import (
     TRANSACTION_VERSION_CLASSIC,
     TRANSACTION_VERSION_WITH_EPOCH_BUMPS,
     ProducerIdAndEpoch,

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.handlers.raft_voters import no_reconfiguration, require_voter
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.raft_voters import no_reconfiguration, require_voter
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 API_KEY = 80
 VERSIONS = (0, 0)

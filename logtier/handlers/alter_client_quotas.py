@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from logtier.config.quotas import entity_of
-from logtier.controller.quota_state import QuotaAlteration
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation
+from headwater.logtier.config.quotas import entity_of
+from headwater.logtier.controller.quota_state import QuotaAlteration
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 49
 VERSIONS = (0, 1)

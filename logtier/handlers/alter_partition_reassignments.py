@@ -6,10 +6,10 @@ A cluster of one broker has nowhere to move to: an assignment is the one that is
 from collections.abc import Sequence
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.metadata.image import MetadataImage
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 45
 VERSIONS = (0, 1)

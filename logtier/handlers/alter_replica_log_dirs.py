@@ -6,10 +6,10 @@ An answer without an error says that the move has begun; DescribeLogDirs shows t
 import logging
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 34
 VERSIONS = (1, 2)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.controller.scram_state import ScramDeletion, ScramResult, ScramUpsertion
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 51
 VERSIONS = (0, 0)

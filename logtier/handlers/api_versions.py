@@ -7,9 +7,9 @@ body of version 0 that lists this API, so that the client can ask again. Feature
 import re
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.features import FEATURES, FINALIZED_FEATURES_EPOCH
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.features import FEATURES, FINALIZED_FEATURES_EPOCH
 
 API_KEY = 18
 VERSIONS = (0, 4)

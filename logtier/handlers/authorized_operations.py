@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final
 
-from logtier.handlers.context import RequestContext
-from logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
 
 #: The operations that each kind of resource knows.
 _SUPPORTED: Final[Mapping[ResourceType, tuple[AclOperation, ...]]] = {

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 #: The name of the logger above all others.
 ROOT: Final = "root"

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol, TypeAlias
 
-from logtier.protocol.fetch_response import FetchedPartition, RecordSlice
-from logtier.runtime.read_ahead import ReadAhead
+from headwater.logtier.protocol.fetch_response import FetchedPartition, RecordSlice
+from headwater.logtier.runtime.read_ahead import ReadAhead
 
 #: So many fetches after a cold one are taken for cold ones, too, before it is looked whether that still holds.
 COLD_FETCHES: Final = 50

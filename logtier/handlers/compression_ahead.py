@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias
 
-from logtier.config import TopicConfig
-from logtier.handlers.context import RequestContext
-from logtier.log import record_frames
-from logtier.log.recompression import PRODUCER, is_quick, recompressed
-from logtier.protocol.errors import KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Buffer
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.log import record_frames
+from headwater.logtier.log.recompression import PRODUCER, is_quick, recompressed
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Buffer
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 Refusals: TypeAlias = Mapping[TopicPartition, KafkaError]
 """Partitions whose records are not what they say."""

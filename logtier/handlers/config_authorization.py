@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Final
 
-from logtier.controller.commands import ConfigResourceType
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
+from headwater.logtier.controller.commands import ConfigResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
 
 _OF_CLUSTER: Final = (ResourceType.cluster, ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
 _RULES: Final[Mapping[int, tuple[ResourceType, ErrorCode, str]]] = {

@@ -4,9 +4,9 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from logtier.config import BROKER_CONFIGS, ConfigDef, ConfigError, ConsumerGroupConfig, broker_default, render
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataCache, TopicImage
+from headwater.logtier.config import BROKER_CONFIGS, ConfigDef, ConfigError, ConsumerGroupConfig, broker_default, render
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataCache, TopicImage
 
 _ADVERTISED: Final = "advertised.listeners"
 

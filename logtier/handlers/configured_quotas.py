@@ -1,7 +1,7 @@
 """The quotas of clients, kept as the newest image has them."""
 
-from logtier.metadata.image import MetadataCache, MetadataDelta
-from logtier.quota.client_quotas import ClientQuotas
+from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
+from headwater.logtier.quota.client_quotas import ClientQuotas
 
 
 def configured_quotas(metadata: MetadataCache) -> ClientQuotas:

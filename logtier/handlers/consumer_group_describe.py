@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from logtier.config.group_protocol import assignor_name
-from logtier.group.consumer_group import ConsumerGroup
-from logtier.group.consumer_member import ConsumerMember, Partitions
-from logtier.group.consumer_state import existing
-from logtier.handlers.authorized_operations import NOT_ASKED, authorized_operations
-from logtier.handlers.context import RequestContext
-from logtier.metadata.image import MetadataImage
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.config.group_protocol import assignor_name
+from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer_member import ConsumerMember, Partitions
+from headwater.logtier.group.consumer_state import existing
+from headwater.logtier.handlers.authorized_operations import NOT_ASKED, authorized_operations
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 69
 VERSIONS = (0, 1)

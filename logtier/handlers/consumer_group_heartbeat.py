@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from logtier.config.group_protocol import assignor_name
-from logtier.group.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Partitions
-from logtier.group.consumer_step import Heartbeat
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.messages import milliseconds
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.config.group_protocol import assignor_name
+from headwater.logtier.group.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Partitions
+from headwater.logtier.group.consumer_step import Heartbeat
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.messages import milliseconds
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 68
 VERSIONS = (0, 1)

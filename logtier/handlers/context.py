@@ -6,27 +6,27 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from logtier.config import BrokerConfig
-from logtier.controller.controller import Controller
-from logtier.group.coordinator import GroupCoordinator
-from logtier.handlers.cold_records import Reader
-from logtier.handlers.loop_time import LoopTime
-from logtier.metadata.image import MetadataCache
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.quota.client_quotas import ClientQuotas, MutationQuota
-from logtier.replication.fetch_session import FetchSessionCache
-from logtier.replication.partition_reads import FetchPartition
-from logtier.replication.replica_manager import ReplicaManager
-from logtier.runtime.clock import Clock
-from logtier.runtime.metrics import ApiMetrics, BrokerMetrics
-from logtier.runtime.read_ahead import ReadAhead
-from logtier.security.audit_log import log_denial, log_more_denials, shown
-from logtier.security.authorizer import Authorizer
-from logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity
-from logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
-from logtier.security.sasl_session import SaslSession, share_owner
-from logtier.transaction.coordinator import TransactionCoordinator
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.controller.controller import Controller
+from headwater.logtier.group.coordinator import GroupCoordinator
+from headwater.logtier.handlers.cold_records import Reader
+from headwater.logtier.handlers.loop_time import LoopTime
+from headwater.logtier.metadata.image import MetadataCache
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.quota.client_quotas import ClientQuotas, MutationQuota
+from headwater.logtier.replication.fetch_session import FetchSessionCache
+from headwater.logtier.replication.partition_reads import FetchPartition
+from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.metrics import ApiMetrics, BrokerMetrics
+from headwater.logtier.runtime.read_ahead import ReadAhead
+from headwater.logtier.security.audit_log import log_denial, log_more_denials, shown
+from headwater.logtier.security.authorizer import Authorizer
+from headwater.logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity
+from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
+from headwater.logtier.security.sasl_session import SaslSession, share_owner
+from headwater.logtier.transaction.coordinator import TransactionCoordinator
 
 logger = logging.getLogger(__name__)
 

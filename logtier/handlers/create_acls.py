@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from logtier.handlers.acl_messages import NO_AUTHORIZER, acl_binding
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.acl_messages import NO_AUTHORIZER, acl_binding
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 30
 VERSIONS = (1, 3)

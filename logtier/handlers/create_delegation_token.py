@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.handlers.delegation_tokens import NEVER, refusal
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.delegation_tokens import NEVER, refusal
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 38
 VERSIONS = (1, 3)

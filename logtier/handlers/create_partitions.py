@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from logtier.controller.commands import NewPartitions
-from logtier.handlers.context import RequestContext
-from logtier.handlers.mutation_quota import Mutations
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.controller.commands import NewPartitions
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.mutation_quota import Mutations
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 37
 VERSIONS = (0, 3)

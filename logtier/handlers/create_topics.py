@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from logtier.config import TOPIC_CONFIGS
-from logtier.controller.commands import NewTopic, TopicResult
-from logtier.handlers.config_entries import topic_config_entry
-from logtier.handlers.context import RequestContext
-from logtier.handlers.mutation_quota import Mutations
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.config import TOPIC_CONFIGS
+from headwater.logtier.controller.commands import NewTopic, TopicResult
+from headwater.logtier.handlers.config_entries import topic_config_entry
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.mutation_quota import Mutations
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 19
 VERSIONS = (2, 7)

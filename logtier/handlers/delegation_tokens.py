@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
-from logtier.security.sasl_session import ANONYMOUS
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.sasl_session import ANONYMOUS
 
 NEVER: Final = -1
 """The time of what there is not."""

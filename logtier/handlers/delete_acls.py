@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from logtier.controller.acl_state import AclDeletion
-from logtier.handlers.acl_messages import NO_AUTHORIZER, acl_filter
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.controller.acl_state import AclDeletion
+from headwater.logtier.handlers.acl_messages import NO_AUTHORIZER, acl_filter
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 31
 VERSIONS = (1, 3)

@@ -5,11 +5,11 @@ What lies before it can no longer be read; the files go with the next check of r
 
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.metadata.topic_names import INTERNAL_TOPICS
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 21
 VERSIONS = (0, 2)

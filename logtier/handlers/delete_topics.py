@@ -3,11 +3,11 @@
 from typing import Any
 from uuid import UUID
 
-from logtier.controller.commands import DeleteResult
-from logtier.handlers.context import RequestContext
-from logtier.handlers.mutation_quota import Mutations
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.controller.commands import DeleteResult
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.mutation_quota import Mutations
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 20
 VERSIONS = (1, 6)

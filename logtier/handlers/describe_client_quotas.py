@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from logtier.config.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, ClientQuota
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation
+from headwater.logtier.config.quotas import CLIENT_ID, ENTITY_TYPES, IP, USER, ClientQuota
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 48
 VERSIONS = (0, 1)

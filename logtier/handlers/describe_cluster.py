@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from logtier.handlers.authorized_operations import NOT_ASKED, cluster_authorized_operations
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
+from headwater.logtier.handlers.authorized_operations import NOT_ASKED, cluster_authorized_operations
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
 
 API_KEY = 60
 VERSIONS = (0, 2)

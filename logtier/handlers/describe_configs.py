@@ -3,24 +3,24 @@
 from collections.abc import Callable
 from typing import Any
 
-from logtier.config import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS, ConfigDef
-from logtier.controller.commands import ConfigResourceType
-from logtier.controller.config_state import unsupported_resource
-from logtier.handlers.broker_loggers import describe_loggers
-from logtier.handlers.config_authorization import config_denial
-from logtier.handlers.config_entries import (
+from headwater.logtier.config import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS, ConfigDef
+from headwater.logtier.controller.commands import ConfigResourceType
+from headwater.logtier.controller.config_state import unsupported_resource
+from headwater.logtier.handlers.broker_loggers import describe_loggers
+from headwater.logtier.handlers.config_authorization import config_denial
+from headwater.logtier.handlers.config_entries import (
     ConfigEntry,
     broker_config_entry,
     cluster_default_entry,
     group_config_entry,
     topic_config_entry,
 )
-from logtier.handlers.context import RequestContext
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataCache
-from logtier.metadata.topic_names import topic_name_problem
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataCache
+from headwater.logtier.metadata.topic_names import topic_name_problem
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 32
 VERSIONS = (1, 4)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.handlers.delegation_tokens import refusal
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.delegation_tokens import refusal
 
 API_KEY = 41
 VERSIONS = (1, 3)

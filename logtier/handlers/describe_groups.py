@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from logtier.group.events import GroupState
-from logtier.group.group import Group
-from logtier.handlers.authorized_operations import NOT_ASKED, authorized_operations
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.group.events import GroupState
+from headwater.logtier.group.group import Group
+from headwater.logtier.handlers.authorized_operations import NOT_ASKED, authorized_operations
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 15
 VERSIONS = (0, 6)

@@ -3,11 +3,11 @@
 import os
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.log_dirs import LogDirDescription, ReplicaOnDisk
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.log_dirs import LogDirDescription, ReplicaOnDisk
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 35
 VERSIONS = (1, 4)

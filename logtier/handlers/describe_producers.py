@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.metadata.topic_names import topic_name_problem
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import NO_SEQUENCE
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.topic_names import topic_name_problem
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import NO_SEQUENCE
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 61
 VERSIONS = (0, 0)

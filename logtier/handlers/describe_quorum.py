@@ -7,11 +7,11 @@ metadata store. A change is committed once it is durable, so the end of the log 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from logtier.handlers.context import RequestContext
-from logtier.metadata.image import NO_BROKER
-from logtier.protocol import uuids
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.image import NO_BROKER
+from headwater.logtier.protocol import uuids
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 55
 VERSIONS = (0, 2)

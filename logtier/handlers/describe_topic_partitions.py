@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from logtier.handlers.authorized_operations import NOT_ASKED, authorized_operations
-from logtier.handlers.context import RequestContext
-from logtier.handlers.metadata import partition_answer
-from logtier.metadata.image import TopicImage
-from logtier.metadata.topic_names import topic_name_problem
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.authorized_operations import NOT_ASKED, authorized_operations
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.metadata import partition_answer
+from headwater.logtier.metadata.image import TopicImage
+from headwater.logtier.metadata.topic_names import topic_name_problem
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 75
 VERSIONS = (0, 0)

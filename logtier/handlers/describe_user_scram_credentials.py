@@ -3,10 +3,10 @@
 from collections import Counter
 from typing import Any
 
-from logtier.controller.scram_state import SCRAM_MECHANISMS
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.controller.scram_state import SCRAM_MECHANISMS
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 50
 VERSIONS = (0, 0)

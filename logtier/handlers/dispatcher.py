@@ -9,19 +9,19 @@ from time import perf_counter, thread_time_ns
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from logtier.handlers import api_versions, fetch
-from logtier.handlers.context import RequestContext, Services
-from logtier.handlers.long_requests import SLICE_RULES, SliceRule, join_answers, slices_of
-from logtier.handlers.loop_time import LoopTime, measured
-from logtier.network.server import ClientConnection, Response
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
-from logtier.protocol.refusals import refusal
-from logtier.runtime.fair_turns import FairTurns
-from logtier.runtime.metrics import error_codes
-from logtier.runtime.network import Part
-from logtier.security.audit_log import shown
-from logtier.security.sasl_session import SaslSession
+from headwater.logtier.handlers import api_versions, fetch
+from headwater.logtier.handlers.context import RequestContext, Services
+from headwater.logtier.handlers.long_requests import SLICE_RULES, SliceRule, join_answers, slices_of
+from headwater.logtier.handlers.loop_time import LoopTime, measured
+from headwater.logtier.network.server import ClientConnection, Response
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
+from headwater.logtier.protocol.refusals import refusal
+from headwater.logtier.runtime.fair_turns import FairTurns
+from headwater.logtier.runtime.metrics import error_codes
+from headwater.logtier.runtime.network import Part
+from headwater.logtier.security.audit_log import shown
+from headwater.logtier.security.sasl_session import SaslSession
 
 logger = logging.getLogger(__name__)
 

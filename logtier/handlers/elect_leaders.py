@@ -6,10 +6,10 @@ With one replica a partition has its only possible leader, unless the folder of 
 from collections.abc import Iterator
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.metadata.image import NO_BROKER, TopicImage
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.image import NO_BROKER, TopicImage
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 43
 VERSIONS = (0, 2)

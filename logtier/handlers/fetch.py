@@ -9,18 +9,18 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from logtier.handlers.cold_records import Warming, warm_up
-from logtier.handlers.context import RequestContext
-from logtier.metadata.image import MetadataImage
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.fetch_response import (
+from headwater.logtier.handlers.cold_records import Warming, warm_up
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.fetch_response import (
     FIRST_VERSION_WITH_TOPIC_IDS,
     FetchedPartition,
     encode_fetch_response,
 )
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.fetch_session import (
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.fetch_session import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION,
@@ -28,10 +28,10 @@ from logtier.replication.fetch_session import (
     FetchSession,
     PartitionKey,
 )
-from logtier.replication.partition_reads import Fetched, FetchPartition
-from logtier.runtime.metrics import TopicTraffic
-from logtier.runtime.network import Part
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.replication.partition_reads import Fetched, FetchPartition
+from headwater.logtier.runtime.metrics import TopicTraffic
+from headwater.logtier.runtime.network import Part
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 1
 VERSIONS = (4, 18)

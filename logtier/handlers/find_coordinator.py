@@ -3,10 +3,10 @@
 import logging
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.metadata.image import BrokerRegistration
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.image import BrokerRegistration
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 10
 VERSIONS = (0, 6)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from logtier.controller.commands import ConfigChange, ConfigOperation, ConfigResourceType, ConfigResult
-from logtier.handlers.broker_loggers import alter_loggers
-from logtier.handlers.config_authorization import config_denial
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation
+from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, ConfigResourceType, ConfigResult
+from headwater.logtier.handlers.broker_loggers import alter_loggers
+from headwater.logtier.handlers.config_authorization import config_denial
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 44
 VERSIONS = (0, 1)

@@ -8,11 +8,11 @@ that does so gets a new id, as in Kafka.
 import logging
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.messages import milliseconds
-from logtier.security.operations import AclOperation, ResourceType
-from logtier.transaction.metadata import NO_PRODUCER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.messages import milliseconds
+from headwater.logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.transaction.metadata import NO_PRODUCER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 
 API_KEY = 22
 VERSIONS = (0, 5)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.messages import milliseconds
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.messages import milliseconds
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 11
 VERSIONS = (0, 9)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from logtier.group.events import LeavingMember
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.group.events import LeavingMember
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 13
 VERSIONS = (0, 5)

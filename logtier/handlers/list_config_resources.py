@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from logtier.controller.commands import ConfigResourceType
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation
+from headwater.logtier.controller.commands import ConfigResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 74
 VERSIONS = (0, 1)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from logtier.group.registry import group_state, group_type
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.group.registry import group_state, group_type
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 16
 VERSIONS = (0, 5)

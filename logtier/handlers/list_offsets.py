@@ -4,16 +4,16 @@ import logging
 from collections import Counter
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.log.log import Log
-from logtier.log.reading import LogReader, TimestampOffset
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import CorruptRecordsError
-from logtier.replication.cold_reads import look_up
-from logtier.replication.partition import Partition
-from logtier.runtime.read_ahead import ReadAhead
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.reading import LogReader, TimestampOffset
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import CorruptRecordsError
+from headwater.logtier.replication.cold_reads import look_up
+from headwater.logtier.replication.partition import Partition
+from headwater.logtier.runtime.read_ahead import ReadAhead
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 2
 VERSIONS = (1, 10)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 46
 VERSIONS = (0, 0)

@@ -2,12 +2,12 @@
 
 from typing import Any, Final
 
-from logtier.group.regex_syntax import InvalidRegexError
-from logtier.group.topic_regex import TopicRegex
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation, ResourceType
-from logtier.transaction.metadata import STATES_BY_TITLE, TransactionMetadata
+from headwater.logtier.group.regex_syntax import InvalidRegexError
+from headwater.logtier.group.topic_regex import TopicRegex
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.transaction.metadata import STATES_BY_TITLE, TransactionMetadata
 
 API_KEY = 66
 VERSIONS = (0, 2)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 SLICE_ELEMENTS: Final = 200
 """Elements of a slice, where each costs some ten microseconds."""

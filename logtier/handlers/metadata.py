@@ -21,20 +21,20 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from logtier.controller.commands import NewTopic
-from logtier.handlers.authorized_operations import (
+from headwater.logtier.controller.commands import NewTopic
+from headwater.logtier.handlers.authorized_operations import (
     NOT_ASKED,
     authorized_operations,
     cluster_authorized_operations,
 )
-from logtier.handlers.context import RequestContext
-from logtier.handlers.mutation_quota import NEVER_STRICT, Mutations
-from logtier.metadata.image import NO_BROKER, MetadataImage, PartitionImage, TopicImage
-from logtier.metadata.topic_names import INTERNAL_TOPICS, topic_name_problem
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.runtime.network import Part
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.mutation_quota import NEVER_STRICT, Mutations
+from headwater.logtier.metadata.image import NO_BROKER, MetadataImage, PartitionImage, TopicImage
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS, topic_name_problem
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.runtime.network import Part
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 3
 VERSIONS = (0, 13)

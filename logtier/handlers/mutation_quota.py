@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 NEVER_STRICT: Final = 2**15
 """As the first strict version: every version lets the request through and makes its client wait afterwards."""

@@ -2,11 +2,11 @@
 
 from typing import Any, Final
 
-from logtier.handlers.context import RequestContext
-from logtier.handlers.requested_commits import requested_commits
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.messages import milliseconds
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.requested_commits import requested_commits
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.messages import milliseconds
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 8
 VERSIONS = (2, 9)

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 47
 VERSIONS = (0, 0)

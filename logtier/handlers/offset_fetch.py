@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from logtier.group.offsets import CommittedOffset, GroupOffsets
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.group.offsets import CommittedOffset, GroupOffsets
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 9
 VERSIONS = (1, 9)

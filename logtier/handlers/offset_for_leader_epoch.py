@@ -5,13 +5,13 @@ Replicas and consumers compare it with what they have read: what they have beyon
 
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.log.leader_epochs import EpochEnd
-from logtier.log.log import Log
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.partition import Partition
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.log.leader_epochs import EpochEnd
+from headwater.logtier.log.log import Log
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.partition import Partition
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 23
 VERSIONS = (2, 4)

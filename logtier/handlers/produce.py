@@ -10,21 +10,21 @@ Batches of transactions wait for the coordinator's word where their partition do
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from logtier.handlers.compression_ahead import Refusals, compress_ahead
-from logtier.handlers.context import RequestContext
-from logtier.handlers.transaction_verification import Verdict, Verdicts, verify
-from logtier.log.durability import FlushRound
-from logtier.log.recompression import codec_of
-from logtier.metadata.topic_names import INTERNAL_TOPICS
-from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
-from logtier.protocol.produce_response import ProducedPartition, encode_produce_response
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import ATTRIBUTES, TRANSACTIONAL, Buffer
-from logtier.records.compression import ZSTD
-from logtier.replication.flush_wait import wait_flushed
-from logtier.runtime.metrics import TopicTraffic
-from logtier.security.audit_log import shown
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.compression_ahead import Refusals, compress_ahead
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.transaction_verification import Verdict, Verdicts, verify
+from headwater.logtier.log.durability import FlushRound
+from headwater.logtier.log.recompression import codec_of
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
+from headwater.logtier.protocol.produce_response import ProducedPartition, encode_produce_response
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import ATTRIBUTES, TRANSACTIONAL, Buffer
+from headwater.logtier.records.compression import ZSTD
+from headwater.logtier.replication.flush_wait import wait_flushed
+from headwater.logtier.runtime.metrics import TopicTraffic
+from headwater.logtier.security.audit_log import shown
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 0
 VERSIONS = (3, 13)

@@ -6,9 +6,9 @@ because of that, any other because of what is wrong with it.
 
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation
 
 
 def require_voter(request: Any, context: RequestContext, verb: str) -> None:

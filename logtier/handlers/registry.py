@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from logtier.handlers import (
+from headwater.logtier.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     add_raft_voter,

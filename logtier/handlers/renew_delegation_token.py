@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.handlers.delegation_tokens import NEVER, refusal
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.delegation_tokens import NEVER, refusal
 
 API_KEY = 39
 VERSIONS = (1, 2)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from logtier.group.offsets import NO_LEADER_EPOCH, CommittedOffset
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.group.offsets import NO_LEADER_EPOCH, CommittedOffset
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 
 @dataclass(frozen=True, slots=True)

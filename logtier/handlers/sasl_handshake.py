@@ -7,8 +7,8 @@ import asyncio
 import logging
 from typing import Any
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
 
 API_KEY = 17
 VERSIONS = (0, 1)

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from logtier.handlers.context import RequestContext
-from logtier.log.producer_state import Verification
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL, Buffer
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.log.producer_state import Verification
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL, Buffer
 
 #: Producers of this Produce version on know that a transaction can be aborted and tried again (KIP-1050).
 FIRST_VERSION_WITH_ABORTABLE: Final = 11

@@ -8,13 +8,13 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from logtier.group.offsets import CommittedOffset
-from logtier.handlers.context import RequestContext
-from logtier.handlers.requested_commits import requested_commits
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import NO_SEQUENCE
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.requested_commits import requested_commits
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import NO_SEQUENCE
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 28
 VERSIONS = (0, 5)

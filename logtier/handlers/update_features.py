@@ -5,10 +5,10 @@ They follow the release: a level that is asked for is the one that is, or is ref
 
 from typing import Any, Final
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.features import FEATURES
-from logtier.security.operations import AclOperation
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.features import FEATURES
+from headwater.logtier.security.operations import AclOperation
 
 API_KEY = 57
 VERSIONS = (0, 2)

@@ -7,11 +7,11 @@ that hangs in one partition while its coordinator knows nothing of it.
 import logging
 from typing import Any, Final
 
-from logtier.handlers.context import RequestContext
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.flush_wait import wait_flushed
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.flush_wait import wait_flushed
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 API_KEY = 27
 VERSIONS = (1, 1)

@@ -6,9 +6,9 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from logtier.log.offset_index import OffsetIndex
-from logtier.log.time_index import TimeIndex
-from logtier.runtime.disk import Disk
+from headwater.logtier.log.offset_index import OffsetIndex
+from headwater.logtier.log.time_index import TimeIndex
+from headwater.logtier.runtime.disk import Disk
 
 FILE_NAME: Final = "active-segment-checkpoint"
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from logtier.log.durability import FlushRound
+from headwater.logtier.log.durability import FlushRound
 
 
 class AppendInfo(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
-from logtier.records.batch import (
+from headwater.logtier.records.batch import (
     ATTRIBUTES,
     HEADER,
     HEADER_BYTES,
@@ -13,7 +13,7 @@ from logtier.records.batch import (
     MAGIC_V2,
     RecordBatchHeader,
 )
-from logtier.runtime.disk import File
+from headwater.logtier.runtime.disk import File
 
 # How much is read at a time: a system call per megabyte, and memory that stays small beside a broker's.
 _CHUNK_BYTES: Final = 1024 * 1024

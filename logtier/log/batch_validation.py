@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 from crc32c import crc32c
 
-from logtier.config import TopicConfig
-from logtier.log.record_frames import check_keyed_records
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import (
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.record_frames import check_keyed_records
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.records.batch import (
     ATTRIBUTES,
     COMPRESSION_MASK,
     CONTROL,
@@ -26,7 +26,7 @@ from logtier.records.batch import (
     TIMESTAMP_TYPE_LOG_APPEND,
     RecordBatchHeader,
 )
-from logtier.records.compression import ZSTD
+from headwater.logtier.records.compression import ZSTD
 
 Fields: TypeAlias = tuple[Any, ...]
 

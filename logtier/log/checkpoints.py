@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from logtier.log.log_directory import LogDirectory
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.runtime.disk import Completion, Disk
+from headwater.logtier.log.log_directory import LogDirectory
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.runtime.disk import Completion, Disk
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, write_checkpoint
-from logtier.log.log import Log
-from logtier.log.log_directory import LogDirectory
-from logtier.protocol.errors import KafkaError
-from logtier.runtime.disk import Disk
+from headwater.logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, write_checkpoint
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.log_directory import LogDirectory
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.runtime.disk import Disk
 
 logger = logging.getLogger(__name__)
 

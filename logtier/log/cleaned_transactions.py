@@ -3,8 +3,8 @@
 import heapq
 from collections.abc import Iterable
 
-from logtier.log.transaction_index import AbortedTransaction
-from logtier.records.batch import CONTROL_ABORT, CONTROL_COMMIT
+from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.records.batch import CONTROL_ABORT, CONTROL_COMMIT
 
 
 class CleanedTransactions:

@@ -7,19 +7,26 @@ from collections.abc import AsyncGenerator, Callable, Mapping, MutableMapping, S
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from logtier.config import BrokerConfig
-from logtier.log.checkpoints import read_checkpoint, write_checkpoint
-from logtier.log.cleaner_job import NO_DATA_OFFSET, CleanedGroup, CleanerFailure, CleanerJob, CleanerResult
-from logtier.log.cleaner_policy import Cleanable, SegmentSummary, SourceSegment, dirtiest, find_cleanable, needs_times
-from logtier.log.cleaner_process import CleanerDiedError, CleanerProcess, Worker
-from logtier.log.log import Log
-from logtier.log.segment import LogSegment
-from logtier.log.segment_swap import remove_cleaned, swap_in
-from logtier.protocol.errors import KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.compression import CorruptRecordsError
-from logtier.runtime.clock import Clock
-from logtier.runtime.disk import Disk
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.log.checkpoints import read_checkpoint, write_checkpoint
+from headwater.logtier.log.cleaner_job import NO_DATA_OFFSET, CleanedGroup, CleanerFailure, CleanerJob, CleanerResult
+from headwater.logtier.log.cleaner_policy import (
+    Cleanable,
+    SegmentSummary,
+    SourceSegment,
+    dirtiest,
+    find_cleanable,
+    needs_times,
+)
+from headwater.logtier.log.cleaner_process import CleanerDiedError, CleanerProcess, Worker
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.log.segment_swap import remove_cleaned, swap_in
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.compression import CorruptRecordsError
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.disk import Disk
 
 _logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from logtier.records.columns_compiled import kernel
-from logtier.records.field_kernels import i32, i64, put_varint, u32, varint, varint_size
+from headwater.logtier.records.columns_compiled import kernel
+from headwater.logtier.records.field_kernels import i32, i64, put_varint, u32, varint, varint_size
 
 # numba's machine integers; typed Any because Python's own are meant to mix with them.
 _I64: Any = np.int64

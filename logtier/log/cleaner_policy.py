@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from logtier.config import TopicConfig
-from logtier.config.definition import LONG_MAX
-from logtier.log.segment import RELATIVE_OFFSET_MAX
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.config.definition import LONG_MAX
+from headwater.logtier.log.segment import RELATIVE_OFFSET_MAX
 
 
 class SegmentSummary(NamedTuple):

@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 from crc32c import crc32c
 
-from logtier.log import cleaner_kernels as kernels
-from logtier.log.cleaned_transactions import CleanedTransactions
-from logtier.log.cleaner_job import NO_DATA_OFFSET, CleanedGroup, CleanerJob, CleanerResult
-from logtier.log.cleaner_policy import SourceSegment, group_segments
-from logtier.log.segment import LOG_SUFFIX, LogSegment, segment_name
-from logtier.log.segment_swap import CLEANED_SUFFIX
-from logtier.records.batch import (
+from headwater.logtier.log import cleaner_kernels as kernels
+from headwater.logtier.log.cleaned_transactions import CleanedTransactions
+from headwater.logtier.log.cleaner_job import NO_DATA_OFFSET, CleanedGroup, CleanerJob, CleanerResult
+from headwater.logtier.log.cleaner_policy import SourceSegment, group_segments
+from headwater.logtier.log.segment import LOG_SUFFIX, LogSegment, segment_name
+from headwater.logtier.log.segment_swap import CLEANED_SUFFIX
+from headwater.logtier.records.batch import (
     ATTRIBUTES,
     COMPRESSION_MASK,
     CONTROL,
@@ -36,8 +36,8 @@ from logtier.records.batch import (
     TRANSACTIONAL,
     decode_end_transaction_marker,
 )
-from logtier.records.compression import Buffer, CorruptRecordsError, compress, decompress
-from logtier.runtime.disk import Disk, File
+from headwater.logtier.records.compression import Buffer, CorruptRecordsError, compress, decompress
+from headwater.logtier.runtime.disk import Disk, File
 
 _SLOT_BYTES: Final = 24
 _SLOTS_MIN: Final = 1024

@@ -3,8 +3,8 @@
 import logging
 from collections import deque
 
-from logtier.log.segment import LogSegment
-from logtier.runtime.disk import Disk
+from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.runtime.disk import Disk
 
 logger = logging.getLogger(__name__)
 

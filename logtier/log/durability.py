@@ -6,10 +6,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from logtier.log.directory_health import DirectoryHealth
-from logtier.log.segment import LogSegment
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.runtime.disk import Completion, Disk, File
+from headwater.logtier.log.directory_health import DirectoryHealth
+from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.runtime.disk import Completion, Disk, File
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from logtier.log.log import Log
-from logtier.protocol.errors import KafkaError
+from headwater.logtier.log.log import Log
+from headwater.logtier.protocol.errors import KafkaError
 
 # Each holds the files of one log open.
 _UNDER_WAY_MAX: Final = 16

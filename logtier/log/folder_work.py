@@ -7,15 +7,15 @@ from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from logtier.config import TopicConfig
-from logtier.log.durability import Post
-from logtier.log.log import Log
-from logtier.log.log_directory import LogDirectory
-from logtier.log.partition_metadata import write_partition_metadata
-from logtier.log.recovery import begin_log
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.runtime.completed import completed
-from logtier.runtime.disk import Completion, Disk
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.durability import Post
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.log_directory import LogDirectory
+from headwater.logtier.log.partition_metadata import write_partition_metadata
+from headwater.logtier.log.recovery import begin_log
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.runtime.completed import completed
+from headwater.logtier.runtime.disk import Completion, Disk
 
 logger = logging.getLogger(__name__)
 

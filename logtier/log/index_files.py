@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from logtier.log.directory_health import is_no_space
-from logtier.log.offset_index import OffsetIndex
-from logtier.log.paged_index import PagedOffsetIndex, PagedTimeIndex
-from logtier.log.time_index import TimeIndex
-from logtier.runtime.disk import Disk, File
+from headwater.logtier.log.directory_health import is_no_space
+from headwater.logtier.log.offset_index import OffsetIndex
+from headwater.logtier.log.paged_index import PagedOffsetIndex, PagedTimeIndex
+from headwater.logtier.log.time_index import TimeIndex
+from headwater.logtier.runtime.disk import Disk, File
 
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Mapping
 
-from logtier.log.log_directory import KNOWN_DIRECTORIES
-from logtier.runtime.disk import Disk
+from headwater.logtier.log.log_directory import KNOWN_DIRECTORIES
+from headwater.logtier.runtime.disk import Disk
 
 logger = logging.getLogger(__name__)
 

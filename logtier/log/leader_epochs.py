@@ -4,8 +4,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from logtier.log.directory_health import is_no_space
-from logtier.runtime.disk import Disk
+from headwater.logtier.log.directory_health import is_no_space
+from headwater.logtier.runtime.disk import Disk
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
 _VERSION: Final = 0

@@ -8,34 +8,34 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from logtier.config import TopicConfig
-from logtier.log.active_checkpoint import ActiveCheckpoint, read_checkpointed_base, remove_active_checkpoint
-from logtier.log.append_info import AppendInfo
-from logtier.log.batch_validation import (
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.active_checkpoint import ActiveCheckpoint, read_checkpointed_base, remove_active_checkpoint
+from headwater.logtier.log.append_info import AppendInfo
+from headwater.logtier.log.batch_validation import (
     Fields,
     check_produced_batch,
     not_one_batch,
     split_replicated,
     stamp_append_time,
 )
-from logtier.log.deleted_segments import DeletedSegments
-from logtier.log.directory_health import DirectoryHealth
-from logtier.log.durability import Durability, FlushRound, Post
-from logtier.log.leader_epochs import LeaderEpochs
-from logtier.log.offset_index import ENTRY as OFFSET_ENTRY
-from logtier.log.producer_snapshot_codec import encode_snapshot
-from logtier.log.producer_snapshots import ProducerSnapshots
-from logtier.log.producer_state import ProducerStates, Verification
-from logtier.log.reading import LogReader, LogSlice, TimestampOffset, segment_ages
-from logtier.log.recompression import PRODUCER, recompressed
-from logtier.log.record_frames import CheckedRecords
-from logtier.log.retention import roll_interval_ms, segments_to_delete
-from logtier.log.segment import RELATIVE_OFFSET_MAX, LogSegment
-from logtier.log.time_index import ENTRY as TIME_ENTRY
-from logtier.log.transaction_index import AbortedTransaction
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import (
+from headwater.logtier.log.deleted_segments import DeletedSegments
+from headwater.logtier.log.directory_health import DirectoryHealth
+from headwater.logtier.log.durability import Durability, FlushRound, Post
+from headwater.logtier.log.leader_epochs import LeaderEpochs
+from headwater.logtier.log.offset_index import ENTRY as OFFSET_ENTRY
+from headwater.logtier.log.producer_snapshot_codec import encode_snapshot
+from headwater.logtier.log.producer_snapshots import ProducerSnapshots
+from headwater.logtier.log.producer_state import ProducerStates, Verification
+from headwater.logtier.log.reading import LogReader, LogSlice, TimestampOffset, segment_ages
+from headwater.logtier.log.recompression import PRODUCER, recompressed
+from headwater.logtier.log.record_frames import CheckedRecords
+from headwater.logtier.log.retention import roll_interval_ms, segments_to_delete
+from headwater.logtier.log.segment import RELATIVE_OFFSET_MAX, LogSegment
+from headwater.logtier.log.time_index import ENTRY as TIME_ENTRY
+from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import (
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -47,7 +47,7 @@ from logtier.records.batch import (
     decode_end_transaction_marker,
     end_transaction_marker,
 )
-from logtier.runtime.disk import Buffer, Disk
+from headwater.logtier.runtime.disk import Buffer, Disk
 
 __all__ = ["AppendInfo", "Log", "LogSlice", "TimestampOffset"]
 

@@ -5,10 +5,10 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from logtier.log.directory_health import DirectoryHealth
-from logtier.protocol.uuids import random_uuid, to_text
-from logtier.runtime.disk import Disk, Lock
-from logtier.runtime.file_system import FileSystem
+from headwater.logtier.log.directory_health import DirectoryHealth
+from headwater.logtier.protocol.uuids import random_uuid, to_text
+from headwater.logtier.runtime.disk import Disk, Lock
+from headwater.logtier.runtime.file_system import FileSystem
 
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"

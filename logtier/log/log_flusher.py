@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from logtier.log.active_checkpoint import ActiveCheckpoint, write_active_checkpoint
-from logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, CheckpointWriter
-from logtier.log.flush_sweep import FlushSweep
-from logtier.log.log import Log
-from logtier.log.log_directory import LogDirectory
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import CorruptRecordsError
-from logtier.runtime.disk import Completion, Disk
+from headwater.logtier.log.active_checkpoint import ActiveCheckpoint, write_active_checkpoint
+from headwater.logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, CheckpointWriter
+from headwater.logtier.log.flush_sweep import FlushSweep
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.log_directory import LogDirectory
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import CorruptRecordsError
+from headwater.logtier.runtime.disk import Completion, Disk
 
 _logger = logging.getLogger(__name__)
 

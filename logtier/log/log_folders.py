@@ -5,7 +5,7 @@ import re
 import uuid
 from typing import Final, NamedTuple
 
-from logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 FILE_NAME_BYTES_MAX: Final = 255
 _DELETED_SUFFIX: Final = "-delete"

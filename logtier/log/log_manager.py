@@ -8,23 +8,23 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_checkpoint
-from logtier.log.clean_stop import stop_cleanly
-from logtier.log.durability import Post
-from logtier.log.folder_work import FolderWork, NewLog, Place, make_log
-from logtier.log.known_directories import read_known_directories, write_known_directories
-from logtier.log.log import Log
-from logtier.log.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
-from logtier.log.log_flusher import LogFlusher
-from logtier.log.log_folders import deleted_folder_name, future_folder_name, parse_folder, stray_folder_name
-from logtier.log.partition_metadata import NO_TOPIC_ID, read_partition_metadata, write_partition_metadata
-from logtier.log.recovery import open_log
-from logtier.log.replica_folders import Copy, FutureFolder, choose_copy, remove_marker, sort_futures
-from logtier.protocol.errors import KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.runtime.clock import Clock
-from logtier.runtime.disk import Disk
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_checkpoint
+from headwater.logtier.log.clean_stop import stop_cleanly
+from headwater.logtier.log.durability import Post
+from headwater.logtier.log.folder_work import FolderWork, NewLog, Place, make_log
+from headwater.logtier.log.known_directories import read_known_directories, write_known_directories
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
+from headwater.logtier.log.log_flusher import LogFlusher
+from headwater.logtier.log.log_folders import deleted_folder_name, future_folder_name, parse_folder, stray_folder_name
+from headwater.logtier.log.partition_metadata import NO_TOPIC_ID, read_partition_metadata, write_partition_metadata
+from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.replica_folders import Copy, FutureFolder, choose_copy, remove_marker, sort_futures
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.disk import Disk
 
 __all__ = ["LogDirError", "LogManager"]
 

@@ -8,7 +8,7 @@ from itertools import islice
 from operator import lt
 from typing import Final
 
-from logtier.runtime.disk import Buffer
+from headwater.logtier.runtime.disk import Buffer
 
 ENTRY: Final = struct.Struct(">ii")
 

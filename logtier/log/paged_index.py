@@ -13,11 +13,11 @@ from typing import Final, Generic, TypeVar
 
 from crc32c import crc32c
 
-from logtier.log.offset_index import ENTRY as OFFSET_ENTRY
-from logtier.log.offset_index import OffsetIndex
-from logtier.log.time_index import ENTRY as TIME_ENTRY
-from logtier.log.time_index import TimeIndex
-from logtier.runtime.disk import Buffer, Disk
+from headwater.logtier.log.offset_index import ENTRY as OFFSET_ENTRY
+from headwater.logtier.log.offset_index import OffsetIndex
+from headwater.logtier.log.time_index import ENTRY as TIME_ENTRY
+from headwater.logtier.log.time_index import TimeIndex
+from headwater.logtier.runtime.disk import Buffer, Disk
 
 _logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import logging
 from typing import Final
 from uuid import UUID
 
-from logtier.protocol.uuids import from_text, to_text
-from logtier.runtime.disk import Disk
+from headwater.logtier.protocol.uuids import from_text, to_text
+from headwater.logtier.runtime.disk import Disk
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from logtier.log.transaction_index import AbortedTransaction
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, EndTransactionMarker, RecordBatchHeader
+from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, EndTransactionMarker, RecordBatchHeader
 
 # A client has at most so many requests in flight with idempotence, hence no older batch can be retried.
 BATCHES_PER_PRODUCER: Final = 5

@@ -5,13 +5,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from logtier.log.retention import SegmentAge
-from logtier.log.segment import LogSegment
-from logtier.log.transaction_index import AbortedTransaction
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import NO_TIMESTAMP, CorruptRecordsError, decode_records
-from logtier.runtime.disk import EMPTY_FILE, File
+from headwater.logtier.log.retention import SegmentAge
+from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import NO_TIMESTAMP, CorruptRecordsError, decode_records
+from headwater.logtier.runtime.disk import EMPTY_FILE, File
 
 # What a look-up by timestamp decodes: the time of a batch that is made to take long is bounded.
 _LOOKED_AT_BYTES_MAX: Final = 16 << 20

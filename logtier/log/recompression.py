@@ -9,9 +9,9 @@ from typing import Final
 
 from crc32c import crc32c
 
-from logtier.config import TopicConfig
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import (
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.records.batch import (
     ATTRIBUTES,
     COMPRESSION_MASK,
     CRC,
@@ -21,7 +21,7 @@ from logtier.records.batch import (
     LOG_OVERHEAD,
     MAGIC_V2,
 )
-from logtier.records.compression import (
+from headwater.logtier.records.compression import (
     GZIP,
     LZ4,
     LZ4_DEFAULT_LEVEL,

@@ -5,9 +5,9 @@ Elsewhere the broker never looks into a batch; here the cleaner will, and must n
 
 from crc32c import crc32c
 
-from logtier.log.recompression import codec_of
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import (
+from headwater.logtier.log.recompression import codec_of
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.records.batch import (
     ATTRIBUTES,
     HEADER,
     HEADER_BYTES,
@@ -17,7 +17,7 @@ from logtier.records.batch import (
     RecordBatchHeader,
     records_bytes,
 )
-from logtier.records.compression import NONE, CorruptRecordsError
+from headwater.logtier.records.compression import NONE, CorruptRecordsError
 
 #: Plain batches of so many bytes take a few milliseconds at most; compressed ones may take any time.
 _QUICK_BYTES = 32 * 1024

@@ -6,26 +6,26 @@ from collections.abc import Collection, Sequence
 from typing import Final
 from uuid import UUID
 
-from logtier.config import TopicConfig
-from logtier.log.active_checkpoint import ActiveCheckpoint, read_active_checkpoint
-from logtier.log.directory_health import DirectoryHealth
-from logtier.log.durability import Post
-from logtier.log.index_files import TRANSACTION_INDEX_SUFFIX
-from logtier.log.leader_epochs import LeaderEpochs
-from logtier.log.log import Log
-from logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot
-from logtier.log.producer_snapshots import ProducerSnapshots
-from logtier.log.producer_state import ProducerStates
-from logtier.log.segment import (
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.active_checkpoint import ActiveCheckpoint, read_active_checkpoint
+from headwater.logtier.log.directory_health import DirectoryHealth
+from headwater.logtier.log.durability import Post
+from headwater.logtier.log.index_files import TRANSACTION_INDEX_SUFFIX
+from headwater.logtier.log.leader_epochs import LeaderEpochs
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot
+from headwater.logtier.log.producer_snapshots import ProducerSnapshots
+from headwater.logtier.log.producer_state import ProducerStates
+from headwater.logtier.log.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     LogSegment,
 )
-from logtier.log.segment_swap import finish_swaps
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import CorruptRecordsError, decode_end_transaction_marker
-from logtier.runtime.disk import Disk
+from headwater.logtier.log.segment_swap import finish_swaps
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import CorruptRecordsError, decode_end_transaction_marker
+from headwater.logtier.runtime.disk import Disk
 
 _logger = logging.getLogger(__name__)
 

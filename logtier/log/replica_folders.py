@@ -12,10 +12,10 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from logtier.log.log_directory import LogDirectory
-from logtier.log.partition_metadata import NO_TOPIC_ID
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.runtime.disk import Disk
+from headwater.logtier.log.log_directory import LogDirectory
+from headwater.logtier.log.partition_metadata import NO_TOPIC_ID
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.runtime.disk import Disk
 
 logger = logging.getLogger(__name__)
 

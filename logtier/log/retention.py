@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from logtier.config import TopicConfig
+from headwater.logtier.config import TopicConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from logtier.log.active_checkpoint import SegmentState
-from logtier.log.batch_scan import BatchLocation, checked_batches
-from logtier.log.index_files import (
+from headwater.logtier.log.active_checkpoint import SegmentState
+from headwater.logtier.log.batch_scan import BatchLocation, checked_batches
+from headwater.logtier.log.index_files import (
     INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
@@ -21,11 +21,11 @@ from logtier.log.index_files import (
     write_index_file,
     write_indexes,
 )
-from logtier.log.offset_index import OffsetIndex
-from logtier.log.paged_index import PagedOffsetIndex, PagedTimeIndex
-from logtier.log.time_index import TimeIndex
-from logtier.log.transaction_index import TransactionIndex
-from logtier.records.batch import (
+from headwater.logtier.log.offset_index import OffsetIndex
+from headwater.logtier.log.paged_index import PagedOffsetIndex, PagedTimeIndex
+from headwater.logtier.log.time_index import TimeIndex
+from headwater.logtier.log.transaction_index import TransactionIndex
+from headwater.logtier.records.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD,
     NO_TIMESTAMP,
@@ -34,7 +34,7 @@ from logtier.records.batch import (
     RecordBatchHeader,
     decode_end_transaction_marker,
 )
-from logtier.runtime.disk import Buffer, Disk, File
+from headwater.logtier.runtime.disk import Buffer, Disk, File
 
 LOG_SUFFIX: Final = ".log"
 SNAPSHOT_SUFFIX: Final = ".snapshot"

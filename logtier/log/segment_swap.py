@@ -12,15 +12,15 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from logtier.log.index_files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
-from logtier.log.log import Log
-from logtier.log.segment import (
+from headwater.logtier.log.index_files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     LogSegment,
     segment_name,
 )
-from logtier.runtime.disk import DirectoryEntry, Disk
+from headwater.logtier.runtime.disk import DirectoryEntry, Disk
 
 _logger = logging.getLogger(__name__)
 

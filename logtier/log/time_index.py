@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from logtier.runtime.disk import Buffer
+from headwater.logtier.runtime.disk import Buffer
 
 ENTRY: Final = struct.Struct(">qi")
 

@@ -1,9 +1,9 @@
 """The configured authorizer, kept by the access control lists of the newest image."""
 
-from logtier.config.principals import parse_principals
-from logtier.metadata.image import MetadataCache, MetadataDelta
-from logtier.security.acl_authorizer import AclAuthorizer
-from logtier.security.authorizer import Authorizer
+from headwater.logtier.config.principals import parse_principals
+from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
+from headwater.logtier.security.acl_authorizer import AclAuthorizer
+from headwater.logtier.security.authorizer import Authorizer
 
 
 def configured_authorizer(metadata: MetadataCache) -> Authorizer | None:

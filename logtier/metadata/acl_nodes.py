@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from logtier.metadata import paths
-from logtier.security.acls import AclBinding, PatternType, PermissionType
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.metadata import paths
+from headwater.logtier.security.acls import AclBinding, PatternType, PermissionType
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 
 def acl_name(binding: AclBinding) -> str:

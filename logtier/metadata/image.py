@@ -7,15 +7,15 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
-from logtier.config import BrokerConfig, Listener, TopicConfig
-from logtier.config.quotas import ClientQuota
-from logtier.metadata import paths
-from logtier.metadata.acl_nodes import decode_acl
-from logtier.metadata.quota_nodes import decode_quota
-from logtier.metadata.scram_nodes import decode_scram, decode_unknown_users_key, user_of_node
-from logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key
-from logtier.security.acls import AclBinding
-from logtier.security.scram import ScramCredential
+from headwater.logtier.config import BrokerConfig, Listener, TopicConfig
+from headwater.logtier.config.quotas import ClientQuota
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.acl_nodes import decode_acl
+from headwater.logtier.metadata.quota_nodes import decode_quota
+from headwater.logtier.metadata.scram_nodes import decode_scram, decode_unknown_users_key, user_of_node
+from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS, collision_key
+from headwater.logtier.security.acls import AclBinding
+from headwater.logtier.security.scram import ScramCredential
 
 log = logging.getLogger(__name__)
 

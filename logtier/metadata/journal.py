@@ -15,8 +15,8 @@ from typing import Final
 
 import crc32c
 
-from logtier.runtime.completed import completed
-from logtier.runtime.disk import Disk, File
+from headwater.logtier.runtime.completed import completed
+from headwater.logtier.runtime.disk import Disk, File
 
 HEADER: Final = b"HWMETA\x00\x01"
 

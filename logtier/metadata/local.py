@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import orjson
 
-from logtier.metadata.journal import CorruptJournalError, Journal, SyncFailedError
-from logtier.metadata.store import (
+from headwater.logtier.metadata.journal import CorruptJournalError, Journal, SyncFailedError
+from headwater.logtier.metadata.store import (
     ANY_VERSION,
     Create,
     Delete,
@@ -20,8 +20,8 @@ from logtier.metadata.store import (
     WatchEvent,
     check_path,
 )
-from logtier.metadata.tree import Node, NodeTree, Prepared
-from logtier.runtime.disk import Disk, Lock
+from headwater.logtier.metadata.tree import Node, NodeTree, Prepared
+from headwater.logtier.runtime.disk import Disk, Lock
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from uuid import UUID
 
 import orjson
 
-from logtier.config import ConfigError, Listener
-from logtier.config.listeners import parse_listener
-from logtier.protocol import uuids
+from headwater.logtier.config import ConfigError, Listener
+from headwater.logtier.config.listeners import parse_listener
+from headwater.logtier.protocol import uuids
 
 CLUSTER: Final = "/cluster"
 CLUSTER_ID: Final = "/cluster/id"

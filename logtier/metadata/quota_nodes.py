@@ -9,8 +9,8 @@ import hashlib
 
 import orjson
 
-from logtier.config.quotas import ClientQuota, QuotaEntity, entity_of
-from logtier.metadata import paths
+from headwater.logtier.config.quotas import ClientQuota, QuotaEntity, entity_of
+from headwater.logtier.metadata import paths
 
 
 def quota_path(entity: QuotaEntity) -> str:

@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote
 
 import orjson
 
-from logtier.metadata import paths
-from logtier.security.scram import MECHANISMS, ScramCredential
+from headwater.logtier.metadata import paths
+from headwater.logtier.security.scram import MECHANISMS, ScramCredential
 
 USER_NODE_LENGTH_MAX: Final = 900
 """Longest name of a user's node, so that its path stays within `store.MAX_PATH_LENGTH`."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from logtier.metadata.store import (
+from headwater.logtier.metadata.store import (
     ANY_VERSION,
     MAX_NODE_BYTES,
     BadVersionError,

@@ -15,14 +15,14 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from logtier.group.registry import AnyGroup
-from logtier.handlers.context import Services
-from logtier.log.cleaner import CleanerCounters
-from logtier.metrics.families import broker_families, cleaner_families, request_families, topic_families
-from logtier.metrics.partition_families import GroupFamilies, PartitionFamilies, cluster_families
-from logtier.protocol.errors import KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.runtime.metrics import BrokerMetrics
+from headwater.logtier.group.registry import AnyGroup
+from headwater.logtier.handlers.context import Services
+from headwater.logtier.log.cleaner import CleanerCounters
+from headwater.logtier.metrics.families import broker_families, cleaner_families, request_families, topic_families
+from headwater.logtier.metrics.partition_families import GroupFamilies, PartitionFamilies, cluster_families
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.runtime.metrics import BrokerMetrics
 
 #: Partitions or groups that are told before the event loop may turn to its clients.
 SLICE = 250

@@ -1,4 +1,4 @@
-"""The counters of `logtier.runtime.metrics`, and the state of the broker, as families of Prometheus."""
+"""The counters of `headwater.logtier.runtime.metrics`, and the state of the broker, as families of Prometheus."""
 
 import contextlib
 from collections import Counter
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from logtier.group.registry import AnyGroup, group_state, group_type
-from logtier.handlers.context import Services
-from logtier.log.cleaner import CleanerCounters
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.runtime.metrics import BrokerMetrics, Histogram
+from headwater.logtier.group.registry import AnyGroup, group_state, group_type
+from headwater.logtier.handlers.context import Services
+from headwater.logtier.log.cleaner import CleanerCounters
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.runtime.metrics import BrokerMetrics, Histogram
 
 PREFIX = "headwater_"
 

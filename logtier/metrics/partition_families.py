@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from logtier.group.consumer_group import ConsumerGroup
-from logtier.group.offsets import GroupOffsets
-from logtier.group.registry import AnyGroup
-from logtier.log.log import Log
-from logtier.metadata.image import MetadataImage, PartitionImage, TopicImage
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.partition import Partition
+from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.offsets import GroupOffsets
+from headwater.logtier.group.registry import AnyGroup
+from headwater.logtier.log.log import Log
+from headwater.logtier.metadata.image import MetadataImage, PartitionImage, TopicImage
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.partition import Partition
 
 _PARTITION = ["topic", "partition"]
 _GROUP_PARTITION = ["consumergroup", "topic", "partition"]

@@ -5,7 +5,7 @@ A frame is an int32 length and that many bytes (Kafka protocol guide, "Common Re
 
 import struct
 
-from logtier.protocol.errors import ProtocolViolationError
+from headwater.logtier.protocol.errors import ProtocolViolationError
 
 _LENGTH = struct.Struct(">i")
 #: What an idle connection costs; most requests that are not Produce fit.

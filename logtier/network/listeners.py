@@ -5,14 +5,14 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from logtier.config import BrokerConfig, Listener
-from logtier.config.security import is_loopback, parse_ip_overrides
-from logtier.network.connection_limits import UNLIMITED, ConnectionRules
-from logtier.network.server import Dispatch, Server, ServerLimits, shared_limits
-from logtier.runtime.clock import Clock
-from logtier.runtime.network import Network
-from logtier.security.listener import ListenerGuard
-from logtier.security.scram import ScramUsers
+from headwater.logtier.config import BrokerConfig, Listener
+from headwater.logtier.config.security import is_loopback, parse_ip_overrides
+from headwater.logtier.network.connection_limits import UNLIMITED, ConnectionRules
+from headwater.logtier.network.server import Dispatch, Server, ServerLimits, shared_limits
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.network import Network
+from headwater.logtier.security.listener import ListenerGuard
+from headwater.logtier.security.scram import ScramUsers
 
 
 class ListenError(OSError):

@@ -9,15 +9,20 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from logtier.network.connection import INITIAL_BUFFER_BYTES, KEPT_BUFFER_BYTES, SMALLEST_FRAME_BYTES, RequestFramer
-from logtier.network.connection_limits import ConnectionLimits, ConnectionRules
-from logtier.network.request_memory import BEFORE_LOGIN_BYTES_MAX, Holder, RequestMemory
-from logtier.protocol.errors import ProtocolViolationError
-from logtier.runtime.clock import Clock
-from logtier.runtime.network import Listener, Network, Part, Stream, TlsError, UnreadableError
-from logtier.security.failure_lines import FailureLines
-from logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity, UnnamedCertificateError
-from logtier.security.sasl_session import ANONYMOUS, SaslSession, share_owner
+from headwater.logtier.network.connection import (
+    INITIAL_BUFFER_BYTES,
+    KEPT_BUFFER_BYTES,
+    SMALLEST_FRAME_BYTES,
+    RequestFramer,
+)
+from headwater.logtier.network.connection_limits import ConnectionLimits, ConnectionRules
+from headwater.logtier.network.request_memory import BEFORE_LOGIN_BYTES_MAX, Holder, RequestMemory
+from headwater.logtier.protocol.errors import ProtocolViolationError
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.network import Listener, Network, Part, Stream, TlsError, UnreadableError
+from headwater.logtier.security.failure_lines import FailureLines
+from headwater.logtier.security.listener import PLAINTEXT_LISTENER, ListenerSecurity, UnnamedCertificateError
+from headwater.logtier.security.sasl_session import ANONYMOUS, SaslSession, share_owner
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.wire import compact_length, compact_string, string
-from logtier.runtime.network import FileSlice, Part
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.wire import compact_length, compact_string, string
+from headwater.logtier.runtime.network import FileSlice, Part
 
 logger = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import DecodeError
 
-from logtier.protocol.errors import ErrorCode, ProtocolViolationError
-from logtier.protocol.produce_request import read_produce_request
-from logtier.protocol.request_counts import check_counts, elements_max
-from logtier.protocol.schema_types import inner_type
-from logtier.protocol.unknown_tags import without_unknown_tags
-from logtier.protocol.wire import skip_tagged_fields
+from headwater.logtier.protocol.errors import ErrorCode, ProtocolViolationError
+from headwater.logtier.protocol.produce_request import read_produce_request
+from headwater.logtier.protocol.request_counts import check_counts, elements_max
+from headwater.logtier.protocol.schema_types import inner_type
+from headwater.logtier.protocol.unknown_tags import without_unknown_tags
+from headwater.logtier.protocol.wire import skip_tagged_fields
 
 PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18

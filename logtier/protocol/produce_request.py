@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
-from logtier.protocol.errors import ProtocolViolationError
-from logtier.protocol.request_counts import WHOLE_ELEMENTS_MAX
-from logtier.protocol.wire import read_unsigned_varint, skip_tagged_fields
+from headwater.logtier.protocol.errors import ProtocolViolationError
+from headwater.logtier.protocol.request_counts import WHOLE_ELEMENTS_MAX
+from headwater.logtier.protocol.wire import read_unsigned_varint, skip_tagged_fields
 
 FIRST_FLEXIBLE_VERSION: Final = 9
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 13

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.wire import compact_length, compact_string, string
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.wire import compact_length, compact_string, string
 
 FIRST_FLEXIBLE_VERSION = 9
 FIRST_VERSION_WITH_START_OFFSETS = 5

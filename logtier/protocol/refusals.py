@@ -11,9 +11,9 @@ from itertools import chain
 from types import NoneType
 from typing import Any, Final, cast, get_args
 
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.messages import response_class
-from logtier.protocol.schema_types import inner_type
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.messages import response_class
+from headwater.logtier.protocol.schema_types import inner_type
 
 _PRODUCE_KEY: Final = 0
 _FETCH_KEY: Final = 1

@@ -12,8 +12,8 @@ from functools import cache
 from types import NoneType
 from typing import Any, Final, TypeAlias, cast, get_args
 
-from logtier.protocol.schema_types import FIXED_BYTES, inner_type
-from logtier.protocol.wire import read_unsigned_varint
+from headwater.logtier.protocol.schema_types import FIXED_BYTES, inner_type
+from headwater.logtier.protocol.wire import read_unsigned_varint
 
 _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
@@ -52,7 +52,7 @@ ANSWERED_IN_SLICES: Final = frozenset(
         "txn_offset_commit",
     }
 )
-"""APIs whose requests are (`logtier.handlers.long_requests`)."""
+"""APIs whose requests are (`headwater.logtier.handlers.long_requests`)."""
 
 
 class _Budget:

@@ -10,9 +10,9 @@ from functools import cache
 from types import NoneType
 from typing import Any, Final, cast, get_args
 
-from logtier.protocol.errors import ProtocolViolationError
-from logtier.protocol.schema_types import FIXED_BYTES, inner_type
-from logtier.protocol.wire import read_unsigned_varint, unsigned_varint
+from headwater.logtier.protocol.errors import ProtocolViolationError
+from headwater.logtier.protocol.schema_types import FIXED_BYTES, inner_type
+from headwater.logtier.protocol.wire import read_unsigned_varint, unsigned_varint
 
 #: Their length plus one stands before them, 0 for null.
 _COUNTED: Final = frozenset({"string", "bytes", "records"})

@@ -7,7 +7,7 @@ so long (KIP-219).
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
-from logtier.config.quotas import (
+from headwater.logtier.config.quotas import (
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -15,9 +15,9 @@ from logtier.config.quotas import (
     REQUEST_PERCENTAGE,
     ClientQuota,
 )
-from logtier.quota.entities import QuotaTable, Scope
-from logtier.quota.rate import WindowedRate
-from logtier.quota.token_bucket import TokenBucket
+from headwater.logtier.quota.entities import QuotaTable, Scope
+from headwater.logtier.quota.rate import WindowedRate
+from headwater.logtier.quota.token_bucket import TokenBucket
 
 METERS_MAX: Final = 10_000
 """Clients whose use of one quota is remembered: client ids come from clients, so their number has no other limit."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from logtier.config.quotas import CLIENT_ID, IP, USER, ClientQuota, QuotaEntity, entity_of
+from headwater.logtier.config.quotas import CLIENT_ID, IP, USER, ClientQuota, QuotaEntity, entity_of
 
 
 class Scope(NamedTuple):

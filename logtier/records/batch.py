@@ -1,7 +1,8 @@
 """The record batch of message format v2: header, checksum, and a small record encoder and decoder.
 
 Pure: bytes in, values out. The storage engine reads headers only; whole records are encoded and decoded here for the
-coordinators' own topics, for timestamp look-ups and for tests. Bulk decoding for Spark is `logtier.records.columns`.
+coordinators' own topics, for timestamp look-ups and for tests. Bulk decoding for Spark is
+`headwater.logtier.records.columns`.
 
 Layout (big endian), from Kafka's protocol guide, "Record Batch": base offset, batch length (of what follows it),
 partition leader epoch, magic, CRC-32C of everything after it, attributes, last offset delta, base timestamp, max
@@ -22,7 +23,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from logtier.records.compression import NONE, Buffer, CorruptRecordsError, compress, decompress
+from headwater.logtier.records.compression import NONE, Buffer, CorruptRecordsError, compress, decompress
 
 __all__ = [
     "Buffer",

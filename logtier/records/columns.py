@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from logtier.records import columns_kernels as kernels
-from logtier.records.batch import (
+from headwater.logtier.records import columns_kernels as kernels
+from headwater.logtier.records.batch import (
     ATTRIBUTES,
     COMPRESSION_MASK,
     CONTROL,
@@ -27,8 +27,8 @@ from logtier.records.batch import (
     Record,
     build_batch,
 )
-from logtier.records.batch import RECORDS as HEADER_BYTES
-from logtier.records.compression import Buffer, CorruptRecordsError, decompress
+from headwater.logtier.records.batch import RECORDS as HEADER_BYTES
+from headwater.logtier.records.compression import Buffer, CorruptRecordsError, decompress
 
 __all__ = ["CorruptRecordsError", "column_schema", "decode_columns", "warm_decoder", "warm_numba_cache"]
 
@@ -375,7 +375,7 @@ def warm_numba_cache() -> None:
 
     Called once in the driver, so that the tasks that follow find the cache filled instead of compiling side by side.
     """
-    from logtier.records.columns_encode import warm_encoder
+    from headwater.logtier.records.columns_encode import warm_encoder
 
     warm_decoder()
     warm_encoder()

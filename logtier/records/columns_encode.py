@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from logtier.records import columns_kernels as kernels
-from logtier.records.batch import (
+from headwater.logtier.records import columns_kernels as kernels
+from headwater.logtier.records.batch import (
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -22,8 +22,8 @@ from logtier.records.batch import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
 )
-from logtier.records.columns import read_only
-from logtier.records.compression import NONE, compress
+from headwater.logtier.records.columns import read_only
+from headwater.logtier.records.compression import NONE, compress
 
 __all__ = ["BatchEncoder", "EncodedBatch", "warm_encoder"]
 

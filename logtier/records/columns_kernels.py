@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from logtier.records.columns_compiled import kernel
-from logtier.records.field_kernels import i32, i64, put_varint, u32, varint, varint_size
+from headwater.logtier.records.columns_compiled import kernel
+from headwater.logtier.records.field_kernels import i32, i64, put_varint, u32, varint, varint_size
 
 __all__ = [
     "BASE_OFFSET",
@@ -282,7 +282,7 @@ def decode_headers(
 
 @kernel
 def murmur2_kernel(data: Any, start: int, end: int) -> Any:
-    """Kafka's murmur2 of data[start:end], as `logtier.client.partitioner.murmur2` defines it."""
+    """Kafka's murmur2 of data[start:end], as `headwater.logtier.client.partitioner.murmur2` defines it."""
     mask = _U64(0xFFFFFFFF)
     multiplier = _U64(0x5BD1E995)
     length = end - start

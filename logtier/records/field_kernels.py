@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from logtier.records.columns_compiled import kernel
+from headwater.logtier.records.columns_compiled import kernel
 
 __all__ = ["i32", "i64", "put_varint", "u32", "varint", "varint_size"]
 

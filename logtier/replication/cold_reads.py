@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from logtier.log.log import Log
-from logtier.log.reading import LogReader, LogView
-from logtier.protocol.errors import KafkaError
-from logtier.runtime.read_ahead import ReadAhead
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.reading import LogReader, LogView
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.runtime.read_ahead import ReadAhead
 
 Result = TypeVar("Result")
 

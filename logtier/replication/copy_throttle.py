@@ -3,7 +3,7 @@
 from math import ceil
 from typing import Final
 
-from logtier.config.definition import LONG_MAX
+from headwater.logtier.config.definition import LONG_MAX
 
 # Copied at a time, in seconds of the rate: often enough to be even, seldom enough for the syncs in between.
 _PIECE_S: Final = 0.1

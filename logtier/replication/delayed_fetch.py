@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Final
 
-from logtier.log.log import Log, LogSlice
-from logtier.protocol.fetch_response import FetchedPartition, RecordSlice
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.cold_reads import ColdRead
-from logtier.replication.partition import NO_LEADER_EPOCH, Partition
-from logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
+from headwater.logtier.log.log import Log, LogSlice
+from headwater.logtier.protocol.fetch_response import FetchedPartition, RecordSlice
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.cold_reads import ColdRead
+from headwater.logtier.replication.partition import NO_LEADER_EPOCH, Partition
+from headwater.logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
 
 _base_offset: Final = attrgetter("base_offset")
 

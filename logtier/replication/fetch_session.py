@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.errors import ErrorCode
 
 #: Epochs that are no place in a session: with the one a session is asked for, with the other none is wanted any more.
 INITIAL_EPOCH: Final = 0

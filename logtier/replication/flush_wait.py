@@ -2,8 +2,8 @@
 
 import asyncio
 
-from logtier.log.durability import FlushRound
-from logtier.protocol.errors import KafkaError
+from headwater.logtier.log.durability import FlushRound
+from headwater.logtier.protocol.errors import KafkaError
 
 
 async def wait_flushed(flush: FlushRound) -> KafkaError | None:

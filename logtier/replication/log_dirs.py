@@ -5,15 +5,15 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from logtier.log.log import Log
-from logtier.log.log_directory import LogDirectory
-from logtier.log.log_folders import FILE_NAME_BYTES_MAX, future_folder_name
-from logtier.log.log_manager import LogManager
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.copy_throttle import CopyThrottle
-from logtier.replication.replica_move import MoveInterruptedError, ReplicaMove
-from logtier.runtime.clock import Clock
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.log_directory import LogDirectory
+from headwater.logtier.log.log_folders import FILE_NAME_BYTES_MAX, future_folder_name
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.copy_throttle import CopyThrottle
+from headwater.logtier.replication.replica_move import MoveInterruptedError, ReplicaMove
+from headwater.logtier.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 

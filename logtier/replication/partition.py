@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 
 class PartitionLog(Protocol):

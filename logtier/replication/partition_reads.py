@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from logtier.log.log import Log
-from logtier.log.transaction_index import AbortedTransaction
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.fetch_response import FetchedPartition
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import CorruptRecordsError
-from logtier.replication.cold_reads import ColdRead
-from logtier.replication.partition import Partition
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.fetch_response import FetchedPartition
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import CorruptRecordsError
+from headwater.logtier.replication.cold_reads import ColdRead
+from headwater.logtier.replication.partition import Partition
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ DeleteRecords, which wait for the low watermark, are operations of the same shap
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 
 class DelayedOperation(Protocol):

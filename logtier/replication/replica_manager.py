@@ -5,27 +5,27 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
-from logtier.config import TopicConfig
-from logtier.log.durability import FlushRound
-from logtier.log.folder_work import NewLog
-from logtier.log.log import AppendInfo, Log, LogSlice
-from logtier.log.log_manager import LogManager
-from logtier.log.partition_metadata import NO_TOPIC_ID
-from logtier.log.producer_state import Verification
-from logtier.log.recompression import PRODUCER
-from logtier.metadata.image import MetadataDelta, MetadataImage, TopicImage
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.fetch_response import RecordSlice
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.cold_reads import ColdRead, warm
-from logtier.replication.delayed_fetch import DelayedFetch, is_satisfied
-from logtier.replication.flush_wait import wait_flushed
-from logtier.replication.log_dirs import LogDirs
-from logtier.replication.partition import Partition
-from logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
-from logtier.replication.purgatory import CallLater, Purgatory
-from logtier.runtime.clock import Clock
-from logtier.runtime.read_ahead import ReadAhead
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.durability import FlushRound
+from headwater.logtier.log.folder_work import NewLog
+from headwater.logtier.log.log import AppendInfo, Log, LogSlice
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.log.partition_metadata import NO_TOPIC_ID
+from headwater.logtier.log.producer_state import Verification
+from headwater.logtier.log.recompression import PRODUCER
+from headwater.logtier.metadata.image import MetadataDelta, MetadataImage, TopicImage
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.fetch_response import RecordSlice
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.cold_reads import ColdRead, warm
+from headwater.logtier.replication.delayed_fetch import DelayedFetch, is_satisfied
+from headwater.logtier.replication.flush_wait import wait_flushed
+from headwater.logtier.replication.log_dirs import LogDirs
+from headwater.logtier.replication.partition import Partition
+from headwater.logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
+from headwater.logtier.replication.purgatory import CallLater, Purgatory
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.read_ahead import ReadAhead
 
 logger = logging.getLogger(__name__)
 

@@ -6,20 +6,20 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Final
 
-from logtier.log.leader_epochs import FILE_NAME as LEADER_EPOCHS
-from logtier.log.log import Log
-from logtier.log.log_directory import LogDirectory
-from logtier.log.log_manager import LogManager
-from logtier.log.recovery import open_log
-from logtier.log.replica_folders import Replaces, write_marker
-from logtier.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment, segment_name
-from logtier.protocol.errors import KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.copy_throttle import CopyThrottle
-from logtier.replication.flush_wait import wait_flushed
-from logtier.runtime.clock import Clock
-from logtier.runtime.completed import completed
-from logtier.runtime.disk import Disk, File
+from headwater.logtier.log.leader_epochs import FILE_NAME as LEADER_EPOCHS
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.log_directory import LogDirectory
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.replica_folders import Replaces, write_marker
+from headwater.logtier.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment, segment_name
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.copy_throttle import CopyThrottle
+from headwater.logtier.replication.flush_wait import wait_flushed
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.completed import completed
+from headwater.logtier.runtime.disk import Disk, File
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from logtier.runtime import cold_sender_worker
-from logtier.runtime.clock import Clock
-from logtier.runtime.cold_sender_worker import ANSWER, ENDED, READY, REQUEST
+from headwater.logtier.runtime import cold_sender_worker
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.cold_sender_worker import ANSWER, ENDED, READY, REQUEST
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 
-from logtier.runtime.disk import Completion
+from headwater.logtier.runtime.disk import Completion
 
 
 def completed(completion: Completion) -> Awaitable[None]:

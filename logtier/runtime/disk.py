@@ -14,8 +14,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from logtier.runtime.background import Task, WorkerThreads
-from logtier.runtime.file_system import FileSystem, RealFileSystem
+from headwater.logtier.runtime.background import Task, WorkerThreads
+from headwater.logtier.runtime.file_system import FileSystem, RealFileSystem
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from logtier.runtime.metrics import BrokerMetrics
+from headwater.logtier.runtime.metrics import BrokerMetrics
 
 INTERVAL_S = 0.25
 

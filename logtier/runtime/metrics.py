@@ -1,4 +1,4 @@
-"""What a broker counts while it works: plain numbers that cost next to nothing; `logtier.metrics` tells them.
+"""What a broker counts while it works: plain numbers that cost next to nothing; `headwater.logtier.metrics` tells them.
 
 One thread, the event loop's, writes and reads them.
 """

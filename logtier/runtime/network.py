@@ -13,10 +13,19 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 
-from logtier.runtime.cold_sender import PART_BYTES, Sender
-from logtier.runtime.socket_stream import WOULD_BLOCK, SocketStream
-from logtier.runtime.streams import FileSlice, Listener, Network, Part, Stream, StreamHandler, UnreadableError, blamed
-from logtier.runtime.tls_stream import RECEIVED_BYTES, TlsError, TlsStream
+from headwater.logtier.runtime.cold_sender import PART_BYTES, Sender
+from headwater.logtier.runtime.socket_stream import WOULD_BLOCK, SocketStream
+from headwater.logtier.runtime.streams import (
+    FileSlice,
+    Listener,
+    Network,
+    Part,
+    Stream,
+    StreamHandler,
+    UnreadableError,
+    blamed,
+)
+from headwater.logtier.runtime.tls_stream import RECEIVED_BYTES, TlsError, TlsStream
 
 __all__ = [
     "FileSlice",

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
-from logtier.runtime.streams import FileSlice, Part, StreamHandler
+from headwater.logtier.runtime.streams import FileSlice, Part, StreamHandler
 
 #: A non-blocking socket that neither gives nor takes anything at present.
 WOULD_BLOCK = (BlockingIOError, InterruptedError)

@@ -11,8 +11,8 @@ import socket
 import ssl
 from typing import Final, cast
 
-from logtier.runtime.socket_stream import WOULD_BLOCK, SocketStream
-from logtier.runtime.streams import FileSlice, StreamHandler, blamed
+from headwater.logtier.runtime.socket_stream import WOULD_BLOCK, SocketStream
+from headwater.logtier.runtime.streams import FileSlice, StreamHandler, blamed
 
 RECEIVED_BYTES: Final = 64 << 10
 """Encrypted bytes that are taken from the socket at once, and decrypted before more are taken."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
-from logtier.security.acls import AclBinding, AclIndex, Verdict
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.security.acls import AclBinding, AclIndex, Verdict
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 ANSWERS_MAX: Final = 100_000
 """Answers that are remembered; then all are forgotten. Names come from clients, so their number has no other limit."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple, TypeVar
 
-from logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
+from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
 
 Code = TypeVar("Code", bound=IntEnum)
 

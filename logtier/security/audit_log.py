@@ -2,7 +2,7 @@
 
 import logging
 
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 logger = logging.getLogger("kafka.authorizer.logger")
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 
 class Authorizer(Protocol):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from logtier.runtime.clock import Clock
+from headwater.logtier.runtime.clock import Clock
 
 if TYPE_CHECKING:
     import jwt

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from logtier.config import ConfigError
-from logtier.config.listener_config import ListenerConfig
-from logtier.config.principal_mapping import map_name, parse_mapping_rules
-from logtier.runtime.clock import Clock
-from logtier.security.distinguished_name import subject_of
-from logtier.security.jwks import JwksKeys, RefreshPolicy
-from logtier.security.oauthbearer import OAuthBearerServer, TokenRules, TokenValidator
-from logtier.security.sasl import PlainServer, SaslServer
-from logtier.security.sasl_session import ANONYMOUS, SaslListener
-from logtier.security.scram import ScramServer, ScramUsers
-from logtier.security.tls import ListenerTls
+from headwater.logtier.config import ConfigError
+from headwater.logtier.config.listener_config import ListenerConfig
+from headwater.logtier.config.principal_mapping import map_name, parse_mapping_rules
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.security.distinguished_name import subject_of
+from headwater.logtier.security.jwks import JwksKeys, RefreshPolicy
+from headwater.logtier.security.oauthbearer import OAuthBearerServer, TokenRules, TokenValidator
+from headwater.logtier.security.sasl import PlainServer, SaslServer
+from headwater.logtier.security.sasl_session import ANONYMOUS, SaslListener
+from headwater.logtier.security.scram import ScramServer, ScramUsers
+from headwater.logtier.security.tls import ListenerTls
 
 logger = logging.getLogger(__name__)
 

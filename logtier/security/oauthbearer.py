@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslStep
+from headwater.logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslStep
 
 if TYPE_CHECKING:
     import jwt

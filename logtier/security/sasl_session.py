@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
-from logtier.security.failure_lines import FailureLines
-from logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslServer
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
+from headwater.logtier.security.failure_lines import FailureLines
+from headwater.logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslServer
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 

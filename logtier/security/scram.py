@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from logtier.security.sasl import AUTHORIZATION_ID_MESSAGE, AuthenticationError, InvalidTokenError, SaslStep
+from headwater.logtier.security.sasl import AUTHORIZATION_ID_MESSAGE, AuthenticationError, InvalidTokenError, SaslStep
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384

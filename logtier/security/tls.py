@@ -7,10 +7,10 @@ import os
 import ssl
 from typing import Final
 
-from logtier.config import ConfigError
-from logtier.config.listener_config import ListenerConfig
-from logtier.config.security import TLS_PROTOCOLS
-from logtier.security.key_files import as_file, cause, pkcs12_certificates, pkcs12_key
+from headwater.logtier.config import ConfigError
+from headwater.logtier.config.listener_config import ListenerConfig
+from headwater.logtier.config.security import TLS_PROTOCOLS
+from headwater.logtier.security.key_files import as_file, cause, pkcs12_certificates, pkcs12_key
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from logtier.state_topic.log import StateTopicLog
+from headwater.logtier.state_topic.log import StateTopicLog
 
 logger = logging.getLogger(__name__)
 

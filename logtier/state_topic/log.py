@@ -7,15 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
-from logtier.log.producer_state import Verification
-from logtier.metadata.image import MetadataDelta, MetadataImage
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Buffer, CorruptRecordsError
-from logtier.state_topic.replay import StateReplay
-from logtier.state_topic.topic import partition_for
-from logtier.state_topic.turns import Turns
-from logtier.state_topic.writes import Applied, LedPartition, PartitionState, Refused, StateWrite
+from headwater.logtier.log.producer_state import Verification
+from headwater.logtier.metadata.image import MetadataDelta, MetadataImage
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Buffer, CorruptRecordsError
+from headwater.logtier.state_topic.replay import StateReplay
+from headwater.logtier.state_topic.topic import partition_for
+from headwater.logtier.state_topic.turns import Turns
+from headwater.logtier.state_topic.writes import Applied, LedPartition, PartitionState, Refused, StateWrite
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from uuid import UUID
 
-from logtier.protocol.wire import unsigned_varint
+from headwater.logtier.protocol.wire import unsigned_varint
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")

@@ -4,8 +4,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from logtier.records.batch import Buffer, CorruptRecordsError, Record, RecordBatchHeader, decode_records
-from logtier.state_topic.record_codec import CorruptStateRecordError
+from headwater.logtier.records.batch import Buffer, CorruptRecordsError, Record, RecordBatchHeader, decode_records
+from headwater.logtier.state_topic.record_codec import CorruptStateRecordError
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 

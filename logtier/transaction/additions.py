@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.transaction.metadata import ProducerIdAndEpoch
-from logtier.transaction.transaction import Transaction
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.transaction.metadata import ProducerIdAndEpoch
+from headwater.logtier.transaction.transaction import Transaction
 
 #: Adds partitions to a transaction, durably.
 Write = Callable[[Transaction, ProducerIdAndEpoch, AbstractSet[TopicPartition]], Coroutine[Any, Any, None]]

@@ -7,27 +7,27 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from logtier.config import BrokerConfig
-from logtier.metadata.image import BrokerRegistration, MetadataDelta
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.runtime.clock import Clock
-from logtier.runtime.spawned_tasks import SpawnedTasks
-from logtier.state_topic.loading import StateLoader
-from logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata
-from logtier.state_topic.topic import TopicCreator, create_state_topic
-from logtier.transaction.additions import Additions
-from logtier.transaction.markers import MarkerListener, MarkerWriter
-from logtier.transaction.metadata import (
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.metadata.image import BrokerRegistration, MetadataDelta
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
+from headwater.logtier.state_topic.loading import StateLoader
+from headwater.logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata
+from headwater.logtier.state_topic.topic import TopicCreator, create_state_topic
+from headwater.logtier.transaction.additions import Additions
+from headwater.logtier.transaction.markers import MarkerListener, MarkerWriter
+from headwater.logtier.transaction.metadata import (
     NO_PRODUCER_ID,
     TRANSACTION_VERSION_WITH_EPOCH_BUMPS,
     ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionState,
 )
-from logtier.transaction.state_log import Replicas, StateLog
-from logtier.transaction.topic import TRANSACTION_TOPIC, transaction_topic
-from logtier.transaction.transaction import ProducerIdNeededError, Transaction
+from headwater.logtier.transaction.state_log import Replicas, StateLog
+from headwater.logtier.transaction.topic import TRANSACTION_TOPIC, transaction_topic
+from headwater.logtier.transaction.transaction import ProducerIdNeededError, Transaction
 
 logger = logging.getLogger(__name__)
 

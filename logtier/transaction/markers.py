@@ -4,14 +4,14 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from logtier.log.durability import FlushRound
-from logtier.metadata.image import MetadataImage
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.flush_wait import wait_flushed
-from logtier.state_topic.log import MetadataSource
-from logtier.transaction.metadata import TransactionMetadata, TransactionState
-from logtier.transaction.state_log import Replicas
+from headwater.logtier.log.durability import FlushRound
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.flush_wait import wait_flushed
+from headwater.logtier.state_topic.log import MetadataSource
+from headwater.logtier.transaction.metadata import TransactionMetadata, TransactionState
+from headwater.logtier.transaction.state_log import Replicas
 
 logger = logging.getLogger(__name__)
 

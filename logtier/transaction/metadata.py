@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1

@@ -11,10 +11,10 @@ These are what Kafka 4.1 writes, so its tools read our log and we read its. A nu
 import struct
 from typing import Final
 
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.protocol.wire import string, unsigned_varint
-from logtier.state_topic.record_codec import CorruptStateRecordError, FlexibleWriter, RecordReader
-from logtier.transaction.metadata import (
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.protocol.wire import string, unsigned_varint
+from headwater.logtier.state_topic.record_codec import CorruptStateRecordError, FlexibleWriter, RecordReader
+from headwater.logtier.transaction.metadata import (
     NO_PRODUCER_ID,
     STATES_BY_NUMBER,
     TRANSACTION_VERSION_CLASSIC,

@@ -1,9 +1,9 @@
 """What the log of `__transaction_state` says: the transactional ids, from the first record to the last."""
 
-from logtier.records.batch import Buffer, Record, RecordBatchHeader
-from logtier.state_topic.replay import StateReplay
-from logtier.transaction.metadata import TransactionMetadata
-from logtier.transaction.records import parse_key, parse_value
+from headwater.logtier.records.batch import Buffer, Record, RecordBatchHeader
+from headwater.logtier.state_topic.replay import StateReplay
+from headwater.logtier.transaction.metadata import TransactionMetadata
+from headwater.logtier.transaction.records import parse_key, parse_value
 
 
 class Replay(StateReplay):

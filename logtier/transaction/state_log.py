@@ -3,17 +3,17 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from logtier.log.durability import FlushRound
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch
-from logtier.state_topic.log import MetadataSource, StateTopicLog
-from logtier.state_topic.log import Replicas as StateReplicas
-from logtier.state_topic.writes import Refused
-from logtier.transaction.metadata import TransactionMetadata
-from logtier.transaction.records import transaction_key, transaction_value
-from logtier.transaction.replay import Replay
-from logtier.transaction.topic import TRANSACTION_TOPIC
-from logtier.transaction.transaction import Transaction
+from headwater.logtier.log.durability import FlushRound
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.state_topic.log import MetadataSource, StateTopicLog
+from headwater.logtier.state_topic.log import Replicas as StateReplicas
+from headwater.logtier.state_topic.writes import Refused
+from headwater.logtier.transaction.metadata import TransactionMetadata
+from headwater.logtier.transaction.records import transaction_key, transaction_value
+from headwater.logtier.transaction.replay import Replay
+from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
+from headwater.logtier.transaction.transaction import Transaction
 
 
 class AppendInfo(Protocol):

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from logtier.config import BrokerConfig
-from logtier.state_topic.topic import StateTopic
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.state_topic.topic import StateTopic
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 

@@ -33,7 +33,8 @@ TASK_RECORDS: Final = 40_000
 HEADERS_SEEN_OPTION: Final = "headwater.headersSeen"
 
 # Fields of JSON values that records are to have as columns, as far as the task that reads them is sure of what they
-# say: `pipelines.datasource.json_fields` has the text and the columns, `pipelines.formats.json` the rest.
+# say: `headwater.pipelines.datasource.json_fields` has the text and the columns, `headwater.pipelines.formats.json`
+# the rest.
 JSON_FIELDS_OPTION: Final = "headwater.jsonFields"
 
 # A file of Kafka client properties that says how to connect. It is read where the query is planned: its secrets stand

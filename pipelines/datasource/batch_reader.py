@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
-from pipelines.datasource.errors import OptionError, client_errors
-from pipelines.datasource.filters import Narrowing
-from pipelines.datasource.offsets import OffsetRange, Offsets, TopicPartition
-from pipelines.datasource.options import ReadOptions
-from pipelines.datasource.planning import Planner
-from pipelines.datasource.positions import OffsetSpec
-from pipelines.datasource.reading import plan_tasks, read_range
+from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
+from headwater.pipelines.datasource.errors import OptionError, client_errors
+from headwater.pipelines.datasource.filters import Narrowing
+from headwater.pipelines.datasource.offsets import OffsetRange, Offsets, TopicPartition
+from headwater.pipelines.datasource.options import ReadOptions
+from headwater.pipelines.datasource.planning import Planner
+from headwater.pipelines.datasource.positions import OffsetSpec
+from headwater.pipelines.datasource.reading import plan_tasks, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from logtier.client.errors import ClientError, OffsetOutOfRangeError
-from logtier.records.compression import CorruptRecordsError
+from headwater.logtier.client.errors import ClientError, OffsetOutOfRangeError
+from headwater.logtier.records.compression import CorruptRecordsError
 
 __all__ = ["DataLossError", "OptionError", "SourceError", "client_errors", "report_loss", "user_message"]
 

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pipelines.datasource.offsets import OffsetRange
+from headwater.pipelines.datasource.offsets import OffsetRange
 
 __all__ = ["Narrowing"]
 

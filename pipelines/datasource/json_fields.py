@@ -3,7 +3,7 @@
 A stage's time goes into the parsing of JSON more than into anything else, and Spark's parser makes objects of every
 field. The task that has decoded the records parses them with compiled loops, as far as there is no doubt about what a
 value says (`json_kernels`), and tells for each record whether it did; the others are left to Spark's parser, whose
-results these are. `pipelines.formats.json` puts both together.
+results these are. `headwater.pipelines.formats.json` puts both together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipelines.formats import schema_ids
+from headwater.pipelines.formats import schema_ids
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -139,7 +139,7 @@ class _Parser:
         import numpy as np
         import pyarrow as pa
 
-        from pipelines.datasource import json_kernels as kernels
+        from headwater.pipelines.datasource import json_kernels as kernels
 
         arrow: dict[str, tuple[int, pa.DataType]] = {
             "bigint": (kernels.LONG, pa.int64()),
@@ -165,8 +165,8 @@ class _Parser:
         import numpy as np
         import pyarrow as pa
 
-        from logtier.records.columns import read_only
-        from pipelines.datasource import json_kernels as kernels
+        from headwater.logtier.records.columns import read_only
+        from headwater.pipelines.datasource import json_kernels as kernels
 
         rows = len(values)
         _, ends, bytes_ = values.buffers()
@@ -219,7 +219,7 @@ def _strings(data: npt.NDArray[Any], places: npt.NDArray[Any], there: npt.NDArra
     """Offsets and bytes of a column of strings."""
     import numpy as np
 
-    from pipelines.datasource import json_kernels as kernels
+    from headwater.pipelines.datasource import json_kernels as kernels
 
     offsets = np.zeros(len(places) + 1, np.int32)
     size = int((places[there != 0] & kernels.SIZE).sum())

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from logtier.records.columns_compiled import kernel
+from headwater.logtier.records.columns_compiled import kernel
 
 __all__ = ["BOOLEAN", "DATE", "DOUBLE", "INT", "LONG", "SIZE", "STRING", "TIMESTAMP", "copy_strings", "parse_objects"]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from logtier.client.cluster import ClientConfig, parse_bootstrap_servers
-from logtier.client.key_stores import without_java_stores
-from logtier.client.security import ClientSecurity
-from logtier.config import ConfigError
-from logtier.config.client_properties import ClientConfigError, librdkafka_properties, read_client_config
-from pipelines.datasource import COMMAND_CONFIG_OPTION
-from pipelines.datasource.errors import OptionError
-from pipelines.datasource.option_values import OptionValues
+from headwater.logtier.client.cluster import ClientConfig, parse_bootstrap_servers
+from headwater.logtier.client.key_stores import without_java_stores
+from headwater.logtier.client.security import ClientSecurity
+from headwater.logtier.config import ConfigError
+from headwater.logtier.config.client_properties import ClientConfigError, librdkafka_properties, read_client_config
+from headwater.pipelines.datasource import COMMAND_CONFIG_OPTION
+from headwater.pipelines.datasource.errors import OptionError
+from headwater.pipelines.datasource.option_values import OptionValues
 
 __all__ = [
     "CONSUMER_PROPERTIES",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from logtier.client.cluster import ClientConfig, ClusterClient
+from headwater.logtier.client.cluster import ClientConfig, ClusterClient
 
 __all__ = ["close_kept_clients", "kept_client"]
 

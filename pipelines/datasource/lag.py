@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.datasource.offsets import Offsets, from_source_offset
+from headwater.pipelines.datasource.offsets import Offsets, from_source_offset
 
 __all__ = ["Lag", "source_lag"]
 

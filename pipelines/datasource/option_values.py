@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
-from pipelines.datasource.errors import OptionError
+from headwater.pipelines.datasource.errors import OptionError
 
 __all__ = ["OptionValues", "duration_ms"]
 

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from logtier.client.cluster import ClientConfig
-from logtier.client.fetcher import FetchConfig
-from logtier.client.producer import ProducerConfig
-from logtier.records.compression import CODECS
-from pipelines.datasource import (
+from headwater.logtier.client.cluster import ClientConfig
+from headwater.logtier.client.fetcher import FetchConfig
+from headwater.logtier.client.producer import ProducerConfig
+from headwater.logtier.records.compression import CODECS
+from headwater.pipelines.datasource import (
     COMMAND_CONFIG_OPTION,
     HEADERS_SEEN_OPTION,
     JSON_FIELDS_OPTION,
     PUSHDOWN_OPTION,
     TASK_RECORDS_OPTION,
 )
-from pipelines.datasource.errors import OptionError
-from pipelines.datasource.json_fields import JsonFields
-from pipelines.datasource.kafka_properties import (
+from headwater.pipelines.datasource.errors import OptionError
+from headwater.pipelines.datasource.json_fields import JsonFields
+from headwater.pipelines.datasource.kafka_properties import (
     CONSUMER_PROPERTIES,
     CONSUMER_REFUSED,
     CONSUMER_WITHOUT_EFFECT,
@@ -31,8 +31,14 @@ from pipelines.datasource.kafka_properties import (
     kafka_options,
     refuse,
 )
-from pipelines.datasource.option_values import LONG_MAX, OptionValues, duration_ms
-from pipelines.datasource.positions import OffsetSpec, Subscription, check_start_before_end, position, subscription
+from headwater.pipelines.datasource.option_values import LONG_MAX, OptionValues, duration_ms
+from headwater.pipelines.datasource.positions import (
+    OffsetSpec,
+    Subscription,
+    check_start_before_end,
+    position,
+    subscription,
+)
 
 __all__ = ["READ_OPTIONS", "WRITE_OPTIONS", "ReadOptions", "WriteOptions"]
 

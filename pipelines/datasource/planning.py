@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, TypeVar
 
-from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
-from logtier.client.errors import RequestTimeoutError, UnknownTopicError
-from pipelines.datasource.errors import OptionError, SourceError, report_loss
-from pipelines.datasource.offsets import Offsets, TopicPartition
-from pipelines.datasource.options import ReadOptions
-from pipelines.datasource.positions import OffsetSpec
+from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
+from headwater.logtier.client.errors import RequestTimeoutError, UnknownTopicError
+from headwater.pipelines.datasource.errors import OptionError, SourceError, report_loss
+from headwater.pipelines.datasource.offsets import Offsets, TopicPartition
+from headwater.pipelines.datasource.options import ReadOptions
+from headwater.pipelines.datasource.positions import OffsetSpec
 
 __all__ = ["Planner"]
 

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from logtier.client.cluster import EARLIEST, LATEST
-from pipelines.datasource.errors import OptionError
-from pipelines.datasource.offsets import Offsets, parse_offsets
-from pipelines.datasource.option_values import LONG_MAX, OptionValues
+from headwater.logtier.client.cluster import EARLIEST, LATEST
+from headwater.pipelines.datasource.errors import OptionError
+from headwater.pipelines.datasource.offsets import Offsets, parse_offsets
+from headwater.pipelines.datasource.option_values import LONG_MAX, OptionValues
 
 __all__ = ["OffsetSpec", "Subscription", "check_start_before_end", "position", "subscription"]
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from logtier.client.cluster import EARLIEST, LATEST, ClusterClient
-from logtier.client.errors import OffsetOutOfRangeError, UnknownPartitionError, UnknownTopicError
-from logtier.client.fetcher import read_partition
-from pipelines.columns import HEADERS_SEEN
-from pipelines.datasource.errors import client_errors, report_loss
-from pipelines.datasource.json_fields import warm_parser
-from pipelines.datasource.kept_clients import kept_client
-from pipelines.datasource.offsets import OffsetRange, group_ranges, split_ranges
-from pipelines.datasource.options import ReadOptions
+from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
+from headwater.logtier.client.errors import OffsetOutOfRangeError, UnknownPartitionError, UnknownTopicError
+from headwater.logtier.client.fetcher import read_partition
+from headwater.pipelines.columns import HEADERS_SEEN
+from headwater.pipelines.datasource.errors import client_errors, report_loss
+from headwater.pipelines.datasource.json_fields import warm_parser
+from headwater.pipelines.datasource.kept_clients import kept_client
+from headwater.pipelines.datasource.offsets import OffsetRange, group_ranges, split_ranges
+from headwater.pipelines.datasource.options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,7 +145,7 @@ def _load_decoder(*, with_json: bool) -> Callable[..., Iterator[pa.RecordBatch]]
     that takes 80 ms, more than a small range does. They live as long as the worker, so the collector is told to pass
     over them.
     """
-    from logtier.records.columns import decode_columns, warm_decoder
+    from headwater.logtier.records.columns import decode_columns, warm_decoder
 
     warm_decoder()
     if with_json:

@@ -15,13 +15,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipelines.columns import HEADERS_SEEN
-from pipelines.datasource.batch_reader import BatchReader, PushdownBatchReader
-from pipelines.datasource.errors import OptionError, SourceError
-from pipelines.datasource.json_fields import JsonFields
-from pipelines.datasource.options import ReadOptions, WriteOptions
-from pipelines.datasource.stream_reader import StreamReader
-from pipelines.datasource.writing import BatchWriter, StreamWriter, check_write_schema
+from headwater.pipelines.columns import HEADERS_SEEN
+from headwater.pipelines.datasource.batch_reader import BatchReader, PushdownBatchReader
+from headwater.pipelines.datasource.errors import OptionError, SourceError
+from headwater.pipelines.datasource.json_fields import JsonFields
+from headwater.pipelines.datasource.options import ReadOptions, WriteOptions
+from headwater.pipelines.datasource.stream_reader import StreamReader
+from headwater.pipelines.datasource.writing import BatchWriter, StreamWriter, check_write_schema
 
 __all__ = ["HeadwaterDataSource", "read_schema"]
 

@@ -16,11 +16,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from logtier.client.cluster import LATEST, ClusterClient
-from logtier.client.errors import UnknownPartitionError, UnknownTopicError
-from logtier.client.waiter import DataWaiter
-from pipelines.datasource.errors import OptionError, SourceError, client_errors
-from pipelines.datasource.offsets import (
+from headwater.logtier.client.cluster import LATEST, ClusterClient
+from headwater.logtier.client.errors import UnknownPartitionError, UnknownTopicError
+from headwater.logtier.client.waiter import DataWaiter
+from headwater.pipelines.datasource.errors import OptionError, SourceError, client_errors
+from headwater.pipelines.datasource.offsets import (
     OffsetRange,
     Offsets,
     TopicPartition,
@@ -28,10 +28,10 @@ from pipelines.datasource.offsets import (
     limit_by_backlog,
     to_source_offset,
 )
-from pipelines.datasource.options import ReadOptions
-from pipelines.datasource.planning import Planner
-from pipelines.datasource.positions import OffsetSpec
-from pipelines.datasource.reading import plan_tasks, read_range
+from headwater.pipelines.datasource.options import ReadOptions
+from headwater.pipelines.datasource.planning import Planner
+from headwater.pipelines.datasource.positions import OffsetSpec
+from headwater.pipelines.datasource.reading import plan_tasks, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa

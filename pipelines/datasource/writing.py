@@ -20,15 +20,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from logtier.client.cluster import ClusterClient
-from logtier.client.producer import IdempotentProducer
-from pipelines.datasource.errors import SourceError, client_errors
-from pipelines.datasource.options import WriteOptions
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.producer import IdempotentProducer
+from headwater.pipelines.datasource.errors import SourceError, client_errors
+from headwater.pipelines.datasource.options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from logtier.records.columns_encode import BatchEncoder
+    from headwater.logtier.records.columns_encode import BatchEncoder
 
 __all__ = ["TIMESTAMP_COLUMN", "BatchWriter", "StreamWriter", "WriteResult", "check_write_schema"]
 
@@ -79,7 +79,7 @@ class _TopicWriter:
     """Gathers rows for one topic until they fill batches, then encodes and sends them."""
 
     def __init__(self, topic: str, partition_count: int, producer: IdempotentProducer, options: WriteOptions) -> None:
-        from logtier.records.columns_encode import BatchEncoder
+        from headwater.logtier.records.columns_encode import BatchEncoder
 
         self._topic = topic
         self._producer = producer

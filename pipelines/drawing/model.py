@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from pipelines.graph import (
+from headwater.pipelines.graph import (
     Place,
     dead_letter_topics,
     place_read,
@@ -19,7 +19,7 @@ from pipelines.graph import (
     topic_tables,
     topological_order,
 )
-from pipelines.spec import (
+from headwater.pipelines.spec import (
     DeltaSink,
     FilesTable,
     JdbcSink,
@@ -34,7 +34,7 @@ from pipelines.spec import (
     Stage,
     TopicTable,
 )
-from pipelines.spec.topics import Topic
+from headwater.pipelines.spec.topics import Topic
 
 Kind: TypeAlias = Literal["topic", "delta", "files", "jdbc", "rate", "function", "stage", "table"]
 

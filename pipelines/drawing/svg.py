@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
-from pipelines.drawing.layout import Box, lay_out
-from pipelines.drawing.model import KIND_NAMES, Edge, Graph, Node
+from headwater.pipelines.drawing.layout import Box, lay_out
+from headwater.pipelines.drawing.model import KIND_NAMES, Edge, Graph, Node
 
 _CHARACTER_WIDTH: Final = 7.4  # of the name's font, a little more than browsers need
 _SMALL_WIDTH: Final = 6.2

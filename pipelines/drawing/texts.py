@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from pipelines.drawing.model import KIND_NAMES, Graph, Node
+from headwater.pipelines.drawing.model import KIND_NAMES, Graph, Node
 
 # Mermaid's shapes: of a node in brackets, of an edge as an arrow.
 _SHAPES: Final = {

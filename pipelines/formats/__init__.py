@@ -2,7 +2,7 @@
 
 A decoder takes frames with the columns of `format("headwater")` and gives the value's columns, those of
 `columns.ORIGIN` and `columns.ERROR`. An encoder gives one column from a stage's rows; what it must know beside them
-(a schema, its id) is the business of `pipelines.topic_encoding`.
+(a schema, its id) is the business of `headwater.pipelines.topic_encoding`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from pipelines import columns
-from pipelines.formats import csv, framed_json, json, raw, string
+from headwater.pipelines import columns
+from headwater.pipelines.formats import csv, framed_json, json, raw, string
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from pipelines.formats.framed_tasks import Reader
+    from headwater.pipelines.formats.framed_tasks import Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Framed:
     @staticmethod
     def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:
         """Records to columns."""
-        from pipelines.formats import framed
+        from headwater.pipelines.formats import framed
 
         assert wanted.schema is not None, "an analysis has found the columns"
         if wanted.reader is None:
@@ -60,7 +60,7 @@ class _Framed:
     @staticmethod
     def encode(rows: DataFrame, wanted: ValueColumns) -> Column:  # noqa: ARG004 - one signature for all
         """Such values carry an id, which the columns do not tell."""
-        raise AssertionError("pipelines.topic_encoding writes these")
+        raise AssertionError("headwater.pipelines.topic_encoding writes these")
 
 
 _FORMATS: dict[str, Format] = {

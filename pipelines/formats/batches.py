@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from pipelines.formats.framing import ArrowArray, Frames
-from pipelines.registry_client import RegisteredSchema
+from headwater.pipelines.formats.framing import ArrowArray, Frames
+from headwater.pipelines.registry_client import RegisteredSchema
 
 
 @dataclass(frozen=True, slots=True)

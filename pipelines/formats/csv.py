@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines import columns
-from pipelines.formats.misfits import CORRUPT, csv_misfit, csv_texts
-from pipelines.formats.origin import origin
+from headwater.pipelines import columns
+from headwater.pipelines.formats.misfits import CORRUPT, csv_misfit, csv_texts
+from headwater.pipelines.formats.origin import origin
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from pipelines.formats import ValueColumns
+    from headwater.pipelines.formats import ValueColumns
 
 _PARSED = "_parsed"
 _TEXTS = "_texts"  # the fields of refused records, as text

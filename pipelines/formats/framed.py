@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pipelines import columns
-from pipelines.formats.fitting import fitted
-from pipelines.formats.origin import origin, records_schema
+from headwater.pipelines import columns
+from headwater.pipelines.formats.fitting import fitted
+from headwater.pipelines.formats.origin import origin, records_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-    from pipelines.formats.framed_tasks import Reader, Writer
+    from headwater.pipelines.formats.framed_tasks import Reader, Writer
 
 
 def spark_type(kind: Any) -> DataType:
@@ -28,7 +28,7 @@ def value_columns(reader: Reader) -> StructType:
     """The columns of values: a record's fields, or one named as the part. Raises ValueError."""
     from pyspark.sql.types import StructType
 
-    from pipelines.formats.framed_tasks import new_decoder
+    from headwater.pipelines.formats.framed_tasks import new_decoder
 
     found = spark_type(new_decoder(reader, None).type)
     return found if isinstance(found, StructType) else StructType().add(reader.part, found)
@@ -36,7 +36,7 @@ def value_columns(reader: Reader) -> StructType:
 
 def decode(records: DataFrame, reader: Reader, schema: StructType) -> DataFrame:
     """Records to the value's columns, ORIGIN and ERROR."""
-    from pipelines.formats.framed_tasks import decoded
+    from headwater.pipelines.formats.framed_tasks import decoded
 
     names = schema.fieldNames()
     return records.select(*origin()).mapInArrow(partial(decoded, reader, names), _whole(list(schema.fields)))
@@ -56,7 +56,7 @@ def decode_events(
     """Records of several types to their columns, as `events` has them. `kind` is the column of a header, or None."""
     from pyspark.sql.types import StringType, StructField
 
-    from pipelines.formats.framed_tasks import decoded_events
+    from headwater.pipelines.formats.framed_tasks import decoded_events
 
     taken = [*origin(), *([] if kind is None else [kind.alias(columns.EVENT)])]
     if only is not None:
@@ -71,7 +71,7 @@ def with_key(decoded: DataFrame, reader: Reader) -> DataFrame:
     """Decoded records with the column `key`."""
     from pyspark.sql.types import StructType
 
-    from pipelines.formats.framed_tasks import new_decoder, with_key
+    from headwater.pipelines.formats.framed_tasks import new_decoder, with_key
 
     schema = StructType(list(decoded.schema.fields)).add("key", spark_type(new_decoder(reader, None).type))
     return decoded.mapInArrow(partial(with_key, reader), schema)
@@ -82,7 +82,7 @@ def encode(value: Column, writer: Writer, schema_id: int) -> Column:
     from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined] # its stub does not know it
     from pyspark.sql.types import BinaryType
 
-    from pipelines.formats.framed_tasks import Encode
+    from headwater.pipelines.formats.framed_tasks import Encode
 
     made: Column = arrow_udf(Encode(writer, schema_id).run, BinaryType())(value)
     return made
@@ -104,10 +104,10 @@ def row_of(rows: DataFrame, writer: Writer) -> Column:
 def row_type(writer: Writer) -> Any:
     """The Arrow type of the rows that a writer takes. Raises ValueError."""
     if writer.format == "avro":
-        from pipelines.formats.avro import encoder
+        from headwater.pipelines.formats.avro import encoder
 
         return encoder.row_type(writer.schema)
-    from pipelines.formats.protobuf import encoder as protobuf
+    from headwater.pipelines.formats.protobuf import encoder as protobuf
 
     return protobuf.row_type(writer.schema, writer.message)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.formats import json, schema_ids
+from headwater.pipelines.formats import json, schema_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from pipelines.formats import ValueColumns
+    from headwater.pipelines.formats import ValueColumns
 
 _REST = 2**31 - 1  # bytes: as many as there are
 

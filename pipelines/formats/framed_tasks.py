@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipelines import columns
-from pipelines.datasource.errors import SourceError
-from pipelines.formats.batches import Batch, Decoder, Encoder, Incompatible, UnwritableError
-from pipelines.formats.framing import ArrowArray, Frames, frames
-from pipelines.registry_client import (
+from headwater.pipelines import columns
+from headwater.pipelines.datasource.errors import SourceError
+from headwater.pipelines.formats.batches import Batch, Decoder, Encoder, Incompatible, UnwritableError
+from headwater.pipelines.formats.framing import ArrowArray, Frames, frames
+from headwater.pipelines.registry_client import (
     AVRO,
     PROTOBUF,
     Connection,
@@ -27,7 +27,7 @@ from pipelines.registry_client import (
     RegistryError,
     client_of,
 )
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 KEPT: Final = 256  # decoders and encoders of one process
 SHOWN_SUBJECTS: Final = 3
@@ -60,10 +60,10 @@ class Writer:
 def new_decoder(reader: Reader, schemas: Any) -> Decoder:
     """A decoder. Raises ValueError (InvalidSchemaError is one) for a schema that cannot be columns."""
     if reader.format == "avro":
-        from pipelines.formats.avro.decoder import AvroDecoder
+        from headwater.pipelines.formats.avro.decoder import AvroDecoder
 
         return AvroDecoder(reader.schema, schemas)
-    from pipelines.formats.protobuf.decoder import ProtobufDecoder
+    from headwater.pipelines.formats.protobuf.decoder import ProtobufDecoder
 
     return ProtobufDecoder(reader.schema, reader.message, schemas)
 
@@ -76,10 +76,10 @@ def _decoder(reader: Reader) -> Decoder:
 @lru_cache(KEPT)
 def _encoder(writer: Writer) -> Encoder:
     if writer.format == "avro":
-        from pipelines.formats.avro.encoder import AvroEncoder
+        from headwater.pipelines.formats.avro.encoder import AvroEncoder
 
         return AvroEncoder(writer.schema)
-    from pipelines.formats.protobuf.encoder import ProtobufEncoder
+    from headwater.pipelines.formats.protobuf.encoder import ProtobufEncoder
 
     return ProtobufEncoder(writer.schema, writer.message)
 
@@ -208,7 +208,7 @@ def _kinds(readers: Mapping[str, Reader], any_of: Reader, found: Frames) -> tupl
 
 def _first_bytes(found: Frames, row: int) -> bytes:
     """The numbers before a message, which say what it is."""
-    from pipelines.formats.protobuf.decoder import message_indexes
+    from headwater.pipelines.formats.protobuf.decoder import message_indexes
 
     payload = bytes(found.data[found.starts[row] : min(found.ends[row], found.starts[row] + 400)])
     try:
@@ -224,12 +224,12 @@ def _record_of(client: RegistryClient, kind: str, place: Any) -> str:
     schema = client.schema(schema_id)
     try:
         if kind == "avro" and schema.schema_type == AVRO:
-            from pipelines.formats.avro.columns import parsed, record_name
+            from headwater.pipelines.formats.avro.columns import parsed, record_name
 
             found = record_name(parsed(schema.text, schema.references))
         elif kind == "protobuf" and schema.schema_type == PROTOBUF:
-            from pipelines.formats.protobuf.columns import message_at, pool_of
-            from pipelines.formats.protobuf.decoder import message_indexes
+            from headwater.pipelines.formats.protobuf.columns import message_at, pool_of
+            from headwater.pipelines.formats.protobuf.decoder import message_indexes
 
             found = message_at(pool_of(schema.text, schema.references), message_indexes(place[1])[0]).full_name
         else:

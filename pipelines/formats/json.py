@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines import columns
-from pipelines.formats.misfits import CORRUPT, json_misfit, json_texts
-from pipelines.formats.origin import origin
+from headwater.pipelines import columns
+from headwater.pipelines.formats.misfits import CORRUPT, json_misfit, json_texts
+from headwater.pipelines.formats.origin import origin
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from pipelines.datasource.json_fields import JsonFields
-    from pipelines.formats import ValueColumns
+    from headwater.pipelines.datasource.json_fields import JsonFields
+    from headwater.pipelines.formats import ValueColumns
 
 _PARSED = "_parsed"
 _TEXTS = "_texts"  # the fields of refused records, as text
@@ -33,7 +33,7 @@ def decode(
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
 
-    from pipelines.datasource.json_fields import TAKEN, field_column
+    from headwater.pipelines.datasource.json_fields import TAKEN, field_column
 
     assert wanted.schema is not None, "JSON needs a schema"
     text = f.col("value").cast("string") if text is None else text
@@ -71,7 +71,7 @@ def decode(
 
 def fields_of(wanted: ValueColumns, *, framed: bool = False) -> JsonFields | None:
     """The fields that can be parsed before Spark does; None where it is asked to parse in a way of its own."""
-    from pipelines.datasource.json_fields import JsonFields
+    from headwater.pipelines.datasource.json_fields import JsonFields
 
     return None if wanted.options or wanted.schema is None else JsonFields.of(wanted.schema, framed=framed)
 

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.columns import RESERVED
+from headwater.pipelines.columns import RESERVED
 
 SCHEMA_BYTES_MAX = 1024 * 1024
 REFERENCES_MAX = 20  # one after the other, before a type comes

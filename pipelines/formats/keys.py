@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines import columns
-from pipelines.formats import ValueColumns, framed_json
-from pipelines.formats.misfits import CORRUPT, json_misfit, json_texts
+from headwater.pipelines import columns
+from headwater.pipelines.formats import ValueColumns, framed_json
+from headwater.pipelines.formats.misfits import CORRUPT, json_misfit, json_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,7 +20,7 @@ def with_key(decoded: DataFrame, key_format: str, wanted: ValueColumns) -> DataF
     """Decoded records with the column `key`. A key that cannot be decoded is `columns.ERROR`, if nothing else is."""
     if key_format in ("json", "json_schema"):
         return _json(decoded, wanted, is_framed=key_format == "json_schema")
-    from pipelines.formats import framed
+    from headwater.pipelines.formats import framed
 
     if wanted.reader is None:
         from pyspark.sql import functions as f

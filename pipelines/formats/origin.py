@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines import columns
+from headwater.pipelines import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

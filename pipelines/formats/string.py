@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines import columns
-from pipelines.formats.origin import origin
+from headwater.pipelines import columns
+from headwater.pipelines.formats.origin import origin
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from pipelines.formats import ValueColumns
+    from headwater.pipelines.formats import ValueColumns
 
 
 def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:  # noqa: ARG001 - one signature for all

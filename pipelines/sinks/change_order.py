@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from pipelines.sinks.change_rule import POSITION
+from headwater.pipelines.sinks.change_rule import POSITION
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

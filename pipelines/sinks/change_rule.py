@@ -18,7 +18,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines import columns
+from headwater.pipelines import columns
 
 __all__ = ["POSITION", "KeyChange", "State", "history", "latest"]
 

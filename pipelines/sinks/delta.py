@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.sinks.delta_append import append_once
-from pipelines.sinks.stored_rows import partition_column, with_lineage, with_partitions
+from headwater.pipelines.sinks.delta_append import append_once
+from headwater.pipelines.sinks.stored_rows import partition_column, with_lineage, with_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from pipelines.spec import DeltaSink
+    from headwater.pipelines.spec import DeltaSink
 
 
 def table_rows(rows: DataFrame, sink: DeltaSink, *more: str) -> DataFrame:

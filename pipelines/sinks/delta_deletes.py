@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pipelines.hadoop_files import HadoopFiles
-from pipelines.sinks.change_order import order
-from pipelines.sinks.change_rule import POSITION
-from pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
+from headwater.pipelines.hadoop_files import HadoopFiles
+from headwater.pipelines.sinks.change_order import order
+from headwater.pipelines.sinks.change_rule import POSITION
+from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from pipelines.spec import Merge
+    from headwater.pipelines.spec import Merge
 
 __all__ = ["FOLDER", "not_hidden", "remember", "remembered"]
 
@@ -55,7 +55,7 @@ def remember(spark: SparkSession, changes: DataFrame, merge: Merge, path: str) -
     )
     where = f"{path}/{FOLDER}"
     if not _exists(spark, path):
-        from pipelines.sinks.delta import nullable
+        from headwater.pipelines.sinks.delta import nullable
 
         DeltaTable.createIfNotExists(spark).location(where).addColumns(nullable(found.schema)).execute()
     positions = list(POSITION)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pipelines.sinks.change_order import known_positions, order
-from pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
+from headwater.pipelines.sinks.change_order import known_positions, order
+from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame
 
-    from pipelines.spec import Merge
+    from headwater.pipelines.spec import Merge
 
 __all__ = ["CURRENT", "VALID_FROM", "VALID_TO", "write"]
 

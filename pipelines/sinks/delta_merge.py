@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pipelines import columns
-from pipelines.sinks import delta, delta_deletes, delta_history
-from pipelines.sinks.change_order import known_positions, order
-from pipelines.sinks.delta_history import CURRENT, VALID_FROM, VALID_TO
-from pipelines.sinks.session_settings import settings_for_a_job
-from pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
+from headwater.pipelines import columns
+from headwater.pipelines.sinks import delta, delta_deletes, delta_history
+from headwater.pipelines.sinks.change_order import known_positions, order
+from headwater.pipelines.sinks.delta_history import CURRENT, VALID_FROM, VALID_TO
+from headwater.pipelines.sinks.session_settings import settings_for_a_job
+from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from pipelines.spec import DeltaSink, Merge
+    from headwater.pipelines.spec import DeltaSink, Merge
 
 OPERATION: Final = "_op"  # of an envelope: the table shows the outcome of a change, not its kind
 

@@ -16,18 +16,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from logtier.client.cluster import EARLIEST, LATEST, ClusterClient, TopicPartition
-from logtier.client.errors import AbortableTransactionError, ClientError, ProducerFencedError, UnknownTopicError
-from logtier.client.fetcher import FetchConfig, read_partition
-from logtier.client.partitioner import partition_for_key
-from logtier.client.topics import ensure_topic
-from logtier.client.transactional_producer import TRANSACTION_TIMEOUT_MS, TransactionalProducer, TransactionConfig
-from logtier.records.batch import Record
-from logtier.records.compression import CODECS
-from pipelines.datasource.options import WriteOptions
-from pipelines.errors import PipelineFailed
-from pipelines.sinks.encoded_batches import ENCODED_DDL, folder_for_encoded
-from pipelines.sinks.exactly_once_fence import (
+from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient, TopicPartition
+from headwater.logtier.client.errors import (
+    AbortableTransactionError,
+    ClientError,
+    ProducerFencedError,
+    UnknownTopicError,
+)
+from headwater.logtier.client.fetcher import FetchConfig, read_partition
+from headwater.logtier.client.partitioner import partition_for_key
+from headwater.logtier.client.topics import ensure_topic
+from headwater.logtier.client.transactional_producer import (
+    TRANSACTION_TIMEOUT_MS,
+    TransactionalProducer,
+    TransactionConfig,
+)
+from headwater.logtier.records.batch import Record
+from headwater.logtier.records.compression import CODECS
+from headwater.pipelines.datasource.options import WriteOptions
+from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.sinks.encoded_batches import ENCODED_DDL, folder_for_encoded
+from headwater.pipelines.sinks.exactly_once_fence import (
     FENCES_CONFIGS,
     FENCES_PARTITIONS,
     FENCES_TOPIC,
@@ -38,9 +47,9 @@ from pipelines.sinks.exactly_once_fence import (
     latest_committed,
     next_step,
 )
-from pipelines.sinks.exactly_once_tasks import REPORT_DDL, Encode, Send, encoding, sending
-from pipelines.sinks.exactly_once_verdict import StageAttempt, TaskReport, Todo, Verdict, judge
-from pipelines.sinks.session_settings import settings_for_a_job
+from headwater.pipelines.sinks.exactly_once_tasks import REPORT_DDL, Encode, Send, encoding, sending
+from headwater.pipelines.sinks.exactly_once_verdict import StageAttempt, TaskReport, Todo, Verdict, judge
+from headwater.pipelines.sinks.session_settings import settings_for_a_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +80,7 @@ OnStep = Callable[[str], None]
 class TopicRecords:
     """What goes to a topic: rows with key and value, and optionally headers and timestamp_ms; and how many.
 
-    `compression` is a name of `logtier.records.compression.CODECS`.
+    `compression` is a name of `headwater.logtier.records.compression.CODECS`.
     """
 
     topic: str

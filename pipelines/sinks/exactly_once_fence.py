@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logtier.records.batch import Buffer, decode_end_transaction_marker, decode_records, iterate_batches
+from headwater.logtier.records.batch import Buffer, decode_end_transaction_marker, decode_records, iterate_batches
 
 __all__ = [
     "FENCES_CONFIGS",

@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from logtier.client.cluster import ClientConfig, TopicPartition
-from logtier.client.errors import BrokerError, ClientError
-from logtier.client.producer import IdempotentProducer, ProducerConfig
-from logtier.client.producer_state import ProducerIdentity
-from pipelines.datasource.kept_clients import kept_client
-from pipelines.sinks.encoded_batches import EncodedReader, EncodedWriter
-from pipelines.sinks.exactly_once_verdict import NO_ANSWER
+from headwater.logtier.client.cluster import ClientConfig, TopicPartition
+from headwater.logtier.client.errors import BrokerError, ClientError
+from headwater.logtier.client.producer import IdempotentProducer, ProducerConfig
+from headwater.logtier.client.producer_state import ProducerIdentity
+from headwater.pipelines.datasource.kept_clients import kept_client
+from headwater.pipelines.sinks.encoded_batches import EncodedReader, EncodedWriter
+from headwater.pipelines.sinks.exactly_once_verdict import NO_ANSWER
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from logtier.records.columns_encode import BatchEncoder
+    from headwater.logtier.records.columns_encode import BatchEncoder
 
 __all__ = ["REPORT_DDL", "Encode", "Send", "encoding", "sending"]
 
@@ -95,7 +95,7 @@ def sending(what: Send) -> Callable[[_Batches], _Batches]:
 @cache
 def _load_encoder() -> type[BatchEncoder]:
     """The encoder, imported and compiled once in a worker; the collector need not walk its modules after each task."""
-    from logtier.records.columns_encode import BatchEncoder, warm_encoder
+    from headwater.logtier.records.columns_encode import BatchEncoder, warm_encoder
 
     warm_encoder()
     gc.collect()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from logtier.client.transaction_codes import Reaction, reaction
+from headwater.logtier.client.transaction_codes import Reaction, reaction
 
 __all__ = ["StageAttempt", "TaskReport", "Todo", "Verdict", "judge"]
 

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines.sinks import jdbc_order
-from pipelines.sinks.stored_rows import DELETED, latest_of_each, with_deleted, without_origin
-from pipelines.sources import jdbc as source
+from headwater.pipelines.sinks import jdbc_order
+from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, with_deleted, without_origin
+from headwater.pipelines.sources import jdbc as source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipelines.spec import JdbcSink
+    from headwater.pipelines.spec import JdbcSink
 
 BATCHES: Final = "headwater_batches"
 _STAGED: Final = "headwater_"  # and a hash of the writer: a name that every database takes

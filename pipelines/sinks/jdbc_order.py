@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pipelines.columns import SOURCE_POSITION
-from pipelines.sinks.change_order import known_positions
-from pipelines.sinks.change_rule import POSITION
+from headwater.pipelines.columns import SOURCE_POSITION
+from headwater.pipelines.sinks.change_order import known_positions
+from headwater.pipelines.sinks.change_rule import POSITION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

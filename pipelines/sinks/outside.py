@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pipelines.errors import PipelineFailed
-from pipelines.sinks import delta, delta_merge, files, jdbc
-from pipelines.sinks import python as python_sink
-from pipelines.spec import DeltaSink, FilesSink, JdbcSink, Loaded, PythonSink, Stage, TopicSink
-from pipelines.transforms import python
+from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.sinks import delta, delta_merge, files, jdbc
+from headwater.pipelines.sinks import python as python_sink
+from headwater.pipelines.spec import DeltaSink, FilesSink, JdbcSink, Loaded, PythonSink, Stage, TopicSink
+from headwater.pipelines.transforms import python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,7 +58,7 @@ class OutsideSinks:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        from pipelines.spark_errors import first_line
+        from headwater.pipelines.spark_errors import first_line
 
         try:
             jdbc.write(rows, sink, app_id, batch_id)

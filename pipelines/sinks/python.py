@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pipelines.sinks.stored_rows import with_lineage
-from pipelines.transforms import python
+from headwater.pipelines.sinks.stored_rows import with_lineage
+from headwater.pipelines.transforms import python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from logtier.client.cluster import ClientConfig, ClusterClient, TopicPartition
-from logtier.client.errors import ClientError
-from logtier.client.group_offsets import commit_group_offsets
+from headwater.logtier.client.cluster import ClientConfig, ClusterClient, TopicPartition
+from headwater.logtier.client.errors import ClientError
+from headwater.logtier.client.group_offsets import commit_group_offsets
 
 __all__ = ["SourceOffsets"]
 

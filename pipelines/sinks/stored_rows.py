@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pipelines import columns
-from pipelines.sinks.change_order import known_positions, order
+from headwater.pipelines import columns
+from headwater.pipelines.sinks.change_order import known_positions, order
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -6,17 +6,17 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from pipelines import columns
-from pipelines.brokers import Brokers, connection_options
-from pipelines.source_order import by_source
-from pipelines.sources import topic as source
+from headwater.pipelines import columns
+from headwater.pipelines.brokers import Brokers, connection_options
+from headwater.pipelines.source_order import by_source
+from headwater.pipelines.sources import topic as source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-    from pipelines.spec import TopicSink
-    from pipelines.topic_encoding import Encoding
+    from headwater.pipelines.spec import TopicSink
+    from headwater.pipelines.topic_encoding import Encoding
 
 # Nodes of a physical plan behind which rows are not in the order of their source any more. A column of such a name
 # only brings a sort that was not needed.
@@ -119,7 +119,7 @@ def write_records(frame: DataFrame, topic: str, bootstrap_servers: Brokers, comp
 
     A micro-batch that runs again after a crash writes its records again.
     """
-    from pipelines.datasource.writing import TIMESTAMP_COLUMN
+    from headwater.pipelines.datasource.writing import TIMESTAMP_COLUMN
 
     (
         frame.withColumnRenamed("timestamp_ms", TIMESTAMP_COLUMN)

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines import columns
-from pipelines.formats.avro.columns import columns as columns_of
-from pipelines.formats.avro.columns import columns_ddl, parsed
+from headwater.pipelines import columns
+from headwater.pipelines.formats.avro.columns import columns as columns_of
+from headwater.pipelines.formats.avro.columns import columns_ddl, parsed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from pipelines.schemas.avro.types import AvroType
+    from headwater.pipelines.schemas.avro.types import AvroType
 
 BATCH_ROWS: Final = 10_000  # of one Arrow batch that a task gives
 _BINARY_FILE: Final = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
@@ -31,7 +31,7 @@ def declared(text: str) -> StructType:
 
 def first_schema(spark: SparkSession, path: str) -> StructType | None:
     """Columns of the first file that is there; None if there is none. Raises ValueError."""
-    from pipelines.formats.avro.container import header
+    from headwater.pipelines.formats.avro.container import header
 
     row = spark.read.format(_FORMAT).load(path).orderBy("path").select("content").first()
     return None if row is None else _columns_of(header(bytes(row[0])).schema)
@@ -78,7 +78,7 @@ def _decoding(
     count = len(names)
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pipelines.sources.avro_files import rows_of
+        from headwater.pipelines.sources.avro_files import rows_of
 
         for batch_ in batches:
             for path, content in zip(batch_.column(0).to_pylist(), batch_.column(1).to_pylist(), strict=True):
@@ -93,10 +93,10 @@ def rows_of(path: str, content: bytes, whole: pa.Schema, count: int) -> Iterator
     """The rows of one file, whose values have the first `count` columns; the last one says what is wrong with it."""
     import pyarrow as pa
 
-    from pipelines.formats.avro.arrays import TooManyEntriesError
-    from pipelines.formats.avro.container import DamagedError, blocks, header
-    from pipelines.formats.avro.encoder import schema_for
-    from pipelines.formats.avro.reading import Reading, UnreadableError
+    from headwater.pipelines.formats.avro.arrays import TooManyEntriesError
+    from headwater.pipelines.formats.avro.container import DamagedError, blocks, header
+    from headwater.pipelines.formats.avro.encoder import schema_for
+    from headwater.pipelines.formats.avro.reading import Reading, UnreadableError
 
     def made(values: list[Any], rows: int, error: str | None) -> pa.RecordBatch:
         rest: list[Any] = [pa.array([path] * rows), pa.nulls(rows, pa.binary()), pa.array([error] * rows, pa.string())]

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines import columns
-from pipelines.formats import ValueColumns
+from headwater.pipelines import columns
+from headwater.pipelines.formats import ValueColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.formats import ValueColumns, format_of, json, keys
-from pipelines.formats.origin import records_schema
-from pipelines.sources import debezium, events
+from headwater.pipelines.formats import ValueColumns, format_of, json, keys
+from headwater.pipelines.formats.origin import records_schema
+from headwater.pipelines.sources import debezium, events
 
 __all__ = [
     "decode_input",
@@ -25,9 +25,9 @@ __all__ = [
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipelines.analysis import Analysis
-    from pipelines.datasource.json_fields import JsonFields
-    from pipelines.spec import TopicSource
+    from headwater.pipelines.analysis import Analysis
+    from headwater.pipelines.datasource.json_fields import JsonFields
+    from headwater.pipelines.spec import TopicSource
 
 
 def needs_headers(analysis: Analysis, source: TopicSource) -> bool:

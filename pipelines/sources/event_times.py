@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from pipelines import columns
-from pipelines.brokers import Brokers
-from pipelines.sources import decoding
-from pipelines.sources import topic as topic_source
+from headwater.pipelines import columns
+from headwater.pipelines.brokers import Brokers
+from headwater.pipelines.sources import decoding
+from headwater.pipelines.sources import topic as topic_source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from pipelines.analysis import Analysis
-    from pipelines.spec import TopicSource
+    from headwater.pipelines.analysis import Analysis
+    from headwater.pipelines.spec import TopicSource
 
 __all__ = ["event_time_ms", "latest_event_times"]
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipelines import columns
-from pipelines.formats import ValueColumns, format_of, framed_json
-from pipelines.formats.misfits import CORRUPT, json_misfit, json_texts
-from pipelines.formats.origin import origin
+from headwater.pipelines import columns
+from headwater.pipelines.formats import ValueColumns, format_of, framed_json
+from headwater.pipelines.formats.misfits import CORRUPT, json_misfit, json_texts
+from headwater.pipelines.formats.origin import origin
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from pipelines.spec import EventType
+    from headwater.pipelines.spec import EventType
 
 
 def event_name(place: EventType, *, is_framed: bool = False) -> Column:
@@ -53,7 +53,7 @@ def of_framed(
     records: DataFrame, place: EventType | None, name: str | None, events: Mapping[str, ValueColumns]
 ) -> DataFrame:
     """Records of Avro or Protobuf, of one type or of all. Without a place the schema of each tells its type."""
-    from pipelines.formats import framed
+    from headwater.pipelines.formats import framed
 
     schemas = {event: wanted.schema for event, wanted in events.items() if wanted.schema is not None}
     readers = {event: wanted.reader for event, wanted in events.items() if wanted.reader is not None}

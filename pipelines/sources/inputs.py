@@ -9,14 +9,14 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pipelines import columns
-from pipelines.brokers import Brokers
-from pipelines.plan import max_offsets_per_trigger
-from pipelines.sinks import delta as delta_sink
-from pipelines.sources import decoding, delta, files, rate
-from pipelines.sources import topic as topic_source
-from pipelines.sources.jdbc_feed import JdbcFeed
-from pipelines.spec import (
+from headwater.pipelines import columns
+from headwater.pipelines.brokers import Brokers
+from headwater.pipelines.plan import max_offsets_per_trigger
+from headwater.pipelines.sinks import delta as delta_sink
+from headwater.pipelines.sources import decoding, delta, files, rate
+from headwater.pipelines.sources import topic as topic_source
+from headwater.pipelines.sources.jdbc_feed import JdbcFeed
+from headwater.pipelines.spec import (
     DeltaSink,
     DeltaSource,
     FilesSource,
@@ -31,7 +31,7 @@ from pipelines.spec import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipelines.analysis import Analysis
+    from headwater.pipelines.analysis import Analysis
 
 
 def may_refuse(source: Source) -> bool:

@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines.hadoop_files import HadoopFiles
-from pipelines.sources import jdbc
-from pipelines.spec import JdbcSource, interval_ms
+from headwater.pipelines.hadoop_files import HadoopFiles
+from headwater.pipelines.sources import jdbc
+from headwater.pipelines.spec import JdbcSource, interval_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

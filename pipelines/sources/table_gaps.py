@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipelines import columns
-from pipelines.brokers import Brokers
-from pipelines.sources import topic as topic_source
-from pipelines.sources.tables import latest_decoded
-from pipelines.spec import Loaded, TopicTable
+from headwater.pipelines import columns
+from headwater.pipelines.brokers import Brokers
+from headwater.pipelines.sources import topic as topic_source
+from headwater.pipelines.sources.tables import latest_decoded
+from headwater.pipelines.spec import Loaded, TopicTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipelines.analysis import Analysis
+    from headwater.pipelines.analysis import Analysis
 
 __all__ = ["TableGap", "gaps_of"]
 

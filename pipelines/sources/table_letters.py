@@ -12,20 +12,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from logtier.client.cluster import EARLIEST, LATEST, ClusterClient, TopicPartition
-from logtier.client.group_offsets import committed_group_offsets
-from pipelines import columns
-from pipelines.brokers import Brokers, connection_options
-from pipelines.datasource.errors import client_errors
-from pipelines.datasource.offsets import Offsets, to_source_offset
-from pipelines.datasource.options import ReadOptions
-from pipelines.sources import decoding
-from pipelines.sources import topic as topic_source
+from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient, TopicPartition
+from headwater.logtier.client.group_offsets import committed_group_offsets
+from headwater.pipelines import columns
+from headwater.pipelines.brokers import Brokers, connection_options
+from headwater.pipelines.datasource.errors import client_errors
+from headwater.pipelines.datasource.offsets import Offsets, to_source_offset
+from headwater.pipelines.datasource.options import ReadOptions
+from headwater.pipelines.sources import decoding
+from headwater.pipelines.sources import topic as topic_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipelines.analysis import Analysis
+    from headwater.pipelines.analysis import Analysis
 
 __all__ = ["TableLetters", "TableRefusals", "unseen"]
 

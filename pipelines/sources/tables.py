@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from pipelines import columns
-from pipelines.brokers import Brokers
-from pipelines.graph import tables_used
-from pipelines.sources import avro_files, decoding, delta, files, jdbc, latest
-from pipelines.sources import topic as topic_source
-from pipelines.spec import (
+from headwater.pipelines import columns
+from headwater.pipelines.brokers import Brokers
+from headwater.pipelines.graph import tables_used
+from headwater.pipelines.sources import avro_files, decoding, delta, files, jdbc, latest
+from headwater.pipelines.sources import topic as topic_source
+from headwater.pipelines.spec import (
     EVERY_BATCH,
     ONCE,
     DeltaTable,
@@ -26,7 +26,7 @@ from pipelines.spec import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipelines.analysis import Analysis
+    from headwater.pipelines.analysis import Analysis
 
 
 def read_table(

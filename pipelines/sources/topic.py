@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipelines.brokers import Brokers, connection_options
-from pipelines.spec import interval_ms
+from headwater.pipelines.brokers import Brokers, connection_options
+from headwater.pipelines.spec import interval_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipelines.datasource.json_fields import JsonFields
-    from pipelines.spec import TopicSource
+    from headwater.pipelines.datasource.json_fields import JsonFields
+    from headwater.pipelines.spec import TopicSource
 
-SPARK_FORMAT = "headwater"  # the name of pipelines.datasource; its options and columns are those of format("kafka")
+SPARK_FORMAT = (
+    "headwater"  # the name of headwater.pipelines.datasource; its options and columns are those of format("kafka")
+)
 READ_COMMITTED = "read_committed"
 
 
@@ -30,7 +32,12 @@ def stream(
 
     `json_fields` become columns, too, wherever the tasks that read are sure of them.
     """
-    from pipelines.datasource import HEADERS_SEEN_OPTION, JSON_FIELDS_OPTION, TASK_RECORDS, TASK_RECORDS_OPTION
+    from headwater.pipelines.datasource import (
+        HEADERS_SEEN_OPTION,
+        JSON_FIELDS_OPTION,
+        TASK_RECORDS,
+        TASK_RECORDS_OPTION,
+    )
 
     name, start = source.starting_option()
     reader = (
@@ -69,11 +76,11 @@ def batch_between(
     json_fields: JsonFields | None = None,
 ) -> DataFrame:
     """The records of a topic from `start` to `end` (excluded), as `startingOffsets` and `endingOffsets` have them."""
-    from pipelines.datasource import JSON_FIELDS_OPTION, PUSHDOWN_OPTION
+    from headwater.pipelines.datasource import JSON_FIELDS_OPTION, PUSHDOWN_OPTION
 
     reader = (
         spark.read.format(SPARK_FORMAT)
-        .option(PUSHDOWN_OPTION, "true")  # pipelines.session has the setting that this needs
+        .option(PUSHDOWN_OPTION, "true")  # headwater.pipelines.session has the setting that this needs
         .options(**connection_options(bootstrap_servers))
         .option("kafka.isolation.level", isolation)
         .option("subscribe", topic)

@@ -2,16 +2,16 @@
 
 The models are the format's definition: a field that is not here is refused by name, and the editor's schema and the
 reference page are made of them. `loading` puts the parts together. Whoever uses a pipeline imports from here;
-`pipelines.pipeline_file.load` reads a file.
+`headwater.pipelines.pipeline_file.load` reads a file.
 """
 
-from pipelines.spec.loaded import Loaded
-from pipelines.spec.loading import parse
-from pipelines.spec.model import Model, fields_of, identifier, interval, interval_ms, topic_name
-from pipelines.spec.pipeline import STAGES_MAX, Environment, Pipeline
-from pipelines.spec.secret_text import Password, SecretMissingError, Secrets, SecretText
-from pipelines.spec.sinks import DeltaSink, FilesSink, JdbcSink, Merge, PythonSink, Sink, TopicSink
-from pipelines.spec.sources import (
+from headwater.pipelines.spec.loaded import Loaded
+from headwater.pipelines.spec.loading import parse
+from headwater.pipelines.spec.model import Model, fields_of, identifier, interval, interval_ms, topic_name
+from headwater.pipelines.spec.pipeline import STAGES_MAX, Environment, Pipeline
+from headwater.pipelines.spec.secret_text import Password, SecretMissingError, Secrets, SecretText
+from headwater.pipelines.spec.sinks import DeltaSink, FilesSink, JdbcSink, Merge, PythonSink, Sink, TopicSink
+from headwater.pipelines.spec.sources import (
     INPUT,
     DeltaSource,
     FilesSource,
@@ -22,8 +22,8 @@ from pipelines.spec.sources import (
     TopicSource,
     Watermark,
 )
-from pipelines.spec.stage import Expectation, Restart, Stage
-from pipelines.spec.steps import (
+from headwater.pipelines.spec.stage import Expectation, Restart, Stage
+from headwater.pipelines.spec.steps import (
     Deduplicate,
     DeduplicateStep,
     PythonFunction,
@@ -34,7 +34,7 @@ from pipelines.spec.steps import (
     Step,
     WatermarkStep,
 )
-from pipelines.spec.tables import (
+from headwater.pipelines.spec.tables import (
     EVERY_BATCH,
     ONCE,
     DeltaTable,
@@ -44,8 +44,8 @@ from pipelines.spec.tables import (
     Table,
     TopicTable,
 )
-from pipelines.spec.tests import PipelineTest
-from pipelines.spec.topics import (
+from headwater.pipelines.spec.tests import PipelineTest
+from headwater.pipelines.spec.topics import (
     FROM_REGISTRY,
     INFERRED,
     PARTITIONS_MAX,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.spec.pipeline import Pipeline
+from headwater.pipelines.spec.pipeline import Pipeline
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from pipelines.errors import PipelineError, Problem
-from pipelines.yaml_source import Document, Loc, Mark, field_name, read
+from headwater.pipelines.errors import PipelineError, Problem
+from headwater.pipelines.yaml_source import Document, Loc, Mark, field_name, read
 
 INCLUDES_MAX = 50  # files of one pipeline, those that included files include counted as well
 

@@ -11,7 +11,7 @@ import hashlib
 import re
 from typing import Final
 
-from pipelines.spec.secret_text import SHOWN_INSTEAD, Secrets, SecretText, references_shown
+from headwater.pipelines.spec.secret_text import SHOWN_INSTEAD, Secrets, SecretText, references_shown
 
 _REFERENCE: Final = r"\$\{(?:env|file):[^{}]*\}"
 _HOST: Final = rf"(?:[\w.\-\\%]|{_REFERENCE})+|\[[0-9A-Fa-f:.%]+\]"

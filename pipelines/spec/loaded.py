@@ -6,11 +6,11 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from pipelines.errors import PipelineError, Problem
-from pipelines.spec.pipeline import Pipeline
-from pipelines.spec.secret_text import Secrets
-from pipelines.spec.stage import Stage
-from pipelines.yaml_source import Document, Loc
+from headwater.pipelines.errors import PipelineError, Problem
+from headwater.pipelines.spec.pipeline import Pipeline
+from headwater.pipelines.spec.secret_text import Secrets
+from headwater.pipelines.spec.stage import Stage
+from headwater.pipelines.yaml_source import Document, Loc
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """YAML -> a typed pipeline: text in, `Loaded` or every problem at once out. Pure: what reads files is passed in.
 
 Order: YAML, included files, the environment, variables, fields (`Pipeline`), what the parts say about each other
-(`pipelines.checks`). `pipelines.pipeline_file` does the same for a file on a disk.
+(`headwater.pipelines.checks`). `headwater.pipelines.pipeline_file` does the same for a file on a disk.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 
 from pydantic import ValidationError
 
-from pipelines.errors import PipelineError, Problem, nearest
-from pipelines.spec.includes import ReadFile, include
-from pipelines.spec.loaded import Loaded
-from pipelines.spec.mistakes import told
-from pipelines.spec.pipeline import Pipeline
-from pipelines.spec.secret_text import Secrets
-from pipelines.spec.variables import resolved, substitute
-from pipelines.yaml_source import Document, Loc, read
+from headwater.pipelines.errors import PipelineError, Problem, nearest
+from headwater.pipelines.spec.includes import ReadFile, include
+from headwater.pipelines.spec.loaded import Loaded
+from headwater.pipelines.spec.mistakes import told
+from headwater.pipelines.spec.pipeline import Pipeline
+from headwater.pipelines.spec.secret_text import Secrets
+from headwater.pipelines.spec.variables import resolved, substitute
+from headwater.pipelines.yaml_source import Document, Loc, read
 
 NO_TOPICS: frozenset[str] = frozenset()
 _NOT_SUBSTITUTED = frozenset({"variables", "environments", "include"})
@@ -41,7 +41,7 @@ def parse(
     `environ` and `read_file` (included files, files of secrets) are what the text may refer to. `check_more` adds
     problems of whatever else can be looked at.
     """
-    from pipelines.checks import check
+    from headwater.pipelines.checks import check
 
     reader = read_file or _no_file
     secrets = Secrets(environ or {}, reader)

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import Tag, ValidationError
 from pydantic.fields import FieldInfo
 
-from pipelines.errors import Problem, nearest
-from pipelines.spec.model import Model, fields_of
-from pipelines.spec.pipeline import Pipeline
-from pipelines.spec.secret_text import references_shown
-from pipelines.yaml_source import Document, Loc, field_name
+from headwater.pipelines.errors import Problem, nearest
+from headwater.pipelines.spec.model import Model, fields_of
+from headwater.pipelines.spec.pipeline import Pipeline
+from headwater.pipelines.spec.secret_text import references_shown
+from headwater.pipelines.yaml_source import Document, Loc, field_name
 
 _MISSING = {
     "pipeline": "name the pipeline: `pipeline: NAME`",

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from pipelines.spec.secret_text import SecretText, carries_reference
+from headwater.pipelines.spec.secret_text import SecretText, carries_reference
 
 TOPIC_NAME_LENGTH_MAX = 249  # Kafka's limit: the folder name `topic-partition` must fit a file name
 

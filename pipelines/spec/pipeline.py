@@ -6,12 +6,12 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator
 
-from pipelines.spec.model import Model, Name, Path, Shown, identifier, topic_name
-from pipelines.spec.secret_text import SecretText, masked_secrets, references_shown
-from pipelines.spec.stage import Stage
-from pipelines.spec.tables import Table
-from pipelines.spec.tests import PipelineTest
-from pipelines.spec.topics import Registry, Topic
+from headwater.pipelines.spec.model import Model, Name, Path, Shown, identifier, topic_name
+from headwater.pipelines.spec.secret_text import SecretText, masked_secrets, references_shown
+from headwater.pipelines.spec.stage import Stage
+from headwater.pipelines.spec.tables import Table
+from headwater.pipelines.spec.tests import PipelineTest
+from headwater.pipelines.spec.topics import Registry, Topic
 
 STAGES_MAX = 100  # one streaming query each: a driver with more is several pipelines
 TESTS_MAX = 1_000

@@ -1,4 +1,5 @@
-"""The tables of docs/reference/pipeline_yaml.md, made of the models: `python -m pipelines.spec.reference PAGE` renews
+"""The tables of docs/reference/pipeline_yaml.md, made of the models: `python -m headwater.pipelines.spec.reference
+PAGE` renews
 them. A test compares the page with the models, so that neither can lag behind. Pure but for `main`.
 """
 
@@ -12,10 +13,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from pipelines import spec
-from pipelines.spec.model import Model, Shown
-from pipelines.spec.sources import Input
-from pipelines.spec.steps import BatchStep
+from headwater.pipelines import spec
+from headwater.pipelines.spec.model import Model, Shown
+from headwater.pipelines.spec.sources import Input
+from headwater.pipelines.spec.steps import BatchStep
 
 PARTS: Mapping[str, type[Model]] = {
     "pipeline": spec.Pipeline,

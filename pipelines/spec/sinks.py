@@ -6,9 +6,19 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from pipelines.spec.model import Columns, Expression, Model, OneOrMany, Options, Path, Shown, TopicName, kind_of
-from pipelines.spec.steps import PythonFunction
-from pipelines.spec.tables import JdbcAddress
+from headwater.pipelines.spec.model import (
+    Columns,
+    Expression,
+    Model,
+    OneOrMany,
+    Options,
+    Path,
+    Shown,
+    TopicName,
+    kind_of,
+)
+from headwater.pipelines.spec.steps import PythonFunction
+from headwater.pipelines.spec.tables import JdbcAddress
 
 CLUSTER_COLUMNS_MAX = 4  # Delta's own limit
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema, model_validator
 
-from pipelines.spec.model import Column, Interval, Model, Name, Options, Path, Shown, TopicName, kind_of
-from pipelines.spec.tables import FileFormat, JdbcAddress
+from headwater.pipelines.spec.model import Column, Interval, Model, Name, Options, Path, Shown, TopicName, kind_of
+from headwater.pipelines.spec.tables import FileFormat, JdbcAddress
 
 RATE_MAX = 10_000_000  # rows a second that Spark's own source is asked for
 INPUT = "input"  # view of an input that has no name of its own, and of the rows between two steps

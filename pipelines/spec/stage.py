@@ -6,10 +6,10 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from pipelines.spec.model import Expression, Interval, Model, Name, OneOrMany, Shown
-from pipelines.spec.sinks import Sink
-from pipelines.spec.sources import Source, TopicSource
-from pipelines.spec.steps import DeduplicateStep, PythonFunction, PythonStep, SqlStep, Step, WatermarkStep
+from headwater.pipelines.spec.model import Expression, Interval, Model, Name, OneOrMany, Shown
+from headwater.pipelines.spec.sinks import Sink
+from headwater.pipelines.spec.sources import Source, TopicSource
+from headwater.pipelines.spec.steps import DeduplicateStep, PythonFunction, PythonStep, SqlStep, Step, WatermarkStep
 
 INPUTS_MAX = 10  # streams of one query: Spark's state of a join grows with each
 STEPS_MAX = 50

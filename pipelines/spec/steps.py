@@ -6,8 +6,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
-from pipelines.spec.model import Columns, FunctionName, Interval, Model, Path, Scalar, Shown, kind_of
-from pipelines.spec.sources import Watermark
+from headwater.pipelines.spec.model import Columns, FunctionName, Interval, Model, Path, Scalar, Shown, kind_of
+from headwater.pipelines.spec.sources import Watermark
 
 
 class PythonFunction(Model):

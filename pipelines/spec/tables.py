@@ -7,9 +7,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from pipelines.spec.jdbc_url import JdbcUrl
-from pipelines.spec.model import Model, Options, Path, Shown, TopicName, interval, kind_of
-from pipelines.spec.secret_text import Password, SecretText, masked_secrets
+from headwater.pipelines.spec.jdbc_url import JdbcUrl
+from headwater.pipelines.spec.model import Model, Options, Path, Shown, TopicName, interval, kind_of
+from headwater.pipelines.spec.secret_text import Password, SecretText, masked_secrets
 
 FileFormat: TypeAlias = Literal["csv", "json", "parquet", "orc", "avro"]
 SecretOptions: TypeAlias = Annotated[dict[str, SecretText], AfterValidator(masked_secrets), Shown("name: value")]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from pipelines.spec.model import Model, Name, OneOrMany, Shown
+from headwater.pipelines.spec.model import Model, Name, OneOrMany, Shown
 
 ROWS_MAX = 1_000  # of one input in the pipeline's own file; more belong into a file of their own
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Field, model_validator
 
-from pipelines.spec.model import Model, Options, Shown
-from pipelines.spec.secret_text import Password, SecretText
+from headwater.pipelines.spec.model import Model, Options, Shown
+from headwater.pipelines.spec.secret_text import Password, SecretText
 
 PARTITIONS_MAX = 10_000  # of one topic; the log tier is dimensioned for 5,000 a broker
 REPLICATION_FACTOR_MAX = 32_767  # the protocol's int16

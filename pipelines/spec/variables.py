@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.errors import PipelineError, Problem, nearest
-from pipelines.yaml_source import Document, Loc
+from headwater.pipelines.errors import PipelineError, Problem, nearest
+from headwater.pipelines.yaml_source import Document, Loc
 
 _VARIABLE = re.compile(r"\$(?:(\$\{)|\{(?:(env|file):([^{}\0]*)|([A-Za-z_][A-Za-z0-9_]*))\})")
 

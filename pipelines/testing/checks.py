@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from pipelines.errors import Problem, nearest
-from pipelines.spec import Loaded, PipelineTest, Source, Stage, TopicSource
-from pipelines.spec.tests import Rows
-from pipelines.testing import declared_columns, given_rows, row_files
-from pipelines.testing.column_types import Columns
-from pipelines.testing.given_rows import Feature
-from pipelines.testing.row_files import RowsOfFile
-from pipelines.yaml_source import Loc
+from headwater.pipelines.errors import Problem, nearest
+from headwater.pipelines.spec import Loaded, PipelineTest, Source, Stage, TopicSource
+from headwater.pipelines.spec.tests import Rows
+from headwater.pipelines.testing import declared_columns, given_rows, row_files
+from headwater.pipelines.testing.column_types import Columns
+from headwater.pipelines.testing.given_rows import Feature
+from headwater.pipelines.testing.row_files import RowsOfFile
+from headwater.pipelines.yaml_source import Loc
 
 LETTER_FIELDS = (
     "error", "expectation", "topic", "stage", "key", "value", "source_topic", "source_partition", "source_offset",

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 
-from pipelines.formats import json_schema
-from pipelines.sources import rate
-from pipelines.sources.debezium import OP, SEQUENCE
-from pipelines.spec import FilesSource, FilesTable, Loaded, RateSource, Source, Table, TopicSource, TopicTable
-from pipelines.spec.tables import is_columns
-from pipelines.spec.topics import Event, Topic
-from pipelines.testing.column_types import ColumnType, fields_of, from_ddl, struct
+from headwater.pipelines.formats import json_schema
+from headwater.pipelines.sources import rate
+from headwater.pipelines.sources.debezium import OP, SEQUENCE
+from headwater.pipelines.spec import FilesSource, FilesTable, Loaded, RateSource, Source, Table, TopicSource, TopicTable
+from headwater.pipelines.spec.tables import is_columns
+from headwater.pipelines.spec.topics import Event, Topic
+from headwater.pipelines.testing.column_types import ColumnType, fields_of, from_ddl, struct
 
 Found = dict[str, ColumnType] | None
 

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines import columns as names
-from pipelines.errors import nearest
-from pipelines.testing.column_types import Columns, ColumnType
-from pipelines.testing.comparison import plain
-from pipelines.testing.row_files import RowsOfFile
-from pipelines.testing.typed_values import from_text, typed
-from pipelines.yaml_source import Loc
+from headwater.pipelines import columns as names
+from headwater.pipelines.errors import nearest
+from headwater.pipelines.testing.column_types import Columns, ColumnType
+from headwater.pipelines.testing.comparison import plain
+from headwater.pipelines.testing.row_files import RowsOfFile
+from headwater.pipelines.testing.typed_values import from_text, typed
+from headwater.pipelines.yaml_source import Loc
 
 WATERMARK: Final = "_watermark"
 HEADERS: Final = "_headers"
@@ -184,7 +184,7 @@ def micro_batches(given: RowsOfFile, columns: Columns, feature: Feature, rows_ma
 
 
 def _record(row: dict[str, Any], feature: Feature, offset: int) -> dict[str, Any]:
-    """A record with the columns of `pipelines.sources.decoding.empty_records`."""
+    """A record with the columns of `headwater.pipelines.sources.decoding.empty_records`."""
     headers = row.get(HEADERS) or {}
     stamp = typed("timestamp", row.get(names.TIMESTAMP))
     return {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipelines.errors import Problem, nearest
-from pipelines.graph import tables_used
-from pipelines.spec import JdbcTable, Loaded, PipelineTest, Stage, TopicTable
-from pipelines.spec.stage import SEQUENCE_KNOWN
-from pipelines.yaml_source import Loc
+from headwater.pipelines.errors import Problem, nearest
+from headwater.pipelines.graph import tables_used
+from headwater.pipelines.spec import JdbcTable, Loaded, PipelineTest, Stage, TopicTable
+from headwater.pipelines.spec.stage import SEQUENCE_KNOWN
+from headwater.pipelines.yaml_source import Loc
 
 
 def check_names(loaded: Loaded) -> Iterator[Problem]:

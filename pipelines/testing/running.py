@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines.analysis import Analysis
-from pipelines.errors import PipelineError, Problem, nearest
-from pipelines.graph import tables_named, tables_used
-from pipelines.sources.tables import read_table
-from pipelines.spark_errors import first_line
-from pipelines.spec import Loaded, PipelineTest, SqlStep, Stage
-from pipelines.testing import given_rows, stage_columns
-from pipelines.testing.checks import LETTER_FIELDS, check_rows, feature, place_of, rows_of
-from pipelines.testing.column_types import Columns, of_schema
-from pipelines.testing.comparison import Difference, compare
-from pipelines.testing.feeding import Feed, arrow_table
-from pipelines.testing.given_rows import Feature
-from pipelines.testing.results import Judged, RunOutcome
-from pipelines.testing.stage_run import Observed, StageRun, letter_part
+from headwater.pipelines.analysis import Analysis
+from headwater.pipelines.errors import PipelineError, Problem, nearest
+from headwater.pipelines.graph import tables_named, tables_used
+from headwater.pipelines.sources.tables import read_table
+from headwater.pipelines.spark_errors import first_line
+from headwater.pipelines.spec import Loaded, PipelineTest, SqlStep, Stage
+from headwater.pipelines.testing import given_rows, stage_columns
+from headwater.pipelines.testing.checks import LETTER_FIELDS, check_rows, feature, place_of, rows_of
+from headwater.pipelines.testing.column_types import Columns, of_schema
+from headwater.pipelines.testing.comparison import Difference, compare
+from headwater.pipelines.testing.feeding import Feed, arrow_table
+from headwater.pipelines.testing.given_rows import Feature
+from headwater.pipelines.testing.results import Judged, RunOutcome
+from headwater.pipelines.testing.stage_run import Observed, StageRun, letter_part
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelines import columns
-from pipelines.analysis import Analysis, analyse
-from pipelines.formats import ValueColumns
-from pipelines.graph import place_read, place_writers, table_upstream, topological_order, upstream
-from pipelines.plan import topics_of
-from pipelines.sources import decoding, files
-from pipelines.sources.tables import read_table
-from pipelines.spec import (
+from headwater.pipelines import columns
+from headwater.pipelines.analysis import Analysis, analyse
+from headwater.pipelines.formats import ValueColumns
+from headwater.pipelines.graph import place_read, place_writers, table_upstream, topological_order, upstream
+from headwater.pipelines.plan import topics_of
+from headwater.pipelines.sources import decoding, files
+from headwater.pipelines.sources.tables import read_table
+from headwater.pipelines.spec import (
     INFERRED,
     FilesSource,
     FilesTable,
@@ -28,11 +28,11 @@ from pipelines.spec import (
     TopicSource,
     TopicTable,
 )
-from pipelines.spec.topics import FRAMED
-from pipelines.testing.checks import rows_of
-from pipelines.testing.column_types import inferred, struct
-from pipelines.testing.given_rows import WATERMARK
-from pipelines.testing.typed_values import from_text
+from headwater.pipelines.spec.topics import FRAMED
+from headwater.pipelines.testing.checks import rows_of
+from headwater.pipelines.testing.column_types import inferred, struct
+from headwater.pipelines.testing.given_rows import WATERMARK
+from headwater.pipelines.testing.typed_values import from_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,7 +96,7 @@ def _input_columns(
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from pipelines.stage_analysis import input_columns
+    from headwater.pipelines.stage_analysis import input_columns
 
     source = stage.inputs[position]
     if isinstance(source, TopicSource):

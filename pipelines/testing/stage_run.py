@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines import columns, dead_letters, expectations, letter_headers
-from pipelines.analysis import Analysis
-from pipelines.collected_rows import rows_of
-from pipelines.graph import dead_letter_topic, row_dead_letters
-from pipelines.spark_errors import first_line
-from pipelines.spec import Loaded, Stage, TopicSource
-from pipelines.stage_query import is_stateless
-from pipelines.testing.feeding import Feed
-from pipelines.transforms.chain import Chain
-from pipelines.transforms.stateful import STATE_STORE_CONF
+from headwater.pipelines import columns, dead_letters, expectations, letter_headers
+from headwater.pipelines.analysis import Analysis
+from headwater.pipelines.collected_rows import rows_of
+from headwater.pipelines.graph import dead_letter_topic, row_dead_letters
+from headwater.pipelines.spark_errors import first_line
+from headwater.pipelines.spec import Loaded, Stage, TopicSource
+from headwater.pipelines.stage_query import is_stateless
+from headwater.pipelines.testing.feeding import Feed
+from headwater.pipelines.transforms.chain import Chain
+from headwater.pipelines.transforms.stateful import STATE_STORE_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

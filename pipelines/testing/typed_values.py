@@ -13,8 +13,8 @@ import re
 import struct as binary_struct
 from typing import Any
 
-from pipelines.errors import nearest
-from pipelines.testing.column_types import ColumnType, fields_of, shown
+from headwater.pipelines.errors import nearest
+from headwater.pipelines.testing.column_types import ColumnType, fields_of, shown
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from pipelines.graph import input_views
-from pipelines.spec import (
+from headwater.pipelines.graph import input_views
+from headwater.pipelines.spec import (
     DeduplicateStep,
     Loaded,
     PythonStep,
@@ -16,12 +16,12 @@ from pipelines.spec import (
     Step,
     WatermarkStep,
 )
-from pipelines.transforms import deduplicate, python, sql, stateful
+from headwater.pipelines.transforms import deduplicate, python, sql, stateful
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pipelines.yaml_source import Loc
+    from headwater.pipelines.yaml_source import Loc
 
 ApplyStep: TypeAlias = "Callable[[Mapping[str, DataFrame]], DataFrame]"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines.transforms import python
+from headwater.pipelines.transforms import python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from pipelines.spec import Stateful
+    from headwater.pipelines.spec import Stateful
 
 # Of Spark's state stores only this one has what a processor may ask for: lists, maps, timers, time to live.
 STATE_STORE_CONF: Final = {

@@ -15,10 +15,10 @@ import os
 import sys
 import time
 
-from logtier.client.cluster import EARLIEST, LATEST, ClientConfig, ClusterClient, parse_bootstrap_servers
-from logtier.client.fetch_codec import FetchPartition, fetch_request
-from logtier.client.fetcher import offset_after
-from logtier.client.messages import ApiKey
+from headwater.logtier.client.cluster import EARLIEST, LATEST, ClientConfig, ClusterClient, parse_bootstrap_servers
+from headwater.logtier.client.fetch_codec import FetchPartition, fetch_request
+from headwater.logtier.client.fetcher import offset_after
+from headwater.logtier.client.messages import ApiKey
 
 PARTITION_BYTES_MAX = 1 << 20  # max.partition.fetch.bytes
 FETCH_BYTES_MAX = 50 << 20  # fetch.max.bytes

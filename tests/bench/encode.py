@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from logtier.client.producer_state import ProducerIdentity, seal_batch
-from logtier.records.compression import LZ4, NONE, ZSTD
+from headwater.logtier.client.producer_state import ProducerIdentity, seal_batch
+from headwater.logtier.records.compression import LZ4, NONE, ZSTD
 from tests.bench.report import Table, listing
 
 KEYS = 1_000
@@ -27,7 +27,7 @@ def measure(rows: int, rounds: int) -> tuple[list[Table], dict[str, list[float]]
     """Rows per second, by codec, after a round to warm up."""
     import pyarrow as pa
 
-    from logtier.records.columns_encode import BatchEncoder, warm_encoder
+    from headwater.logtier.records.columns_encode import BatchEncoder, warm_encoder
 
     warm_encoder()
     chance = random.Random(2013)

@@ -9,9 +9,9 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from pipelines.datasource.options import WriteOptions
-from pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
-from pipelines.sinks.exactly_once_fence import Batch, Step
+from headwater.pipelines.datasource.options import WriteOptions
+from headwater.pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
+from headwater.pipelines.sinks.exactly_once_fence import Batch, Step
 from tests.bench import brokers, spark_read
 from tests.bench.load import Load
 

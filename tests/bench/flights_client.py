@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.demo import flights
 from headwater.demo.files import conf_file
-from pipelines.pipeline_file import load
-from pipelines.progress import StageProgress, StageTotals
-from pipelines.runner import Runner, RunOptions
-from pipelines.session import close_session, open_session
+from headwater.pipelines.pipeline_file import load
+from headwater.pipelines.progress import StageProgress, StageTotals
+from headwater.pipelines.runner import Runner, RunOptions
+from headwater.pipelines.session import close_session, open_session
 from tests.bench.processes import cpu_seconds
 
 CORES = 2

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION
-from pipelines.plan import MAX_OFFSETS_PER_TRIGGER
-from pipelines.session import CHECKPOINT_FILES, CHECKPOINT_FILES_CONF, settings
+from headwater.pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION
+from headwater.pipelines.plan import MAX_OFFSETS_PER_TRIGGER
+from headwater.pipelines.session import CHECKPOINT_FILES, CHECKPOINT_FILES_CONF, settings
 from tests.bench import spark_read
 
 FORMATS = ("kafka", "headwater")

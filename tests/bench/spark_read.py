@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.datasource import PUSHDOWN_OPTION, SESSION_CONF, session_environment
-from pipelines.worker_sockets import socket_conf, socket_folder
+from headwater.pipelines.datasource import PUSHDOWN_OPTION, SESSION_CONF, session_environment
+from headwater.pipelines.worker_sockets import socket_conf, socket_folder
 
 VALUE_BYTES = 200
 PARTITIONS = 6

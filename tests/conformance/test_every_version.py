@@ -22,9 +22,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from logtier.handlers.registry import HANDLERS
-from logtier.protocol.messages import api_name
-from logtier.records.batch import Record, build_batch
+from headwater.logtier.handlers.registry import HANDLERS
+from headwater.logtier.protocol.messages import api_name
+from headwater.logtier.records.batch import Record, build_batch
 
 if TYPE_CHECKING:
     from tests.conftest import BrokerProcess

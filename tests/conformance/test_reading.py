@@ -13,8 +13,8 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.admin import KafkaAdminClient
 
-from logtier.records.batch import iterate_batches
-from logtier.records.compression import CODECS
+from headwater.logtier.records.batch import iterate_batches
+from headwater.logtier.records.compression import CODECS
 
 if TYPE_CHECKING:
     from tests.conftest import BrokerProcess, TopicFactory

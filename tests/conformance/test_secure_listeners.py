@@ -25,10 +25,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from logtier.client.blocking import BlockingConnection
-from logtier.client.cluster import LATEST, ClientConfig, ClusterClient, parse_bootstrap_servers
-from logtier.client.messages import ApiKey, kio_request
-from logtier.client.security import ClientSecurity
+from headwater.logtier.client.blocking import BlockingConnection
+from headwater.logtier.client.cluster import LATEST, ClientConfig, ClusterClient, parse_bootstrap_servers
+from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.client.security import ClientSecurity
 
 if TYPE_CHECKING:
     from tests.conftest import BrokerProcess, Certificates

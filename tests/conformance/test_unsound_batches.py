@@ -16,12 +16,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from crc32c import crc32c
 
-from logtier.client.cluster import ClientConfig, ClusterClient, parse_bootstrap_servers
-from logtier.client.produce_codec import produce_request
-from logtier.records.batch import ATTRIBUTES, CRC, Record, build_batch
+from headwater.logtier.client.cluster import ClientConfig, ClusterClient, parse_bootstrap_servers
+from headwater.logtier.client.produce_codec import produce_request
+from headwater.logtier.records.batch import ATTRIBUTES, CRC, Record, build_batch
 
 if TYPE_CHECKING:
-    from logtier.client.blocking import BlockingConnection
+    from headwater.logtier.client.blocking import BlockingConnection
 
 pytestmark = pytest.mark.slow
 

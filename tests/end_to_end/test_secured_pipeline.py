@@ -19,17 +19,17 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from api.topic_admin import TopicAdmin
+from headwater.api.topic_admin import TopicAdmin
 from headwater.cli.pipeline import topics_creator
-from logtier.config.client_properties import read_client_config
-from pipelines.analysis import analyse
-from pipelines.brokers import brokers
-from pipelines.pipeline_file import load
-from pipelines.preview import Request, StagePreview
-from pipelines.preview_offsets import parse_start
-from pipelines.runner import Runner, RunOptions
-from pipelines.session import close_session, running_session
-from pipelines.sql import views
+from headwater.logtier.config.client_properties import read_client_config
+from headwater.pipelines.analysis import analyse
+from headwater.pipelines.brokers import brokers
+from headwater.pipelines.pipeline_file import load
+from headwater.pipelines.preview import Request, StagePreview
+from headwater.pipelines.preview_offsets import parse_start
+from headwater.pipelines.runner import Runner, RunOptions
+from headwater.pipelines.session import close_session, running_session
+from headwater.pipelines.sql import views
 from tests.conftest import BrokerProcess, Certificates
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

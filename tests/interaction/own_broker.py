@@ -6,10 +6,10 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 
-from logtier.broker import Broker
-from logtier.config import BrokerConfig
-from logtier.runtime.clock import Clock
-from logtier.runtime.disk import Disk
+from headwater.logtier.broker import Broker
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.runtime.clock import Clock
+from headwater.logtier.runtime.disk import Disk
 
 
 def run_broker(

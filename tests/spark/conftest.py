@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from pipelines.datasource import PUSHDOWN_OPTION, SESSION_CONF, session_environment
+from headwater.pipelines.datasource import PUSHDOWN_OPTION, SESSION_CONF, session_environment
 from tests.bench import apache_kafka
 
 if TYPE_CHECKING:

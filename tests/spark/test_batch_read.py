@@ -14,10 +14,10 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from logtier.client.cluster import ClientConfig, ClusterClient, parse_bootstrap_servers
-from pipelines.datasource.batch_reader import PushdownBatchReader
-from pipelines.datasource.errors import user_message
-from pipelines.datasource.options import ReadOptions
+from headwater.logtier.client.cluster import ClientConfig, ClusterClient, parse_bootstrap_servers
+from headwater.pipelines.datasource.batch_reader import PushdownBatchReader
+from headwater.pipelines.datasource.errors import user_message
+from headwater.pipelines.datasource.options import ReadOptions
 from tests.spark.conftest import Produce, ReadTopic
 
 pytestmark = pytest.mark.slow

@@ -93,9 +93,9 @@ def test_what_is_parsed_while_reading_is_what_spark_parses(spark: SparkSession) 
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from logtier.records.columns import column_schema
-    from pipelines.datasource.json_fields import TAKEN
-    from pipelines.formats import ValueColumns, json
+    from headwater.logtier.records.columns import column_schema
+    from headwater.pipelines.datasource.json_fields import TAKEN
+    from headwater.pipelines.formats import ValueColumns, json
 
     chance = random.Random(SEED)
     values: list[bytes | None] = [value(chance) for _ in range(VALUES)]

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from pipelines.datasource import TASK_RECORDS_OPTION, stream_reader
-from pipelines.datasource.options import ReadOptions
-from pipelines.datasource.stream_reader import StreamReader
+from headwater.pipelines.datasource import TASK_RECORDS_OPTION, stream_reader
+from headwater.pipelines.datasource.options import ReadOptions
+from headwater.pipelines.datasource.stream_reader import StreamReader
 from tests.spark.conftest import Produce, ReadTopic
 
 pytestmark = pytest.mark.slow

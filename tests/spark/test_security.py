@@ -22,7 +22,7 @@ from cryptography.x509 import load_pem_x509_certificates
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pipelines.datasource.errors import user_message
+from headwater.pipelines.datasource.errors import user_message
 from tests.bench import apache_kafka
 from tests.bench.processes import free_port
 from tests.conftest import BrokerProcess, Certificates

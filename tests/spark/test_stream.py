@@ -11,9 +11,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pipelines.datasource import stream_reader
-from pipelines.datasource.errors import DataLossError, user_message
-from pipelines.datasource.options import ReadOptions
+from headwater.pipelines.datasource import stream_reader
+from headwater.pipelines.datasource.errors import DataLossError, user_message
+from headwater.pipelines.datasource.options import ReadOptions
 from tests.spark.conftest import Produce
 
 pytestmark = pytest.mark.slow

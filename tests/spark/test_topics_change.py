@@ -15,11 +15,11 @@ from confluent_kafka.admin import NewTopic as AdminTopic
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pipelines.datasource.errors import DataLossError
-from pipelines.datasource.offsets import OffsetRange
-from pipelines.datasource.options import ReadOptions
-from pipelines.datasource.reading import RangePartition, read_range
-from pipelines.datasource.stream_reader import StreamReader
+from headwater.pipelines.datasource.errors import DataLossError
+from headwater.pipelines.datasource.offsets import OffsetRange
+from headwater.pipelines.datasource.options import ReadOptions
+from headwater.pipelines.datasource.reading import RangePartition, read_range
+from headwater.pipelines.datasource.stream_reader import StreamReader
 from tests.spark.conftest import Produce
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.datasource.errors import user_message
+from headwater.pipelines.datasource.errors import user_message
 from tests.spark.conftest import Produce, ReadTopic
 
 pytestmark = pytest.mark.slow
@@ -163,7 +163,7 @@ def test_a_topic_is_never_overwritten(spark: SparkSession, new_topic: NewTopic, 
 def test_a_pipelines_at_least_once_sink_keeps_timestamps(
     spark: SparkSession, new_topic: NewTopic, bootstrap_servers: str
 ) -> None:
-    from pipelines.sinks.topic import write_records
+    from headwater.pipelines.sinks.topic import write_records
 
     topic = new_topic(1)
     rows = [(bytearray(b"k"), bytearray(b"v"), 1_700_000_000_123)]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from logtier.config.reference import pages
+from headwater.logtier.config.reference import pages
 
 
 @pytest.mark.parametrize("name", sorted(pages()))

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from headwater.cli.main import VERBS
-from logtier.handlers.registry import HANDLERS
+from headwater.logtier.handlers.registry import HANDLERS
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)

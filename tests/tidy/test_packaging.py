@@ -125,7 +125,7 @@ def test_the_wheel_holds_the_packages_and_conf_and_nothing_else(root: Path, tmp_
     # A copy, so that a build leaves nothing in the tree.
     tree = tmp_path / "tree"
     for name in ("api", "conf", "logtier", "pipelines", "platform"):
-        shutil.copytree(root / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(root / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("LICENSE", "README.md", "pyproject.toml"):
         shutil.copy(root / name, tree / name)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
@@ -135,8 +135,10 @@ def test_the_wheel_holds_the_packages_and_conf_and_nothing_else(root: Path, tmp_
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names}
-    packages = {"headwater", "pyspark_headwater", "logtier", "pipelines", "api"}
-    assert {top for top in tops if not top.endswith(".dist-info")} == packages
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"headwater", "pyspark_headwater"}
+    for folder in ("logtier", "pipelines", "api"):
+        for path in (root / folder).rglob("*.py"):
+            assert f"headwater/{path.relative_to(root)}" in names
     for path in (root / "conf").rglob("*"):
         if path.is_file():
             assert f"headwater/conf/{path.relative_to(root / 'conf')}" in names

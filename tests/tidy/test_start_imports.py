@@ -8,15 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import headwater
-import logtier
 
-#: Source roots by the first name of a module.
-ROOTS = {
-    "headwater": Path(headwater.__file__).parents[1],
-    "logtier": Path(logtier.__file__).parents[1],
-    "api": Path(logtier.__file__).parents[1],
-    "pipelines": Path(logtier.__file__).parents[1],
-}
+#: The source root.
+ROOT = Path(headwater.__file__).parents[1]
 #: Slow to import, or imports much: what needs one of them imports it in a function.
 SLOW_OF_THE_STANDARD_LIBRARY = {
     "email",
@@ -34,10 +28,9 @@ SLOW_OF_THE_STANDARD_LIBRARY = {
 
 def source(module: str) -> Path | None:
     """The file of a module of ours."""
-    root = ROOTS.get(module.partition(".")[0])
-    if root is None:
+    if module.partition(".")[0] != "headwater":
         return None
-    stem = root.joinpath(*module.split("."))
+    stem = ROOT.joinpath(*module.split("."))
     return next((path for path in (stem / "__init__.py", stem.with_suffix(".py")) if path.is_file()), None)
 
 
@@ -92,32 +85,35 @@ def unwanted(ways: dict[str, str], *, packages: set[str]) -> list[str]:
         way
         for module, way in ways.items()
         if module in SLOW_OF_THE_STANDARD_LIBRARY
-        or module.partition(".")[0] not in {*sys.stdlib_module_names, *ROOTS, *packages}
+        or module.partition(".")[0] not in {*sys.stdlib_module_names, "headwater", *packages}
     ]
 
 
 def test_a_broker_starts_without_what_only_some_brokers_need() -> None:
-    ways = imported("headwater.__main__", "headwater.cli.broker", "logtier.broker", "logtier.runtime.event_loop")
-    assert "logtier.handlers.produce" in ways
+    ways = imported(
+        "headwater.__main__", "headwater.cli.broker", "headwater.logtier.broker", "headwater.logtier.runtime.event_loop"
+    )
+    assert "headwater.logtier.handlers.produce" in ways
     assert not unwanted(ways, packages={"click", "cramjam", "crc32c", "kio", "orjson"})
-    for module in ("logtier.metrics.endpoint", "logtier.log.cleaner_worker", "logtier.records.columns", "api"):
+    later = ("metrics.endpoint", "log.cleaner_worker", "records.columns")
+    for module in (*(f"headwater.logtier.{name}" for name in later), "headwater.api"):
         assert module not in ways, ways[module]
 
 
 def test_the_rest_api_starts_without_the_broker_and_without_spark() -> None:
-    ways = imported("headwater.__main__", "headwater.cli.api", "api.app", "api.topic_admin")
-    assert "api.routers.topics" in ways
+    ways = imported("headwater.__main__", "headwater.cli.api", "headwater.api.app", "headwater.api.topic_admin")
+    assert "headwater.api.routers.topics" in ways
     assert not unwanted(ways, packages={"click", "confluent_kafka", "fastapi", "orjson", "pydantic", "starlette"})
-    for module in ("logtier.broker", "logtier.protocol.messages", "logtier.client"):
+    for module in ("headwater.logtier.broker", "headwater.logtier.protocol.messages", "headwater.logtier.client"):
         assert module not in ways, ways[module]
     # The registry shares the languages of schemas with the formats of pipelines, and nothing else.
-    ours = {module for module in ways if module.startswith("pipelines")}
-    assert ours <= {"pipelines", *(module for module in ours if module.startswith("pipelines.schemas"))}
+    ours = {module for module in ways if module.startswith("headwater.pipelines.")}
+    assert ours == {module for module in ours if module.startswith("headwater.pipelines.schemas")} != set()
 
 
 def test_a_supervisor_starts_its_children_before_anything_of_theirs_is_imported() -> None:
     ways = imported("headwater.__main__", "headwater.cli.up")
     assert "headwater.supervisor" in ways
     assert not unwanted(ways, packages={"click"})
-    for module in ("logtier", "api", "pipelines", "asyncio"):
+    for module in ("headwater.logtier", "headwater.api", "headwater.pipelines", "asyncio"):
         assert module not in ways, ways[module]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from api.registry.model import SchemaType
-from api.registry.parsed import Dependencies, ParsedSchema
-from pipelines.schemas.avro import parser, printer, resolution
-from pipelines.schemas.avro.types import AvroType, NamedType
-from pipelines.schemas.errors import InvalidSchemaError, Problem
+from headwater.api.registry.model import SchemaType
+from headwater.api.registry.parsed import Dependencies, ParsedSchema
+from headwater.pipelines.schemas.avro import parser, printer, resolution
+from headwater.pipelines.schemas.avro.types import AvroType, NamedType
+from headwater.pipelines.schemas.errors import InvalidSchemaError, Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from api.registry.json_schema.nodes import Graph, Kind, Node
+from headwater.api.registry.json_schema.nodes import Graph, Kind, Node
 
 NAME_LENGTH_MAX: Final = 256
 """Names that patterns are tried on; longer ones count as matched."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from api.registry.json_schema import arrays, objects, scalars
-from api.registry.json_schema.nodes import Graph, Kind, Node
-from pipelines.schemas.errors import PROBLEMS_MAX, InvalidSchemaError, Problem
+from headwater.api.registry.json_schema import arrays, objects, scalars
+from headwater.api.registry.json_schema.nodes import Graph, Kind, Node
+from headwater.pipelines.schemas.errors import PROBLEMS_MAX, InvalidSchemaError, Problem
 
 PAIRS_MAX: Final = 100_000
 """Pairs of schemas in one comparison: combinations multiply."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote, urldefrag, urljoin
 
-from api.registry.json_schema import keywords
-from pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
-from pipelines.schemas.json_text import JsonTextError, parse_json
+from headwater.api.registry.json_schema import keywords
+from headwater.pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
+from headwater.pipelines.schemas.json_text import JsonTextError, parse_json
 
 _METASCHEMA: Final = re.compile(r"https?://json-schema\.org/(draft-0\d|draft/20\d\d-\d\d)/schema")
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 TYPES: Final = ("null", "boolean", "object", "array", "number", "string", "integer")
 

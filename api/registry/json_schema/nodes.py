@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from api.registry.json_schema import keywords
-from api.registry.json_schema.document import Document, reference
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.api.registry.json_schema import keywords
+from headwater.api.registry.json_schema.document import Document, reference
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 
 class Kind(StrEnum):

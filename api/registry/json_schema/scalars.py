@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from api.registry.json_schema.keywords import is_number
-from api.registry.json_schema.nodes import Node
-from pipelines.schemas.errors import Problem
+from headwater.api.registry.json_schema.keywords import is_number
+from headwater.api.registry.json_schema.nodes import Node
+from headwater.pipelines.schemas.errors import Problem
 
 
 def strings(original: Node, update: Node) -> Iterator[Problem]:

@@ -6,12 +6,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from api.registry.json_schema import differences
-from api.registry.json_schema.document import Document, load
-from api.registry.json_schema.nodes import Graph
-from api.registry.model import SchemaType
-from api.registry.parsed import Dependencies, ParsedSchema
-from pipelines.schemas.errors import InvalidSchemaError, Problem
+from headwater.api.registry.json_schema import differences
+from headwater.api.registry.json_schema.document import Document, load
+from headwater.api.registry.json_schema.nodes import Graph
+from headwater.api.registry.model import SchemaType
+from headwater.api.registry.parsed import Dependencies, ParsedSchema
+from headwater.pipelines.schemas.errors import InvalidSchemaError, Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
-from api.registry.model import SchemaType
-from api.registry.parsed import Dependencies, ParsedSchema
-from pipelines.schemas.errors import InvalidSchemaError, Problem
-from pipelines.schemas.protobuf import differences
-from pipelines.schemas.protobuf.linking import link
-from pipelines.schemas.protobuf.parser import parse
-from pipelines.schemas.protobuf.printer import printed
+from headwater.api.registry.model import SchemaType
+from headwater.api.registry.parsed import Dependencies, ParsedSchema
+from headwater.pipelines.schemas.errors import InvalidSchemaError, Problem
+from headwater.pipelines.schemas.protobuf import differences
+from headwater.pipelines.schemas.protobuf.linking import link
+from headwater.pipelines.schemas.protobuf.parser import parse
+from headwater.pipelines.schemas.protobuf.printer import printed
 
 FILE_NAME: Final = "default.proto"
 """The name of a file that nothing imports."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from api.registry.routes import compatibility, config, mode, schemas, subjects
+from headwater.api.registry.routes import compatibility, config, mode, schemas, subjects
 
 
 def all_routes() -> APIRouter:

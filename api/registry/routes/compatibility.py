@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.json_route import READS_ONLY
-from api.registry import errors
-from api.registry.bodies import SchemaBody
-from api.registry.errors import RegistryError
-from api.registry.registering import check_compatibility
-from api.registry.routes.serving import Registry, Subject, Version, router, version_number
-from api.registry.service import SchemaRegistry
+from headwater.api.json_route import READS_ONLY
+from headwater.api.registry import errors
+from headwater.api.registry.bodies import SchemaBody
+from headwater.api.registry.errors import RegistryError
+from headwater.api.registry.registering import check_compatibility
+from headwater.api.registry.routes.serving import Registry, Subject, Version, router, version_number
+from headwater.api.registry.service import SchemaRegistry
 
 routes = router()
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from api.registry import errors
-from api.registry.bodies import ConfigBody, config_answer
-from api.registry.errors import RegistryError
-from api.registry.model import Config
-from api.registry.record_codec import Record
-from api.registry.routes.serving import DefaultToGlobal, Registry, Subject, router
-from api.registry.service import SchemaRegistry
-from api.registry.settings import delete_config, set_config
-from api.registry.state import RegistryState
+from headwater.api.registry import errors
+from headwater.api.registry.bodies import ConfigBody, config_answer
+from headwater.api.registry.errors import RegistryError
+from headwater.api.registry.model import Config
+from headwater.api.registry.record_codec import Record
+from headwater.api.registry.routes.serving import DefaultToGlobal, Registry, Subject, router
+from headwater.api.registry.service import SchemaRegistry
+from headwater.api.registry.settings import delete_config, set_config
+from headwater.api.registry.state import RegistryState
 
 routes = router()
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from api.registry import errors, settings
-from api.registry.bodies import ModeBody
-from api.registry.errors import RegistryError
-from api.registry.model import Mode
-from api.registry.record_codec import Record
-from api.registry.routes.serving import DefaultToGlobal, Registry, Subject, router
-from api.registry.service import SchemaRegistry
-from api.registry.state import RegistryState
+from headwater.api.registry import errors, settings
+from headwater.api.registry.bodies import ModeBody
+from headwater.api.registry.errors import RegistryError
+from headwater.api.registry.model import Mode
+from headwater.api.registry.record_codec import Record
+from headwater.api.registry.routes.serving import DefaultToGlobal, Registry, Subject, router
+from headwater.api.registry.service import SchemaRegistry
+from headwater.api.registry.state import RegistryState
 
 routes = router()
 

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from fastapi import Path, Response
 from fastapi.responses import PlainTextResponse
 
-from api.registry import errors
-from api.registry.bodies import schema_body, version_body
-from api.registry.model import ID_MAX, SchemaType, SchemaVersion
-from api.registry.routes.serving import (
+from headwater.api.registry import errors
+from headwater.api.registry.bodies import schema_body, version_body
+from headwater.api.registry.model import ID_MAX, SchemaType, SchemaVersion
+from headwater.api.registry.routes.serving import (
     MEDIA_TYPE,
     FetchMaxId,
     Form,
@@ -23,8 +23,8 @@ from api.registry.routes.serving import (
     router,
     unqualified,
 )
-from api.registry.routes.subjects import formatted
-from api.registry.state import RegistryState
+from headwater.api.registry.routes.subjects import formatted
+from headwater.api.registry.state import RegistryState
 
 routes = router()
 

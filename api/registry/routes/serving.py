@@ -12,13 +12,13 @@ from fastapi.responses import JSONResponse
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from api.errors import describe_problems
-from api.json_route import JsonRoute
-from api.registry import errors
-from api.registry.errors import RegistryError
-from api.registry.model import VERSION_MAX
-from api.registry.service import SchemaRegistry
-from api.topic_model import ErrorCode, TopicAdminError
+from headwater.api.errors import describe_problems
+from headwater.api.json_route import JsonRoute
+from headwater.api.registry import errors
+from headwater.api.registry.errors import RegistryError
+from headwater.api.registry.model import VERSION_MAX
+from headwater.api.registry.service import SchemaRegistry
+from headwater.api.topic_model import ErrorCode, TopicAdminError
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 

@@ -7,15 +7,15 @@ from typing import Any
 from fastapi import Response
 from fastapi.responses import PlainTextResponse
 
-from api.json_route import READS_ONLY
-from api.registry import errors
-from api.registry.bodies import SchemaBody, version_body
-from api.registry.deleting import delete_subject, delete_version
-from api.registry.model import SchemaVersion
-from api.registry.parsing import SchemaParser
-from api.registry.record_codec import Record
-from api.registry.registering import finder, look_up, register
-from api.registry.routes.serving import (
+from headwater.api.json_route import READS_ONLY
+from headwater.api.registry import errors
+from headwater.api.registry.bodies import SchemaBody, version_body
+from headwater.api.registry.deleting import delete_subject, delete_version
+from headwater.api.registry.model import SchemaVersion
+from headwater.api.registry.parsing import SchemaParser
+from headwater.api.registry.record_codec import Record
+from headwater.api.registry.registering import finder, look_up, register
+from headwater.api.registry.routes.serving import (
     MEDIA_TYPE,
     DeletedAsNegative,
     DeletedOnly,
@@ -30,8 +30,8 @@ from api.registry.routes.serving import (
     router,
     version_number,
 )
-from api.registry.state import RegistryState
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.api.registry.state import RegistryState
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 routes = router()
 

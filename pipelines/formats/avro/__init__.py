@@ -11,10 +11,10 @@ def warm() -> None:
     """Compile the kernels, or load them from numba's cache, so that Spark's workers find them there."""
     import pyarrow as pa
 
-    from pipelines.formats.avro.decoder import AvroDecoder
-    from pipelines.formats.avro.encoder import AvroEncoder
-    from pipelines.formats.framing import frames
-    from pipelines.registry_client import AVRO, RegisteredSchema
+    from headwater.pipelines.formats.avro.decoder import AvroDecoder
+    from headwater.pipelines.formats.avro.encoder import AvroEncoder
+    from headwater.pipelines.formats.framing import frames
+    from headwater.pipelines.registry_client import AVRO, RegisteredSchema
 
     schema = RegisteredSchema(AVRO, '{"type": "record", "name": "r", "fields": [{"name": "n", "type": "string"}]}')
     written = AvroEncoder(schema).encode(pa.array([{"n": "x"}]), 1)

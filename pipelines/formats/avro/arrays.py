@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.formats.avro import decode_kernel as kernel
-from pipelines.formats.avro.columns import Node
-from pipelines.formats.avro.reading import Reading
-from pipelines.formats.framing import ArrowArray, buffer_of
-from pipelines.schemas.avro.types import EnumType
+from headwater.pipelines.formats.avro import decode_kernel as kernel
+from headwater.pipelines.formats.avro.columns import Node
+from headwater.pipelines.formats.avro.reading import Reading
+from headwater.pipelines.formats.framing import ArrowArray, buffer_of
+from headwater.pipelines.schemas.avro.types import EnumType
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

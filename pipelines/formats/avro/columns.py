@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines.schemas.avro.parser import parse
-from pipelines.schemas.avro.types import (
+from headwater.pipelines.schemas.avro.parser import parse
+from headwater.pipelines.schemas.avro.types import (
     AvroType,
     EnumType,
     FixedType,
@@ -22,7 +22,7 @@ from pipelines.schemas.avro.types import (
     RecordType,
     UnionType,
 )
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 NESTING_MAX: Final = 20  # Spark's own plans become slow long before
 NODES_MAX: Final = 10_000  # of one schema: types that are used again and again multiply
@@ -101,7 +101,7 @@ def quoted(name: str) -> str:
 def columns_ddl(root: Node) -> str:
     """The columns of a record. Raises ValueError if it is none.
 
-    >>> from pipelines.schemas.avro.parser import parse
+    >>> from headwater.pipelines.schemas.avro.parser import parse
     >>> text = '{"type": "record", "name": "r", "fields": [{"name": "n", "type": ["null", "string"]}]}'
     >>> columns_ddl(columns(parse(text, {}, check_defaults=True)[0]))
     '`n` STRING'

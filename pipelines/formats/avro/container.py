@@ -11,11 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from pipelines.formats.avro.arrays import Decoded
-from pipelines.formats.avro.columns import parsed
-from pipelines.formats.avro.reading import Reading
-from pipelines.schemas.avro.types import AvroType
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.formats.avro.arrays import Decoded
+from headwater.pipelines.formats.avro.columns import parsed
+from headwater.pipelines.formats.avro.reading import Reading
+from headwater.pipelines.schemas.avro.types import AvroType
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 MAGIC: Final = b"Obj\x01"
 SYNC_BYTES: Final = 16

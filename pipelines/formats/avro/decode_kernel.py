@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from logtier.records.columns_compiled import kernel
-from logtier.records.field_kernels import varint
+from headwater.logtier.records.columns_compiled import kernel
+from headwater.logtier.records.field_kernels import varint
 
 END: Final = 0  # of the value
 NULLS: Final = 1  # count, slots

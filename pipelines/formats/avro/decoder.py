@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from pipelines.formats.avro.arrays import Decoded, TooManyEntriesError, arrow_type
-from pipelines.formats.avro.columns import parsed, record_name
-from pipelines.formats.avro.reading import Reading, UnreadableError
-from pipelines.formats.batches import Batch, Incompatible, Schemas
-from pipelines.formats.framing import Frames
-from pipelines.registry_client import AVRO, NotFoundError, RegisteredSchema
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.formats.avro.arrays import Decoded, TooManyEntriesError, arrow_type
+from headwater.pipelines.formats.avro.columns import parsed, record_name
+from headwater.pipelines.formats.avro.reading import Reading, UnreadableError
+from headwater.pipelines.formats.batches import Batch, Incompatible, Schemas
+from headwater.pipelines.formats.framing import Frames
+from headwater.pipelines.registry_client import AVRO, NotFoundError, RegisteredSchema
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 ADDED_MAX = 10_000  # writers of one reader in one process: a topic with more is not written by schemas
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from logtier.records.columns_compiled import kernel
-from logtier.records.field_kernels import put_varint
+from headwater.logtier.records.columns_compiled import kernel
+from headwater.logtier.records.field_kernels import put_varint
 
 END: Final = 0
 NUMBER: Final = 1  # slot: a zigzag varint

@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipelines.formats.avro.arrays import arrow_type
-from pipelines.formats.avro.columns import Node, columns, parsed
-from pipelines.formats.avro.flat import RowWriter
-from pipelines.formats.framing import ArrowArray
-from pipelines.formats.schema_ids import header
-from pipelines.registry_client import RegisteredSchema
+from headwater.pipelines.formats.avro.arrays import arrow_type
+from headwater.pipelines.formats.avro.columns import Node, columns, parsed
+from headwater.pipelines.formats.avro.flat import RowWriter
+from headwater.pipelines.formats.framing import ArrowArray
+from headwater.pipelines.formats.schema_ids import header
+from headwater.pipelines.registry_client import RegisteredSchema
 
 
 class AvroEncoder:

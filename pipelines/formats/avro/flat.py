@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.formats.avro import encode_kernel as kernel
-from pipelines.formats.avro.columns import Node, logical
-from pipelines.formats.avro.writing import program
-from pipelines.formats.batches import UnwritableError
-from pipelines.formats.framing import ArrowArray, buffer_of
-from pipelines.schemas.avro.types import EnumType
+from headwater.pipelines.formats.avro import encode_kernel as kernel
+from headwater.pipelines.formats.avro.columns import Node, logical
+from headwater.pipelines.formats.avro.writing import program
+from headwater.pipelines.formats.batches import UnwritableError
+from headwater.pipelines.formats.framing import ArrowArray, buffer_of
+from headwater.pipelines.schemas.avro.types import EnumType
 
 Ints = npt.NDArray[np.int64]
 

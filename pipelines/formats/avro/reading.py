@@ -13,10 +13,10 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines.formats.avro import decode_kernel as op
-from pipelines.formats.avro.columns import Node, columns, decimal_of, logical
-from pipelines.schemas.avro.resolution import PROMOTIONS
-from pipelines.schemas.avro.types import (
+from headwater.pipelines.formats.avro import decode_kernel as op
+from headwater.pipelines.formats.avro.columns import Node, columns, decimal_of, logical
+from headwater.pipelines.schemas.avro.resolution import PROMOTIONS
+from headwater.pipelines.schemas.avro.types import (
     ABSENT,
     ArrayType,
     AvroType,

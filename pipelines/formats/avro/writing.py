@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipelines.formats.avro import encode_kernel as op
-from pipelines.formats.avro.columns import Node
-from pipelines.schemas.avro.types import EnumType, FixedType
+from headwater.pipelines.formats.avro import encode_kernel as op
+from headwater.pipelines.formats.avro.columns import Node
+from headwater.pipelines.schemas.avro.types import EnumType, FixedType
 
 
 def program(root: Node) -> list[int]:

@@ -18,10 +18,10 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from pipelines.schemas.errors import InvalidSchemaError
-from pipelines.schemas.protobuf.differences import SCALAR_KINDS
-from pipelines.schemas.protobuf.linking import link, pooled
-from pipelines.schemas.protobuf.parser import parse
+from headwater.pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.protobuf.differences import SCALAR_KINDS
+from headwater.pipelines.schemas.protobuf.linking import link, pooled
+from headwater.pipelines.schemas.protobuf.parser import parse
 
 NESTING_MAX: Final = 20  # Spark's own plans become slow long before
 NODES_MAX: Final = 10_000

@@ -17,9 +17,9 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from pipelines.formats.batches import Batch, Incompatible, Schemas
-from pipelines.formats.framing import ArrowArray, Frames, buffer_of
-from pipelines.formats.protobuf.columns import (
+from headwater.pipelines.formats.batches import Batch, Incompatible, Schemas
+from headwater.pipelines.formats.framing import ArrowArray, Frames, buffer_of
+from headwater.pipelines.formats.protobuf.columns import (
     ENUM,
     INSTANT,
     LIST,
@@ -37,8 +37,8 @@ from pipelines.formats.protobuf.columns import (
     pool_of,
     struct_type,
 )
-from pipelines.registry_client import PROTOBUF, NotFoundError, RegisteredSchema
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.registry_client import PROTOBUF, NotFoundError, RegisteredSchema
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 INDEXES_MAX: Final = 32  # messages in each other
 KEPT_MAX: Final = 10_000  # verdicts that one process remembers

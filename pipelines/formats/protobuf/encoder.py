@@ -10,9 +10,9 @@ from google.protobuf import json_format
 from google.protobuf.message import EncodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from pipelines.formats.batches import UnwritableError
-from pipelines.formats.framing import ArrowArray
-from pipelines.formats.protobuf.columns import (
+from headwater.pipelines.formats.batches import UnwritableError
+from headwater.pipelines.formats.framing import ArrowArray
+from headwater.pipelines.formats.protobuf.columns import (
     ENUM,
     INSTANT,
     LIST,
@@ -29,8 +29,8 @@ from pipelines.formats.protobuf.columns import (
     pool_of,
     struct_type,
 )
-from pipelines.formats.schema_ids import header
-from pipelines.registry_client import RegisteredSchema
+from headwater.pipelines.formats.schema_ids import header
+from headwater.pipelines.registry_client import RegisteredSchema
 
 
 def row_type(writer: RegisteredSchema, message: str | None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pipelines.schemas.avro.types import (
+from headwater.pipelines.schemas.avro.types import (
     ABSENT,
     ArrayType,
     AvroType,
@@ -16,7 +16,7 @@ from pipelines.schemas.avro.types import (
     RecordType,
     UnionType,
 )
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 STEPS_MAX: Final = 1_000_000
 """Steps for all defaults of one schema: thirty times the fields that fit into a mebibyte."""

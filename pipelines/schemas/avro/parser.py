@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from typing import Any, Final
 
-from pipelines.schemas.avro.defaults import DefaultCheck
-from pipelines.schemas.avro.types import (
+from headwater.pipelines.schemas.avro.defaults import DefaultCheck
+from headwater.pipelines.schemas.avro.types import (
     ABSENT,
     PRIMITIVES,
     ArrayType,
@@ -26,8 +26,8 @@ from pipelines.schemas.avro.types import (
     UnionType,
     type_name,
 )
-from pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
-from pipelines.schemas.json_text import JsonTextError, parse_json
+from headwater.pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
+from headwater.pipelines.schemas.json_text import JsonTextError, parse_json
 
 NAME_LENGTH_MAX: Final = 2_000
 """Characters of a full name. Each name inside a namespace repeats it, so its length multiplies."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from pipelines.schemas.avro.types import (
+from headwater.pipelines.schemas.avro.types import (
     ABSENT,
     ArrayType,
     AvroType,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from pipelines.schemas.avro.types import (
+from headwater.pipelines.schemas.avro.types import (
     ABSENT,
     ArrayType,
     AvroType,
@@ -24,7 +24,7 @@ from pipelines.schemas.avro.types import (
     UnionType,
     type_name,
 )
-from pipelines.schemas.errors import PROBLEMS_MAX, InvalidSchemaError, Problem
+from headwater.pipelines.schemas.errors import PROBLEMS_MAX, InvalidSchemaError, Problem
 
 PROMOTIONS: Final = {
     "long": ("int",),

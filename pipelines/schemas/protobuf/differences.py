@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2
 
-from pipelines.schemas.errors import PROBLEMS_MAX, Problem
+from headwater.pipelines.schemas.errors import PROBLEMS_MAX, Problem
 
 _Field: Final = descriptor_pb2.FieldDescriptorProto
 _GENERAL: Final = "number"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 
 class Kind(StrEnum):

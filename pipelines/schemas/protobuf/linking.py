@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from pipelines.schemas.errors import InvalidSchemaError
-from pipelines.schemas.protobuf.well_known import well_known
+from headwater.pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.protobuf.well_known import well_known
 
 _IMPLEMENTATION_NUMBERS: Final = range(19_000, 20_000)
 _NUMBERS: Final = range(1, 2**29)

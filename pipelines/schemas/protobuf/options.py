@@ -8,8 +8,8 @@ from typing import Any, Final
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 
-from pipelines.schemas.errors import InvalidSchemaError
-from pipelines.schemas.protobuf import literals
+from headwater.pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.protobuf import literals
 
 _WHOLE: Final = (
     FieldDescriptor.CPPTYPE_INT32,

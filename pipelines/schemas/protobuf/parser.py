@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2
 
-from pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
-from pipelines.schemas.protobuf import literals
-from pipelines.schemas.protobuf.lexer import Kind
-from pipelines.schemas.protobuf.options import Option, apply
-from pipelines.schemas.protobuf.reader import FIELD_NUMBER_MAX, Reader
+from headwater.pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
+from headwater.pipelines.schemas.protobuf import literals
+from headwater.pipelines.schemas.protobuf.lexer import Kind
+from headwater.pipelines.schemas.protobuf.options import Option, apply
+from headwater.pipelines.schemas.protobuf.reader import FIELD_NUMBER_MAX, Reader
 
 _Field: Final = descriptor_pb2.FieldDescriptorProto
 SCALARS: Final = {

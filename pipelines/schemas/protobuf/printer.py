@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2
 
-from pipelines.schemas.protobuf import literals, options
-from pipelines.schemas.protobuf.parser import SCALARS
-from pipelines.schemas.protobuf.reader import FIELD_NUMBER_MAX
+from headwater.pipelines.schemas.protobuf import literals, options
+from headwater.pipelines.schemas.protobuf.parser import SCALARS
+from headwater.pipelines.schemas.protobuf.reader import FIELD_NUMBER_MAX
 
 _Field: Final = descriptor_pb2.FieldDescriptorProto
 _SCALAR_NAMES: Final = {number: name for name, number in SCALARS.items()}

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from google.protobuf import descriptor_pb2
 
-from pipelines.schemas.errors import InvalidSchemaError
-from pipelines.schemas.protobuf import literals
-from pipelines.schemas.protobuf.lexer import Comment, Kind, Token, tokens
-from pipelines.schemas.protobuf.options import Option, Value
+from headwater.pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.protobuf import literals
+from headwater.pipelines.schemas.protobuf.lexer import Comment, Kind, Token, tokens
+from headwater.pipelines.schemas.protobuf.options import Option, Value
 
 FIELD_NUMBER_MAX = 2**29 - 1
 

@@ -96,7 +96,7 @@ def well_known(name: str) -> Any:
         importlib.import_module(_MODULES[name]).DESCRIPTOR.CopyToProto(file)
         return file
     if name in _TEXTS:
-        from pipelines.schemas.protobuf.parser import parse
+        from headwater.pipelines.schemas.protobuf.parser import parse
 
         file = parse(_TEXTS[name])
         file.name = name

@@ -16,9 +16,9 @@ from headwater.cli.options import client_options, output_option
 from headwater.cli.output import note, print_rows
 
 if TYPE_CHECKING:
-    from logtier.controller.controller import Controller
-    from logtier.metadata.image import MetadataCache
-    from logtier.security.acls import AclBinding, AclFilter
+    from headwater.logtier.controller.controller import Controller
+    from headwater.logtier.metadata.image import MetadataCache
+    from headwater.logtier.security.acls import AclBinding, AclFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -183,8 +183,8 @@ def _resources(given: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _bindings(given: dict[str, Any]) -> list[AclBinding]:
-    from logtier.security.acls import AclBinding, PatternType, PermissionType, binding_problem
-    from logtier.security.operations import AclOperation, ResourceType
+    from headwater.logtier.security.acls import AclBinding, PatternType, PermissionType, binding_problem
+    from headwater.logtier.security.operations import AclOperation, ResourceType
 
     resources = _resources(given)
     if not resources or not given["principals"]:
@@ -220,8 +220,8 @@ def _bindings(given: dict[str, Any]) -> list[AclBinding]:
 
 
 def _filters(given: dict[str, Any], *, exact: bool) -> list[AclFilter]:
-    from logtier.security.acls import AclFilter, PatternType, PermissionType
-    from logtier.security.operations import AclOperation, ResourceType
+    from headwater.logtier.security.acls import AclFilter, PatternType, PermissionType
+    from headwater.logtier.security.operations import AclOperation, ResourceType
 
     if exact and not _resources(given) and not given["principals"]:
         hint = "give --topic (or another), --principal or both"
@@ -296,8 +296,8 @@ def _client_fields(acl: AclBinding | AclFilter) -> tuple[Any, ...]:
 
 
 def _from_client(found: Any) -> AclBinding:
-    from logtier.security.acls import AclBinding, PatternType, PermissionType
-    from logtier.security.operations import AclOperation, ResourceType
+    from headwater.logtier.security.acls import AclBinding, PatternType, PermissionType
+    from headwater.logtier.security.operations import AclOperation, ResourceType
 
     return AclBinding(
         ResourceType(found.restype.value),

@@ -13,9 +13,9 @@ from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.options import client_security, servers, settings
 
 if TYPE_CHECKING:
-    from logtier.client.cluster import ClusterClient
-    from logtier.controller.controller import Controller
-    from logtier.metadata.image import MetadataCache
+    from headwater.logtier.client.cluster import ClusterClient
+    from headwater.logtier.controller.controller import Controller
+    from headwater.logtier.metadata.image import MetadataCache
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,7 +37,7 @@ def data_option(function: F) -> F:
 
 def reachable_servers(verb: str, bootstrap_servers: str | None) -> str:
     """Return the brokers to talk to; CliError when nobody answers there."""
-    from api.connection import BootstrapServersError, BrokerUnreachableError, require_reachable
+    from headwater.api.connection import BootstrapServersError, BrokerUnreachableError, require_reachable
 
     brokers = servers(bootstrap_servers)
     try:
@@ -60,7 +60,7 @@ class AdminClient:
     def __init__(self, brokers: str) -> None:
         from confluent_kafka.admin import AdminClient
 
-        from api.connection import Outage, client_properties
+        from headwater.api.connection import Outage, client_properties
 
         self._outage = Outage()
         properties = client_properties(brokers, settings().request_timeout_ms, client_security())
@@ -92,11 +92,11 @@ def admin_client(verb: str, bootstrap_servers: str | None) -> AdminClient:
 @contextmanager
 def cluster_client(verb: str, bootstrap_servers: str | None) -> Iterator[ClusterClient]:
     """Our own client, for requests that librdkafka does not know; its errors become lines for the user."""
-    from api.connection import BootstrapServersError, parse_bootstrap_servers
-    from logtier.client.cluster import ClientConfig, ClusterClient
-    from logtier.client.errors import AuthenticationError, BrokerConnectionError, ClientError
-    from logtier.client.security import ClientSecurity
-    from logtier.config import ConfigError
+    from headwater.api.connection import BootstrapServersError, parse_bootstrap_servers
+    from headwater.logtier.client.cluster import ClientConfig, ClusterClient
+    from headwater.logtier.client.errors import AuthenticationError, BrokerConnectionError, ClientError
+    from headwater.logtier.client.security import ClientSecurity
+    from headwater.logtier.config import ConfigError
 
     try:
         addresses = tuple(parse_bootstrap_servers(servers(bootstrap_servers)))
@@ -131,15 +131,15 @@ def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache]
     import os
     import random
 
-    from logtier.broker import METADATA_DIRECTORY
-    from logtier.config import BrokerConfig
-    from logtier.controller.controller import Controller
-    from logtier.metadata.image import MetadataCache
-    from logtier.metadata.local import LocalMetadataStore
-    from logtier.metadata.paths import CorruptNodeError
-    from logtier.metadata.store import MetadataStoreError
-    from logtier.runtime.clock import SystemClock
-    from logtier.runtime.disk import RealDisk
+    from headwater.logtier.broker import METADATA_DIRECTORY
+    from headwater.logtier.config import BrokerConfig
+    from headwater.logtier.controller.controller import Controller
+    from headwater.logtier.metadata.image import MetadataCache
+    from headwater.logtier.metadata.local import LocalMetadataStore
+    from headwater.logtier.metadata.paths import CorruptNodeError
+    from headwater.logtier.metadata.store import MetadataStoreError
+    from headwater.logtier.runtime.clock import SystemClock
+    from headwater.logtier.runtime.disk import RealDisk
 
     async def run() -> T:
         config = BrokerConfig.from_properties({"log.dirs": data_dir})

@@ -104,12 +104,12 @@ def _serve(listener: socket.socket, asked_host: str, bootstrap_servers: str | No
 
     import uvicorn
 
-    from api.access import ChangePolicy
-    from api.app import create_app
-    from api.connection import BootstrapServersError, parse_bootstrap_servers
-    from api.pipeline_status import PipelineStatus
-    from api.registry.service import SchemaRegistry
-    from api.topic_admin import TopicAdmin
+    from headwater.api.access import ChangePolicy
+    from headwater.api.app import create_app
+    from headwater.api.connection import BootstrapServersError, parse_bootstrap_servers
+    from headwater.api.pipeline_status import PipelineStatus
+    from headwater.api.registry.service import SchemaRegistry
+    from headwater.api.topic_admin import TopicAdmin
 
     logging.basicConfig(
         level=settings().log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr

@@ -124,10 +124,10 @@ def _run(properties: dict[str, object], link: ParentLink) -> None:
     # To the import system None is a module that is not there (Python's reference, "The module cache").
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
 
-    from logtier.broker import Broker, BrokerStartError
-    from logtier.config import BrokerConfig, ConfigError
-    from logtier.runtime.event_loop import run
-    from logtier.runtime.open_files import raise_open_file_limit
+    from headwater.logtier.broker import Broker, BrokerStartError
+    from headwater.logtier.config import BrokerConfig, ConfigError
+    from headwater.logtier.runtime.event_loop import run
+    from headwater.logtier.runtime.open_files import raise_open_file_limit
 
     logging.basicConfig(
         level=settings().log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr

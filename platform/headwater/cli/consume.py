@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from api.connection import BrokerUnreachableError, client_properties, require_reachable
-from api.topic_model import ErrorCode, TopicAdminError, TopicInfo, validate_topic_name
+from headwater.api.connection import BrokerUnreachableError, client_properties, require_reachable
+from headwater.api.topic_model import ErrorCode, TopicAdminError, TopicInfo, validate_topic_name
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.message_format import DEFAULT_FORMAT, DIRECTIVES, Message, compile_format, format_json
 from headwater.cli.options import Bytes, client_options, client_security, servers, settings
@@ -20,7 +20,7 @@ from headwater.cli.termination import held_signals, raise_on_sigterm
 from headwater.cli.topic_watch import INTERVAL_S, TopicGoneError, TopicWatch
 
 if TYPE_CHECKING:
-    from api.topic_admin import TopicAdmin
+    from headwater.api.topic_admin import TopicAdmin
 
 BATCH_MESSAGES_MAX = 500
 """Messages taken from the client and printed before the output is flushed."""
@@ -111,7 +111,7 @@ def consume(
 def _run(plan: _Plan, show: Callable[[Message], bytes], brokers: str) -> None:
     from confluent_kafka import Consumer, KafkaException
 
-    from api.topic_admin import TopicAdmin
+    from headwater.api.topic_admin import TopicAdmin
 
     try:
         require_reachable(brokers)

@@ -159,16 +159,19 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return _usage(error), EXIT_USER
     kinds = {cls.__name__: cls.__module__ for cls in type(error).__mro__}
-    if kinds.get("TopicAdminError") == "api.topic_model":
+    if kinds.get("TopicAdminError") == "headwater.api.topic_model":
         code = error.code  # type: ignore[attr-defined]
         return f"{error}{_advice(code.value)}", EXIT_USER if code.is_users else EXIT_FAILED
     if kinds.get("SettingsError") == "headwater.settings" or kinds.get("BootstrapServersError"):
         return str(error), EXIT_USER
     if kinds.get("ConfigError", "").startswith("logtier."):
         return str(error), EXIT_USER
-    if kinds.get("PipelineError") == "pipelines.errors":
+    if kinds.get("PipelineError") == "headwater.pipelines.errors":
         return str(error), EXIT_USER
-    if kinds.get("PipelineFailed") == "pipelines.errors" or kinds.get("PipelineBusy") == "pipelines.errors":
+    if (
+        kinds.get("PipelineFailed") == "headwater.pipelines.errors"
+        or kinds.get("PipelineBusy") == "headwater.pipelines.errors"
+    ):
         return str(error), EXIT_FAILED
     if kinds.get("KafkaException") == "cimpl" and error.args[0].name() == "_INVALID_ARG":
         # librdkafka does not make a client of such properties; those that the user gives are in that file.

@@ -69,7 +69,7 @@ def command_config() -> str:
 
 @functools.cache
 def _client_config(path: str) -> dict[str, str]:
-    from logtier.config.client_properties import ClientConfigError, read_client_config
+    from headwater.logtier.config.client_properties import ClientConfigError, read_client_config
 
     try:
         return read_client_config(path)

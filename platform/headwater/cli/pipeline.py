@@ -27,11 +27,11 @@ from headwater.cli.run_display import summary
 from headwater.cli.run_watching import Watching, watching, watching_options
 
 if TYPE_CHECKING:
-    from pipelines.errors import PipelineError
-    from pipelines.plan import TopicPlan
-    from pipelines.progress import StageTotals
-    from pipelines.runner import Runner
-    from pipelines.spec import Loaded
+    from headwater.pipelines.errors import PipelineError
+    from headwater.pipelines.plan import TopicPlan
+    from headwater.pipelines.progress import StageTotals
+    from headwater.pipelines.runner import Runner
+    from headwater.pipelines.spec import Loaded
 
 LOST_SECONDS = 1.0
 """After an unexpected error: how long to wait for the end of a JVM that may be ending."""
@@ -98,7 +98,7 @@ def schema(path: str | None) -> None:
     """
     import json
 
-    from pipelines.spec.editor_schema import editor_schema
+    from headwater.pipelines.spec.editor_schema import editor_schema
 
     text = json.dumps(editor_schema(), indent=2, ensure_ascii=False) + "\n"
     if path is None:
@@ -152,11 +152,11 @@ def run(
     What is cut off by a crash or a stop goes on with the next run. Topics and Delta tables have each record once; who
     reads the topics needs isolation.level=read_committed.
     """
-    from api.topic_admin import TopicAdmin
-    from pipelines.brokers import connection_options
-    from pipelines.errors import PipelineFailed
-    from pipelines.runner import Runner, RunOptions
-    from pipelines.session import close_session
+    from headwater.api.topic_admin import TopicAdmin
+    from headwater.pipelines.brokers import connection_options
+    from headwater.pipelines.errors import PipelineFailed
+    from headwater.pipelines.runner import Runner, RunOptions
+    from headwater.pipelines.session import close_session
 
     where = servers(bootstrap_servers)
     require_java()
@@ -201,8 +201,8 @@ def load(
     file: str, assignments: tuple[str, ...], existing: frozenset[str] = frozenset(), environment: str = ""
 ) -> Loaded:
     """Read a pipeline; its warnings go to stderr, its problems end the command."""
-    from pipelines.errors import PipelineError
-    from pipelines.pipeline_file import load as load_file
+    from headwater.pipelines.errors import PipelineError
+    from headwater.pipelines.pipeline_file import load as load_file
 
     try:
         loaded = load_file(file, key_values(assignments, "--set"), existing, environment)
@@ -232,8 +232,8 @@ def user_error(error: PipelineError) -> NoReturn:
 @contextmanager
 def told() -> Iterator[None]:
     """Turn what pipelines raise into lines and an exit code."""
-    from pipelines.errors import PipelineBusy, PipelineError, PipelineFailed
-    from pipelines.session import SessionError, lost_jvm
+    from headwater.pipelines.errors import PipelineBusy, PipelineError, PipelineFailed
+    from headwater.pipelines.session import SessionError, lost_jvm
 
     try:
         yield
@@ -251,7 +251,7 @@ def told() -> Iterator[None]:
 
 def topics_creator(admin: Any) -> Callable[[Sequence[TopicPlan]], None]:
     """What a runner calls to create the topics it needs; those that exist are left as they are."""
-    from api.topic_model import ErrorCode, TopicAdminError, TopicRequest
+    from headwater.api.topic_model import ErrorCode, TopicAdminError, TopicRequest
 
     def ensure(topics: Sequence[TopicPlan]) -> None:
         existing = {topic.name: topic for topic in admin.list_topics()}

@@ -24,9 +24,9 @@ _BY_SUFFIX = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".dot": "
 def graph(file: str, assignments: tuple[str, ...], environment: str, form: str | None, path: str | None) -> None:
     """Draw the pipeline in FILE: sources, topics, stages, tables, sinks. Neither Spark nor a broker is asked."""
     from headwater.cli.pipeline import load
-    from pipelines.drawing.model import graph_of
-    from pipelines.drawing.svg import as_svg
-    from pipelines.drawing.texts import as_dot, as_mermaid
+    from headwater.pipelines.drawing.model import graph_of
+    from headwater.pipelines.drawing.svg import as_svg
+    from headwater.pipelines.drawing.texts import as_dot, as_mermaid
 
     loaded = load(file, assignments, environment=environment)
     suffix = os.path.splitext(path or "")[1].lower()

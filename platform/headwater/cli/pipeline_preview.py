@@ -17,8 +17,8 @@ from headwater.cli.options import client_options, client_security, command_confi
 from headwater.cli.output import note
 
 if TYPE_CHECKING:
-    from pipelines.preview import Preview
-    from pipelines.spec import Loaded
+    from headwater.pipelines.preview import Preview
+    from headwater.pipelines.spec import Loaded
 
 VALUE_CHARACTERS_MAX = 1_000  # of one value on the terminal; -o json has all of it
 ROWS_MAX = 1_000  # of a sink: more is a query for `headwater sql`
@@ -66,14 +66,14 @@ def preview(
 
     Nothing is written, created or committed. A stage that keeps state is computed over what is read as a whole.
     """
-    from api.topic_admin import TopicAdmin
+    from headwater.api.topic_admin import TopicAdmin
     from headwater.cli.pipeline import load, require_java, told
-    from pipelines.analysis import analyse
-    from pipelines.brokers import brokers
-    from pipelines.errors import PipelineError, nearest
-    from pipelines.preview import Request, StagePreview
-    from pipelines.preview_offsets import parse_start
-    from pipelines.session import close_session, open_session
+    from headwater.pipelines.analysis import analyse
+    from headwater.pipelines.brokers import brokers
+    from headwater.pipelines.errors import PipelineError, nearest
+    from headwater.pipelines.preview import Request, StagePreview
+    from headwater.pipelines.preview_offsets import parse_start
+    from headwater.pipelines.session import close_session, open_session
 
     try:
         request = Request(parse_start(start), records, rows)
@@ -116,8 +116,8 @@ def _failures(loaded: Loaded) -> Iterator[None]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from pipelines.datasource.errors import SourceError
-    from pipelines.spark_errors import first_line
+    from headwater.pipelines.datasource.errors import SourceError
+    from headwater.pipelines.spark_errors import first_line
 
     try:
         yield
@@ -151,8 +151,8 @@ def print_preview(found: Preview, start: str) -> None:
 
 def _rows(rows: Sequence[Mapping[str, Any]], count: int) -> list[str]:
     """A line for each row; keys and values that are JSON as such."""
-    from pipelines.testing.comparison import value_text
-    from pipelines.testing.stage_run import letter_part
+    from headwater.pipelines.testing.comparison import value_text
+    from headwater.pipelines.testing.stage_run import letter_part
 
     found = []
     for row in rows:

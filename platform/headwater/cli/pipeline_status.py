@@ -17,9 +17,9 @@ from headwater.cli.options import client_options
 from headwater.cli.output import format_table, note
 
 if TYPE_CHECKING:
-    from logtier.client.cluster import ClusterClient
-    from pipelines.stage_report import StageReport
-    from pipelines.state_folder import StateFolder
+    from headwater.logtier.client.cluster import ClusterClient
+    from headwater.pipelines.stage_report import StageReport
+    from headwater.pipelines.state_folder import StateFolder
 
 STOP_TIMEOUT_S: Final = 120
 """A run ends its present micro-batches first, and cuts those that take longer than a minute."""
@@ -39,8 +39,8 @@ def status(pipeline: str | None, state: str | None, bootstrap_servers: str | Non
 
     It looks into the state folder, and asks the broker how much there is to read.
     """
-    from pipelines.run_lock import holder
-    from pipelines.state_folder import StateFolder
+    from headwater.pipelines.run_lock import holder
+    from headwater.pipelines.state_folder import StateFolder
 
     folders = [named_folder(pipeline, state)] if pipeline else _all(state)
     found = []
@@ -89,7 +89,7 @@ def stop(pipeline: str, state: str | None, timeout_s: int) -> None:
 
     Only the process that holds the pipeline's state folder is asked. The next run goes on from there.
     """
-    from pipelines.run_lock import UNKNOWN_PROCESS, ask_to_stop, holder
+    from headwater.pipelines.run_lock import UNKNOWN_PROCESS, ask_to_stop, holder
 
     folder, _ = named_folder(pipeline, state)
     process = holder(folder.path)
@@ -133,10 +133,10 @@ def _path(state: str | None) -> str:
 
 def named_folder(pipeline: str, state: str | None) -> tuple[StateFolder, list[str]]:
     """The state folder of a pipeline that is named, or whose file is, and the stages that its file names itself."""
-    from pipelines.errors import PipelineError
-    from pipelines.spec.model import identifier
-    from pipelines.state_folder import StateFolder
-    from pipelines.yaml_source import FILE_BYTES_MAX, read
+    from headwater.pipelines.errors import PipelineError
+    from headwater.pipelines.spec.model import identifier
+    from headwater.pipelines.state_folder import StateFolder
+    from headwater.pipelines.yaml_source import FILE_BYTES_MAX, read
 
     if not os.path.isfile(pipeline):
         try:
@@ -155,7 +155,7 @@ def named_folder(pipeline: str, state: str | None) -> tuple[StateFolder, list[st
 
 
 def _all(state: str | None) -> list[tuple[StateFolder, list[str]]]:
-    from pipelines.state_folder import StateFolder
+    from headwater.pipelines.state_folder import StateFolder
 
     path = _path(state)
     return [(StateFolder(path, name), []) for name in StateFolder.pipelines(path)]
@@ -182,7 +182,7 @@ def _broker(bootstrap_servers: str | None) -> Iterator[ClusterClient | None]:
 
 
 def _reports(folder: StateFolder, names: Iterable[str], cluster: ClusterClient | None) -> Iterator[StageReport]:
-    from pipelines.stage_report import report
+    from headwater.pipelines.stage_report import report
 
     for name in dict.fromkeys((*names, *folder.stages())):
         stage = folder.stage(name)
@@ -200,8 +200,8 @@ def _reports(folder: StateFolder, names: Iterable[str], cluster: ClusterClient |
 
 def log_ends(cluster: ClusterClient, topics: Iterable[str]) -> dict[str, dict[int, int]]:
     """Where topics end; those that are gone are left out."""
-    from logtier.client.cluster import LATEST
-    from logtier.client.errors import UnknownTopicError
+    from headwater.logtier.client.cluster import LATEST
+    from headwater.logtier.client.errors import UnknownTopicError
 
     wanted: dict[tuple[str, int], int] = {}
     for topic in topics:
@@ -217,7 +217,7 @@ def log_ends(cluster: ClusterClient, topics: Iterable[str]) -> dict[str, dict[in
 
 def group_offsets(cluster: ClusterClient, group: str) -> dict[str, dict[int, int]]:
     """What a consumer group has committed, by topic."""
-    from logtier.client.group_offsets import committed_group_offsets
+    from headwater.logtier.client.group_offsets import committed_group_offsets
 
     found: dict[str, dict[int, int]] = {}
     for (topic, partition), offset in committed_group_offsets(cluster, [group])[group].items():

@@ -15,7 +15,7 @@ from headwater.cli.options import key_values
 from headwater.cli.output import note
 
 if TYPE_CHECKING:
-    from pipelines.testing.results import Judged
+    from headwater.pipelines.testing.results import Judged
 
 
 @click.command("test")
@@ -38,9 +38,9 @@ def test(
     Exit code 1 says that a test failed, 2 that the file or a test has a mistake.
     """
     from headwater.cli.pipeline import load, require_java, told
-    from pipelines.session import close_session, open_session
-    from pipelines.testing.results import summary
-    from pipelines.testing.running import StageTests, chosen, session_settings
+    from headwater.pipelines.session import close_session, open_session
+    from headwater.pipelines.testing.results import summary
+    from headwater.pipelines.testing.running import StageTests, chosen, session_settings
 
     loaded = load(file, assignments, environment=environment)
 

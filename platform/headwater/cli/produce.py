@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from api.connection import BrokerUnreachableError, client_properties, require_reachable
-from api.topic_model import validate_topic_name
+from headwater.api.connection import BrokerUnreachableError, client_properties, require_reachable
+from headwater.api.topic_model import validate_topic_name
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.message_input import LineTooLongError, read_lines, split_key, unescape
 from headwater.cli.options import (

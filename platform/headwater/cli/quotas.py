@@ -16,10 +16,10 @@ from headwater.cli.options import client_options, key_values, output_option
 from headwater.cli.output import note, print_rows
 
 if TYPE_CHECKING:
-    from logtier.config.quotas import ClientQuota, QuotaEntity
-    from logtier.controller.controller import Controller
-    from logtier.metadata.image import MetadataCache
-    from logtier.protocol.errors import KafkaError
+    from headwater.logtier.config.quotas import ClientQuota, QuotaEntity
+    from headwater.logtier.controller.controller import Controller
+    from headwater.logtier.metadata.image import MetadataCache
+    from headwater.logtier.protocol.errors import KafkaError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,14 +111,14 @@ def _number(key: str, text: str) -> float:
 
 
 def _entity(given: dict[str, str | None]) -> QuotaEntity:
-    from logtier.config.quotas import entity_of
+    from headwater.logtier.config.quotas import entity_of
 
     parts = {kind.replace("_", "-"): name for kind, name in given.items() if name is not None}
     return entity_of({kind: None if name == DEFAULT else name for kind, name in parts.items()})
 
 
 def _call(verb: str, bootstrap_servers: str | None, api_key: int, fields: dict[str, Any]) -> Any:
-    from logtier.client.messages import kio_request
+    from headwater.logtier.client.messages import kio_request
 
     brokers = reachable_servers(verb, bootstrap_servers)
     with cluster_client(verb, brokers) as cluster:
@@ -127,8 +127,8 @@ def _call(verb: str, bootstrap_servers: str | None, api_key: int, fields: dict[s
 
 
 def _described(bootstrap_servers: str | None) -> list[ClientQuota]:
-    from logtier.client.messages import ApiKey
-    from logtier.config.quotas import ClientQuota, entity_of
+    from headwater.logtier.client.messages import ApiKey
+    from headwater.logtier.config.quotas import ClientQuota, entity_of
 
     asked = {"components": (), "strict": False}
     response = _call("quotas list", bootstrap_servers, ApiKey.DESCRIBE_CLIENT_QUOTAS, asked)
@@ -144,7 +144,7 @@ def _described(bootstrap_servers: str | None) -> list[ClientQuota]:
 
 
 def _set(bootstrap_servers: str | None, entity: QuotaEntity, changes: list[tuple[str, float | None]]) -> None:
-    from logtier.client.messages import ApiKey
+    from headwater.logtier.client.messages import ApiKey
 
     entry = {
         "entity": tuple({"entity_type": kind, "entity_name": name} for kind, name in entity),
@@ -169,7 +169,7 @@ def _all_offline(data_dir: str) -> list[ClientQuota]:
 
 
 def _set_offline(data_dir: str, entity: QuotaEntity, changes: list[tuple[str, float | None]]) -> None:
-    from logtier.controller.quota_state import QuotaAlteration
+    from headwater.logtier.controller.quota_state import QuotaAlteration
 
     async def alter(controller: Controller, _: MetadataCache) -> list[KafkaError | None]:
         return await controller.alter_client_quotas([QuotaAlteration(entity, changes)])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from api.connection import client_properties, parse_bootstrap_servers
-from api.topic_model import validate_topic_name
+from headwater.api.connection import client_properties, parse_bootstrap_servers
+from headwater.api.topic_model import validate_topic_name
 from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.options import client_options, client_security, compression_option, servers, settings
 from headwater.cli.output import note
@@ -75,10 +75,10 @@ def ship(
       headwater ship '/var/log/app/*.log' -t app_log --positions /var/lib/headwater/app.json
     """
     from headwater.line_sender import LineSender
+    from headwater.logtier.runtime.open_files import raise_open_file_limit
     from headwater.named_files import FilePatterns
     from headwater.shipped_positions import PositionsError, locked
     from headwater.shipper import FILES_MAX, Shipper
-    from logtier.runtime.open_files import raise_open_file_limit
 
     validate_topic_name(topic)
     brokers = servers(bootstrap_servers)

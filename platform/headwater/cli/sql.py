@@ -19,9 +19,9 @@ from headwater.cli.output import note
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipelines.analysis import Analysis
-    from pipelines.brokers import Brokers
-    from pipelines.spec import Loaded
+    from headwater.pipelines.analysis import Analysis
+    from headwater.pipelines.brokers import Brokers
+    from headwater.pipelines.spec import Loaded
 
 TABLE_ROWS_MAX = 1_000  # a table is for people; json and csv give every row
 CELL_WIDTH_MAX = 60
@@ -52,10 +52,10 @@ def sql(
     followed by _delta when a topic has that name.
     """
     from headwater.cli.pipeline import load, require_java, told
-    from pipelines.analysis import analyse
-    from pipelines.brokers import brokers
-    from pipelines.session import close_session, open_session
-    from pipelines.sql import views
+    from headwater.pipelines.analysis import analyse
+    from headwater.pipelines.brokers import brokers
+    from headwater.pipelines.session import close_session, open_session
+    from headwater.pipelines.sql import views
 
     where = servers(bootstrap_servers)
     require_java()
@@ -83,8 +83,8 @@ def sql(
 
 def topics_of(bootstrap_servers: str, query: str) -> frozenset[str]:
     """Names of the broker's topics. A query that needs none need not reach a broker."""
-    from api.topic_admin import TopicAdmin
-    from pipelines.graph import tables_named
+    from headwater.api.topic_admin import TopicAdmin
+    from headwater.pipelines.graph import tables_named
 
     named, fault = tables_named(query)
     if not named and not fault:
@@ -101,8 +101,8 @@ def register(
     tables: Mapping[str, str],
 ) -> list[str]:
     """Make topics and tables views; returns the names of Delta tables that do not exist yet."""
-    from pipelines.sources.tables import read_table
-    from pipelines.sql import views
+    from headwater.pipelines.sources.tables import read_table
+    from headwater.pipelines.sql import views
 
     missing = views.register_deltas(spark, tables)
     if loaded is not None and analysis is not None:
@@ -128,9 +128,9 @@ def left_out(
     """A line for each table of a topic in the query that lacks records which cannot be decoded."""
     from pyspark.errors import PySparkException
 
-    from pipelines.graph import tables_named
-    from pipelines.sources.table_gaps import gaps_of
-    from pipelines.spark_errors import first_line
+    from headwater.pipelines.graph import tables_named
+    from headwater.pipelines.sources.table_gaps import gaps_of
+    from headwater.pipelines.spark_errors import first_line
 
     named, fault = tables_named(query)
     asked = {name.lower() for name in named} if not fault else set()
@@ -145,8 +145,8 @@ def run(spark: SparkSession, query: str, topics: Sequence[str], tables: Sequence
     """Analyse the query; a mistake in it is the user's."""
     from pyspark.errors import PySparkException
 
-    from pipelines.errors import nearest
-    from pipelines.spark_errors import first_line
+    from headwater.pipelines.errors import nearest
+    from headwater.pipelines.spark_errors import first_line
 
     try:
         return spark.sql(query)
@@ -163,7 +163,7 @@ def show(frame: DataFrame, output: str) -> None:
     """Print the result; rows are fetched as they are printed, except for a table."""
     from pyspark.errors import PySparkException
 
-    from pipelines.spark_errors import first_line
+    from headwater.pipelines.spark_errors import first_line
 
     try:
         if output == "table":

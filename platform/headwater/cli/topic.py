@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from api.topic_admin import ConfigChange, ErrorCode, TopicAdmin, TopicAdminError, TopicInfo, TopicRequest
+from headwater.api.topic_admin import ConfigChange, ErrorCode, TopicAdmin, TopicAdminError, TopicInfo, TopicRequest
 from headwater.cli.errors import CliError
 from headwater.cli.options import client_options, client_security, key_values, output_option, servers, settings
 from headwater.cli.output import format_table, note, print_rows

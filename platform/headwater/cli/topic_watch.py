@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from api.topic_model import ErrorCode, TopicAdminError, TopicInfo
+from headwater.api.topic_model import ErrorCode, TopicAdminError, TopicInfo
 
 INTERVAL_S = 3.0
 """Between two looks: a new partition is read about so late."""

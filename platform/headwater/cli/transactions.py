@@ -14,8 +14,8 @@ from headwater.cli.administration import cluster_client
 from headwater.cli.errors import CliError
 from headwater.cli.options import client_options, output_option
 from headwater.cli.output import format_table, note, print_rows
-from logtier.client.cluster import ClusterClient
-from logtier.client.transactions import HangingTransaction, OpenTransaction, TransactionAdmin
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.transactions import HangingTransaction, OpenTransaction, TransactionAdmin
 
 _STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 _MINUTE_MS = 60_000

@@ -18,8 +18,8 @@ from headwater.cli.options import client_options, output_option
 from headwater.cli.output import note, print_rows
 
 if TYPE_CHECKING:
-    from logtier.controller.controller import Controller
-    from logtier.metadata.image import MetadataCache
+    from headwater.logtier.controller.controller import Controller
+    from headwater.logtier.metadata.image import MetadataCache
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 DEFAULT_ITERATIONS = 8192
@@ -154,7 +154,7 @@ def _upsert_offline(data_dir: str, name: str, mechanism: str, iterations: int, p
     import hashlib
     import secrets
 
-    from logtier.controller.scram_state import SCRAM_MECHANISMS, ScramUpsertion
+    from headwater.logtier.controller.scram_state import SCRAM_MECHANISMS, ScramUpsertion
 
     number = _number(SCRAM_MECHANISMS, mechanism)
     salt = secrets.token_bytes(24)
@@ -169,7 +169,7 @@ def _upsert_offline(data_dir: str, name: str, mechanism: str, iterations: int, p
 
 
 def _delete_offline(data_dir: str, name: str, mechanism: str) -> None:
-    from logtier.controller.scram_state import SCRAM_MECHANISMS, ScramDeletion
+    from headwater.logtier.controller.scram_state import SCRAM_MECHANISMS, ScramDeletion
 
     number = _number(SCRAM_MECHANISMS, mechanism)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pipelines.brokers import Brokers
+    from headwater.pipelines.brokers import Brokers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ def gather(
     """Count, from the table and the dead letters as they are stored."""
     from pyspark.sql import functions as f
 
-    from pipelines import columns, dead_letters
-    from pipelines.graph import dead_letter_topic
-    from pipelines.sources import topic as topic_source
+    from headwater.pipelines import columns, dead_letters
+    from headwater.pipelines.graph import dead_letter_topic
+    from headwater.pipelines.sources import topic as topic_source
 
     stored = spark.read.format("delta").load(table)
     letters = topic_source.batch(spark, bootstrap_servers, dead_letter_topic(topic), headers=True)

@@ -15,9 +15,9 @@ from headwater.demo.show import Show
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from api.topic_admin import TopicAdmin
-    from pipelines.brokers import Brokers
-    from pipelines.spec import Loaded
+    from headwater.api.topic_admin import TopicAdmin
+    from headwater.pipelines.brokers import Brokers
+    from headwater.pipelines.spec import Loaded
 
 SOURCE = "flights"
 
@@ -68,7 +68,7 @@ class Folders:
 
 def load_pipeline(folders: Folders, data: str) -> Loaded:
     """conf/pipelines/flights.yaml with this demo's folders."""
-    from pipelines.pipeline_file import load
+    from headwater.pipelines.pipeline_file import load
 
     return load(conf_file("pipelines", "flights.yaml"), {"data": data, "lake": folders.lake})
 
@@ -85,10 +85,10 @@ def run(
 
     `command_config` is the path of the file that says how to connect, `security` what it says.
     """
-    from api.topic_admin import TopicAdmin
+    from headwater.api.topic_admin import TopicAdmin
     from headwater.cli.pipeline import run_until_signal, topics_creator
-    from pipelines.runner import Runner, RunOptions
-    from pipelines.session import close_session, running_session
+    from headwater.pipelines.runner import Runner, RunOptions
+    from headwater.pipelines.session import close_session, running_session
 
     loaded = load_pipeline(folders, data)
     admin = TopicAdmin(bootstrap_servers, security=security)
@@ -114,7 +114,7 @@ def run(
 def _produce(admin: TopicAdmin, security: Mapping[str, str], loaded: Loaded, data: str, show: Show) -> None:
     """Fill the source topic, once: a data folder of an earlier demo has its records already."""
     from headwater.cli.pipeline import topics_creator
-    from pipelines.plan import make_plan
+    from headwater.pipelines.plan import make_plan
 
     topics_creator(admin)([topic for topic in make_plan(loaded).topics if topic.name == SOURCE])
     there = sum(offsets.latest for offsets in admin.offsets(SOURCE))
@@ -138,8 +138,8 @@ def _produce(admin: TopicAdmin, security: Mapping[str, str], loaded: Loaded, dat
 def _queries(spark: SparkSession, bootstrap_servers: Brokers, loaded: Loaded) -> None:
     from headwater.cli.sql import print_table
     from headwater.cli.sql import register as register_views
-    from pipelines.analysis import analyse
-    from pipelines.sql import views
+    from headwater.pipelines.analysis import analyse
+    from headwater.pipelines.sql import views
 
     topics = frozenset({"delays", "rising", f"{SOURCE}.dead_letters"})
     analysis = analyse(spark, loaded, bootstrap_servers)

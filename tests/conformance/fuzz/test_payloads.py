@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from crc32c import crc32c
 
-from logtier.records.batch import ATTRIBUTES, CRC, HEADER, HEADER_BYTES, LOG_OVERHEAD, Record, build_batch
-from logtier.records.compression import CODECS, compress
+from headwater.logtier.records.batch import ATTRIBUTES, CRC, HEADER, HEADER_BYTES, LOG_OVERHEAD, Record, build_batch
+from headwater.logtier.records.compression import CODECS, compress
 
 if TYPE_CHECKING:
     from tests.conformance.fuzz.conftest import Target, Wire

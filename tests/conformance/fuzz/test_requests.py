@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from logtier.handlers.registry import HANDLERS
-from logtier.protocol.messages import api_name, is_flexible
-from logtier.records.batch import Record, build_batch
+from headwater.logtier.handlers.registry import HANDLERS
+from headwater.logtier.protocol.messages import api_name, is_flexible
+from headwater.logtier.records.batch import Record, build_batch
 from tests.hostile_messages import cuts, lies
 from tests.kio_messages import filled, tokens
 

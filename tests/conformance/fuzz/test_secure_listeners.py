@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from logtier.protocol.messages import is_flexible
+from headwater.logtier.protocol.messages import is_flexible
 from tests.hostile_messages import HOSTILE_VARINTS
 from tests.kio_messages import varint
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logtier.config import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS, render
-from logtier.config.unused import UNUSED
+from headwater.logtier.config import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS, render
+from headwater.logtier.config.unused import UNUSED
 
 if TYPE_CHECKING:
     from tests.conformance.java.conftest import KafkaTool

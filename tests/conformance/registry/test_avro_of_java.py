@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from api.registry.avro.schema import AvroSchema
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.api.registry.avro.schema import AvroSchema
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 from tests.avro_schemas import changed, schemas
 from tests.jars import SPARK_JARS, java
 

@@ -11,8 +11,8 @@ import google.type
 import pytest
 from google.protobuf import descriptor_pb2
 
-from api.registry.parsed import Dependency
-from api.registry.protobuf.schema import ProtobufSchema
+from headwater.api.registry.parsed import Dependency
+from headwater.api.registry.protobuf.schema import ProtobufSchema
 
 ROOT = Path(next(iter(google.type.__path__))).parents[1]
 FILES = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("google/**/*.proto"))

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from logtier.client.blocking import BlockingConnection
-from logtier.client.messages import kio_request
-from logtier.records.batch import TRANSACTIONAL, Record, build_batch
+from headwater.logtier.client.blocking import BlockingConnection
+from headwater.logtier.client.messages import kio_request
+from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
 
 pytestmark = pytest.mark.slow
 

@@ -18,12 +18,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
 
-from logtier.client.blocking import BlockingConnection
-from logtier.client.messages import kio_request
-from logtier.records.batch import HEADER, TRANSACTIONAL, Record, build_batch, decode_records, iterate_batches
-from logtier.state_topic.topic import partition_for
-from logtier.transaction.metadata import TransactionMetadata, TransactionState
-from logtier.transaction.records import parse_key, parse_value, transaction_key, transaction_value
+from headwater.logtier.client.blocking import BlockingConnection
+from headwater.logtier.client.messages import kio_request
+from headwater.logtier.records.batch import HEADER, TRANSACTIONAL, Record, build_batch, decode_records, iterate_batches
+from headwater.logtier.state_topic.topic import partition_for
+from headwater.logtier.transaction.metadata import TransactionMetadata, TransactionState
+from headwater.logtier.transaction.records import parse_key, parse_value, transaction_key, transaction_value
 
 if TYPE_CHECKING:
     from tests.conftest import BrokerProcess, StartBroker, TopicFactory

@@ -2,7 +2,8 @@
 
     python pipeline_driver.py FILE BOOTSTRAP STATE [--continuous] [--stage NAME]... [--at STEP] [--signal NAME]
 
-STEP is a step of a micro-batch (pipelines.batch_writing.OnStep) of the first stage that is run; or `start`, as soon as
+STEP is a step of a micro-batch (headwater.pipelines.batch_writing.OnStep) of the first stage that is run; or `start`,
+as soon as
 its checkpoint has an identity; or `commits`, as soon as Spark has committed a further batch there. At that moment the
 whole group gets the signal, SIGKILL by default. Prints `step STAGE BATCH STEP` for each step of a batch.
 """
@@ -18,10 +19,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pipelines.pipeline_file import load
-from pipelines.plan import checkpoint_folder
-from pipelines.runner import Runner, RunOptions
-from pipelines.session import close_session
+from headwater.pipelines.pipeline_file import load
+from headwater.pipelines.plan import checkpoint_folder
+from headwater.pipelines.runner import Runner, RunOptions
+from headwater.pipelines.session import close_session
 
 POLL_S = 0.0005
 #: Small, and with so few tasks that one process after the other starts fast.

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from api.pipeline_status import PipelineStatus
-from api.topic_admin import TopicAdmin
-from pipelines.datasource.options import WriteOptions
-from pipelines.stage_state import State
-from pipelines.status import STATUS_TOPIC
-from pipelines.status_topic import StatusTopic
-from pipelines.watching import RunWatch
+from headwater.api.pipeline_status import PipelineStatus
+from headwater.api.topic_admin import TopicAdmin
+from headwater.pipelines.datasource.options import WriteOptions
+from headwater.pipelines.stage_state import State
+from headwater.pipelines.status import STATUS_TOPIC
+from headwater.pipelines.status_topic import StatusTopic
+from headwater.pipelines.watching import RunWatch
 
 pytestmark = pytest.mark.slow
 WAIT_S = 60

@@ -8,8 +8,8 @@ import socket
 import httpx
 import pytest
 
-from api.app import create_app
-from api.topic_admin import TopicAdmin
+from headwater.api.app import create_app
+from headwater.api.topic_admin import TopicAdmin
 
 pytestmark = pytest.mark.slow
 

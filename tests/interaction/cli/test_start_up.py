@@ -79,7 +79,7 @@ def test_a_broker_imports_nothing_heavy_and_of_messages_only_what_clients_asked(
 
     found = imported_by_server(alone, ["broker", "--data", "data", "--kafka-port", "0"], ask)
     needed_by_some = {"hypothesis", "jwt", "cryptography", "prometheus_client", "yaml"}
-    assert "logtier.broker" in found
+    assert "headwater.logtier.broker" in found
     assert not found & {*HEAVY, *needed_by_some}
     versions = {module.split(".")[3] for module in found if module.startswith("kio.schema.api_versions.v")}
     # The version that was asked for, and the newest one, which has the names of all fields.
@@ -95,4 +95,8 @@ def test_the_rest_api_imports_neither_broker_nor_spark(alone: Any) -> None:
     expected = {"fastapi", "pydantic"}
     assert expected <= found
     assert not found & ({*HEAVY, "kio", "hypothesis", "cryptography", "yaml"} - expected)
-    assert not {module for module in found if module.startswith(("logtier.broker", "logtier.log", "logtier.client"))}
+    assert not {
+        module
+        for module in found
+        if module.startswith(("headwater.logtier.broker", "headwater.logtier.log", "headwater.logtier.client"))
+    }

@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from logtier.client.cluster import ClientConfig, ClusterClient, parse_bootstrap_servers
-from logtier.client.errors import BrokerError
-from logtier.client.group_offsets import commit_group_offsets, committed_group_offsets
-from pipelines.sinks.source_offsets import SourceOffsets
+from headwater.logtier.client.cluster import ClientConfig, ClusterClient, parse_bootstrap_servers
+from headwater.logtier.client.errors import BrokerError
+from headwater.logtier.client.group_offsets import commit_group_offsets, committed_group_offsets
+from headwater.pipelines.sinks.source_offsets import SourceOffsets
 
 pytestmark = pytest.mark.slow
 

@@ -18,11 +18,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from logtier.client.blocking import BlockingConnection
-from logtier.client.errors import BrokerConnectionError
-from logtier.client.messages import ApiKey, kio_request
-from logtier.config import BrokerConfig
-from logtier.network.listeners import Listeners
+from headwater.logtier.client.blocking import BlockingConnection
+from headwater.logtier.client.errors import BrokerConnectionError
+from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.network.listeners import Listeners
 from tests.interaction.own_broker import run_broker
 from tests.manual_clock import ManualClock
 

@@ -32,11 +32,11 @@ from typing import Any
 
 import pytest
 
-from logtier.group import mixed_group
-from logtier.group.consumer_group import ConsumerGroup
-from logtier.group.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Partitions
-from logtier.group.consumer_protocol import encode_assignment, parse_assignment
-from logtier.group.consumer_records import (
+from headwater.logtier.group import mixed_group
+from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Partitions
+from headwater.logtier.group.consumer_protocol import encode_assignment, parse_assignment
+from headwater.logtier.group.consumer_records import (
     Change,
     CurrentValue,
     EpochValue,
@@ -45,14 +45,14 @@ from logtier.group.consumer_records import (
     TargetEpochValue,
     TargetValue,
 )
-from logtier.group.consumer_state import ConsumerState, existing
-from logtier.group.consumer_step import ConsumerGroupLimits, Heartbeat, Step
-from logtier.group.events import Join, LeavingMember, Sync
-from logtier.group.range_assignor import RangeAssignor
-from logtier.group.topic_regex import TopicRegex
-from logtier.group.uniform_assignor import UniformAssignor
-from logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
-from logtier.protocol.errors import KafkaError
+from headwater.logtier.group.consumer_state import ConsumerState, existing
+from headwater.logtier.group.consumer_step import ConsumerGroupLimits, Heartbeat, Step
+from headwater.logtier.group.events import Join, LeavingMember, Sync
+from headwater.logtier.group.range_assignor import RangeAssignor
+from headwater.logtier.group.topic_regex import TopicRegex
+from headwater.logtier.group.uniform_assignor import UniformAssignor
+from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
+from headwater.logtier.protocol.errors import KafkaError
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 ASSIGNORS = {each.name: each for each in (UniformAssignor(), RangeAssignor())}

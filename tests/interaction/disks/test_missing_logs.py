@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from logtier import broker
-from logtier.runtime.disk import Buffer, RealDisk
+from headwater.logtier import broker
+from headwater.logtier.runtime.disk import Buffer, RealDisk
 from tests.interaction.own_broker import run_broker
 
 pytestmark = pytest.mark.slow

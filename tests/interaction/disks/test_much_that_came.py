@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from logtier.log import log_flusher
-from logtier.log.checkpoints import RECOVERY_POINTS, read_checkpoint
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.log import log_flusher
+from headwater.logtier.log.checkpoints import RECOVERY_POINTS, read_checkpoint
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.runtime.disk import RealDisk
 from tests.interaction.own_broker import run_broker
 
 pytestmark = pytest.mark.slow

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logtier.group.core import GroupLimits
-from logtier.group.events import (
+from headwater.logtier.group.core import GroupLimits
+from headwater.logtier.group.events import (
     ArmTimer,
     Explain,
     GroupMetadata,
@@ -40,8 +40,8 @@ from logtier.group.events import (
     RespondSync,
     Sync,
 )
-from logtier.group.group import Group
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.group.group import Group
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -31,9 +31,9 @@ from typing import Any
 
 import pytest
 
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.transaction.metadata import NO_PRODUCER, ProducerIdAndEpoch, TransactionMetadata
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.transaction.metadata import NO_PRODUCER, ProducerIdAndEpoch, TransactionMetadata
 from tests.unit.state_topic.surroundings import settle
 from tests.unit.transaction.world import World
 

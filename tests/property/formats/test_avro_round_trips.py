@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.formats.avro.encoder import AvroEncoder, row_type
+from headwater.pipelines.formats.avro.encoder import AvroEncoder, row_type
 from tests.example_counts import examples
 from tests.unit.formats.conftest import decoder, framed, registered, written
 

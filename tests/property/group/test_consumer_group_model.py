@@ -10,22 +10,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from logtier.group.consumer_group import ConsumerGroup
-from logtier.group.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
-from logtier.group.consumer_records import (
+from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from headwater.logtier.group.consumer_records import (
     Change,
     RegexValue,
     consumer_key,
     consumer_value,
 )
-from logtier.group.consumer_state import ConsumerGroupState, ConsumerState
-from logtier.group.consumer_step import ConsumerGroupLimits, Heartbeat, HeartbeatResult, Step
-from logtier.group.range_assignor import RangeAssignor
-from logtier.group.records import parse_key, parse_value
-from logtier.group.topic_regex import TopicRegex
-from logtier.group.uniform_assignor import UniformAssignor
-from logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.group.consumer_state import ConsumerGroupState, ConsumerState
+from headwater.logtier.group.consumer_step import ConsumerGroupLimits, Heartbeat, HeartbeatResult, Step
+from headwater.logtier.group.range_assignor import RangeAssignor
+from headwater.logtier.group.records import parse_key, parse_value
+from headwater.logtier.group.topic_regex import TopicRegex
+from headwater.logtier.group.uniform_assignor import UniformAssignor
+from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from tests.example_counts import examples
 
 Partition = tuple[uuid.UUID, int]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.group.regex_syntax import InvalidRegexError
-from logtier.group.topic_regex import TopicRegex
+from headwater.logtier.group.regex_syntax import InvalidRegexError
+from headwater.logtier.group.topic_regex import TopicRegex
 
 _atoms = st.sampled_from(["a", "b", "c", "_", "-", r"\.", ".", "[a-c]", "[^ab]", r"\d", r"\w", r"\W", "^", "$", r"\b"])
 _repetitions = st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "*?", "+?"])

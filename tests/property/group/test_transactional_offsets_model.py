@@ -13,12 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from logtier.group.offsets import CommittedOffset
-from logtier.group.offsets_topic import OFFSETS_TOPIC
-from logtier.group.replay import Replay
-from logtier.protocol.errors import KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import end_transaction_marker
+from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.replay import Replay
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import end_transaction_marker
 from tests.example_counts import examples
 from tests.unit.group.conftest import World
 from tests.unit.state_topic.surroundings import settle

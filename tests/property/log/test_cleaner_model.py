@@ -16,14 +16,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.cleaner import LogCleaner
-from logtier.log.cleaner_job import CleanerJob, CleanerReport, report_from_line, report_to_line
-from logtier.log.cleaner_rewrite import LogCleaning
-from logtier.log.log import Log
-from logtier.log.recovery import open_log
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import (
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.log.cleaner import LogCleaner
+from headwater.logtier.log.cleaner_job import CleanerJob, CleanerReport, report_from_line, report_to_line
+from headwater.logtier.log.cleaner_rewrite import LogCleaning
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.recovery import open_log
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import (
     TRANSACTIONAL,
     Record,
     build_batch,
@@ -31,7 +31,7 @@ from logtier.records.batch import (
     decode_end_transaction_marker,
     decode_records,
 )
-from logtier.runtime.disk import Buffer, DirectoryEntry, File, RealDisk, RealFile
+from headwater.logtier.runtime.disk import Buffer, DirectoryEntry, File, RealDisk, RealFile
 from tests.example_counts import examples
 from tests.manual_clock import ManualClock
 

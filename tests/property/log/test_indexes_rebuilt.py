@@ -9,11 +9,11 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logtier.config import TopicConfig
-from logtier.log.recovery import open_log
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.recovery import open_log
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.runtime.disk import RealDisk
 from tests.example_counts import examples
 
 

@@ -11,14 +11,14 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from logtier.config import TopicConfig
-from logtier.log.log import Log
-from logtier.log.recovery import open_log
-from logtier.log.segment import LogSegment
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch, check_batch, decode_records, iterate_batches
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch, check_batch, decode_records, iterate_batches
+from headwater.logtier.runtime.disk import RealDisk
 from tests.example_counts import examples
 from tests.index_entries import index_entries
 

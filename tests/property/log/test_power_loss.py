@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.log_manager import LogManager
-from logtier.protocol.errors import KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch, decode_records, iterate_batches
-from logtier.runtime.disk import Completion, File, RealDisk
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch, decode_records, iterate_batches
+from headwater.logtier.runtime.disk import Completion, File, RealDisk
 from tests.manual_clock import ManualClock
 
 TOPIC_ID = uuid.UUID(int=1)

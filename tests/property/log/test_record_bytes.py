@@ -7,8 +7,8 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot
-from logtier.records.batch import (
+from headwater.logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot
+from headwater.logtier.records.batch import (
     CorruptRecordsError,
     Record,
     build_batch,
@@ -16,7 +16,7 @@ from logtier.records.batch import (
     decode_records,
     iterate_batches,
 )
-from logtier.records.compression import CODECS, compress, decompress
+from headwater.logtier.records.compression import CODECS, compress, decompress
 
 codecs = st.sampled_from(sorted(CODECS.values()))
 records = st.builds(

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.drawing.layout import MARGIN, columns_of, lay_out
+from headwater.pipelines.drawing.layout import MARGIN, columns_of, lay_out
 
 SIZES = st.tuples(st.floats(20, 400), st.floats(20, 160))
 

@@ -8,10 +8,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.errors import PipelineError
-from pipelines.plan import make_plan
-from pipelines.spec import Pipeline, fields_of, parse
-from pipelines.spec.editor_schema import editor_schema
+from headwater.pipelines.errors import PipelineError
+from headwater.pipelines.plan import make_plan
+from headwater.pipelines.spec import Pipeline, fields_of, parse
+from headwater.pipelines.spec.editor_schema import editor_schema
 
 SCHEMA = editor_schema()
 NAMES = sorted(

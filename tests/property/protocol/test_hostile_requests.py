@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema, load_response_schema
 
-from logtier.client.messages import ApiKey, kio_request
-from logtier.handlers.registry import HANDLERS
-from logtier.protocol import messages
-from logtier.protocol.errors import ProtocolViolationError
+from headwater.logtier.client.messages import ApiKey, kio_request
+from headwater.logtier.handlers.registry import HANDLERS
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ProtocolViolationError
 from tests.hostile_messages import cuts, lies
 from tests.kio_messages import filled, tokens
 

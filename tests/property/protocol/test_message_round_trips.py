@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from logtier.handlers.registry import HANDLERS
-from logtier.protocol import messages
-from logtier.protocol.produce_request import ProduceRequest
+from headwater.logtier.handlers.registry import HANDLERS
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.produce_request import ProduceRequest
 from tests.example_counts import examples
 from tests.kio_messages import ZERO_ID, as_tree, entities, part_of, tokens, trees
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.quota.rate import WindowedRate
-from logtier.quota.token_bucket import TokenBucket
+from headwater.logtier.quota.rate import WindowedRate
+from headwater.logtier.quota.token_bucket import TokenBucket
 
 WINDOWS = 11
 WINDOW_MS = 1000

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from logtier.records.batch import (
+from headwater.logtier.records.batch import (
     CONTROL,
     DELETE_HORIZON,
     HEADER_BYTES,
@@ -23,7 +23,7 @@ from logtier.records.batch import (
     decode_records,
     iterate_batches,
 )
-from logtier.records.compression import CODECS, compress, decompress
+from headwater.logtier.records.compression import CODECS, compress, decompress
 
 #: No codec may come near this with the small batches below.
 LIMIT_BYTES = 1 << 20

@@ -11,7 +11,7 @@ import fastavro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.registry.avro.schema import AvroSchema
+from headwater.api.registry.avro.schema import AvroSchema
 from tests.avro_schemas import changed, schemas, values
 
 

@@ -10,7 +10,7 @@ import jsonschema
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from api.registry.json_schema.schema import JsonSchema
+from headwater.api.registry.json_schema.schema import JsonSchema
 
 NAMES = ("a", "b", "ab")
 DOCUMENTS = st.recursive(

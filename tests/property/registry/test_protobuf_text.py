@@ -8,10 +8,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.registry.protobuf.schema import ProtobufSchema
-from pipelines.schemas.errors import InvalidSchemaError
-from pipelines.schemas.protobuf.lexer import tokens
-from pipelines.schemas.protobuf.parser import SCALARS
+from headwater.api.registry.protobuf.schema import ProtobufSchema
+from headwater.pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.protobuf.lexer import tokens
+from headwater.pipelines.schemas.protobuf.parser import SCALARS
 
 SCALAR = st.sampled_from(sorted(SCALARS))
 COMMENT = st.sampled_from(["", "// one\n", "/* two\n * three */ ", "// ü \u2028\n"])

@@ -12,9 +12,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logtier.config import TopicConfig
-from logtier.replication.delayed_fetch import is_satisfied
-from logtier.replication.partition_reads import Fetched, FetchPartition
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.replication.delayed_fetch import is_satisfied
+from headwater.logtier.replication.partition_reads import Fetched, FetchPartition
 from tests.example_counts import examples
 from tests.unit.replication.replicas_on_disk import ReplicasOnDisk, partition, size_of
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.security.acl_authorizer import AclAuthorizer
-from logtier.security.acls import AclBinding, AclFilter, PatternType, PermissionType
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.security.acl_authorizer import AclAuthorizer
+from headwater.logtier.security.acls import AclBinding, AclFilter, PatternType, PermissionType
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 # Few letters, so that names are often equal to or prefixes of each other.
 NAMES = st.one_of(st.text("ab", min_size=1, max_size=4), st.just("*"))

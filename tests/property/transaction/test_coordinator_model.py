@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.transaction.metadata import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TransactionState
-from logtier.transaction.topic import TRANSACTION_TOPIC
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.transaction.metadata import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TransactionState
+from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
 from tests.example_counts import examples
 from tests.unit.state_topic.surroundings import settle
 from tests.unit.transaction.world import World

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.cluster_check import ClusterError, asking, check_cluster
-from pipelines.errors import PipelineFailed
-from pipelines.runner import Runner
-from pipelines.shipping import FOLDER
+from headwater.pipelines.cluster_check import ClusterError, asking, check_cluster
+from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.runner import Runner
+from headwater.pipelines.shipping import FOLDER
 from tests.spark.pipelines.conftest import Lab
 
 if TYPE_CHECKING:
@@ -150,19 +150,18 @@ def imported(_rows: Any) -> Iterator[Any]:
 
     import pyarrow as pa
 
-    import pipelines.datasource.compiled
-    import pipelines.sinks.exactly_once_tasks
+    import headwater.pipelines.datasource.compiled
+    import headwater.pipelines.sinks.exactly_once_tasks
     import pyspark_headwater
 
-    pipelines.datasource.compiled.warm_cache()
+    headwater.pipelines.datasource.compiled.warm_cache()
     files = {
         name: module.__file__
         for name, module in sys.modules.items()
-        if name.partition(".")[0] in ("logtier", "pipelines", "pyspark_headwater", "headwater", "api", "tests")
-        and getattr(module, "__file__", None)
+        if name.partition(".")[0] in ("pyspark_headwater", "headwater", "tests") and getattr(module, "__file__", None)
     }
-    from logtier.records import columns_kernels
-    from pipelines.datasource import json_kernels
+    from headwater.logtier.records import columns_kernels
+    from headwater.pipelines.datasource import json_kernels
 
     modules = (columns_kernels, json_kernels)
     kernels = [one for module in modules for one in vars(module).values() if hasattr(one, "stats")]
@@ -186,7 +185,8 @@ def test_tasks_import_our_code_from_what_was_shipped(cluster: Cluster, cluster_s
     for answer in answers:
         assert str(cluster.folder) in answer["cwd"]
         files = answer["files"]
-        assert {"pipelines.sinks.exactly_once_tasks", "logtier.records.columns", "pyspark_headwater"} <= set(files)
+        sinks, records = "headwater.pipelines.sinks.exactly_once_tasks", "headwater.logtier.records.columns"
+        assert {sinks, records, "pyspark_headwater"} <= set(files)
         elsewhere = {name: file for name, file in files.items() if not file.startswith(f"{answer['cwd']}/{FOLDER}/")}
         assert elsewhere == {}
         assert answer["compiled"] == 0, "the kernels came compiled"
@@ -234,7 +234,7 @@ def test_a_machine_without_a_library_is_named_before_anything_runs(
     cluster_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert check_cluster(cluster_spark, str(tmp_path)) == []
-    monkeypatch.setattr("pipelines.cluster_check.LIBRARIES", ("numpy", "no_such_library"))
+    monkeypatch.setattr("headwater.pipelines.cluster_check.LIBRARIES", ("numpy", "no_such_library"))
     with pytest.raises(ClusterError, match=r"has no no_such_library: install Headwater's dependencies there"):
         check_cluster(cluster_spark, str(tmp_path))
 
@@ -245,7 +245,7 @@ def test_a_stage_with_state_is_refused_where_a_machine_does_not_see_the_state_fo
     def elsewhere(libraries: tuple[str, ...], token: str) -> Any:
         return asking(libraries, token + ".of-another-machine")
 
-    monkeypatch.setattr("pipelines.cluster_check.asking", elsewhere)
+    monkeypatch.setattr("headwater.pipelines.cluster_check.asking", elsewhere)
     lab.produce("@numbers", [("k1", {"n": 1, "k": "k1"})], partitions=3)
     lab.run(PIPELINE, stages=["doubled"])
     assert len(lab.values("@doubled")) == 1, "a stage without state needs no shared folder"

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from pipelines.datasource import SESSION_CONF, session_environment
-from pipelines.datasource.options import WriteOptions
-from pipelines.sinks.exactly_once import ExactlyOnceTopics
+from headwater.pipelines.datasource import SESSION_CONF, session_environment
+from headwater.pipelines.datasource.options import WriteOptions
+from headwater.pipelines.sinks.exactly_once import ExactlyOnceTopics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

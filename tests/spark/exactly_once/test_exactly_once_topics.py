@@ -17,15 +17,15 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark import cloudpickle
 
-from logtier.client import transactional_producer
-from logtier.client.cluster import ClusterClient
-from logtier.client.transactional_producer import TransactionalProducer, TransactionConfig
-from logtier.records.batch import Record
-from pipelines.datasource.options import WriteOptions
-from pipelines.errors import PipelineFailed
-from pipelines.sinks import encoded_batches
-from pipelines.sinks.exactly_once import ATTEMPTS_MAX, ExactlyOnceTopics, TopicRecords
-from pipelines.sinks.exactly_once_fence import FENCES_TOPIC, Batch, Step
+from headwater.logtier.client import transactional_producer
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.transactional_producer import TransactionalProducer, TransactionConfig
+from headwater.logtier.records.batch import Record
+from headwater.pipelines.datasource.options import WriteOptions
+from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.sinks import encoded_batches
+from headwater.pipelines.sinks.exactly_once import ATTEMPTS_MAX, ExactlyOnceTopics, TopicRecords
+from headwater.pipelines.sinks.exactly_once_fence import FENCES_TOPIC, Batch, Step
 from tests.bench import apache_kafka
 from tests.spark.conftest import KAFKA_JVM
 from tests.spark.exactly_once.conftest import (

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines import columns, dead_letters
-from pipelines.sinks import topic as topic_sink
-from pipelines.sinks.session_settings import settings_for_a_job
-from pipelines.spec import TopicSink
-from pipelines.topic_encoding import plain
+from headwater.pipelines import columns, dead_letters
+from headwater.pipelines.sinks import topic as topic_sink
+from headwater.pipelines.sinks.session_settings import settings_for_a_job
+from headwater.pipelines.spec import TopicSink
+from headwater.pipelines.topic_encoding import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

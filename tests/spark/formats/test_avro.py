@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Schema
 
-from pipelines.errors import PipelineFailed
+from headwater.pipelines.errors import PipelineFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipelines import columns
-from pipelines.formats import ValueColumns, format_of
-from pipelines.formats.origin import records_schema
+from headwater.pipelines import columns
+from headwater.pipelines.formats import ValueColumns, format_of
+from headwater.pipelines.formats.origin import records_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,8 +29,8 @@ JSON_SCHEMA = json.dumps({
 def test_protobuf_json_schema_and_csv_are_read_and_written(lab: Any, registry: Any, schemas: Any) -> None:
     import pyarrow as pa
 
-    from pipelines.formats.protobuf.encoder import ProtobufEncoder, row_type
-    from pipelines.registry_client import PROTOBUF, RegisteredSchema
+    from headwater.pipelines.formats.protobuf.encoder import ProtobufEncoder, row_type
+    from headwater.pipelines.registry_client import PROTOBUF, RegisteredSchema
 
     lab.write("order.proto", PROTO)
     lab.write("order.json", JSON_SCHEMA)

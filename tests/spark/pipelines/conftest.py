@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from api.topic_admin import TopicAdmin
+from headwater.api.topic_admin import TopicAdmin
 from headwater.cli.pipeline import topics_creator
-from pipelines.pipeline_file import load
-from pipelines.runner import Runner, RunOptions, RunResult
-from pipelines.session import close_session, open_session
+from headwater.pipelines.pipeline_file import load
+from headwater.pipelines.runner import Runner, RunOptions, RunResult
+from headwater.pipelines.session import close_session, open_session
 from tests.conftest import BrokerProcess
 from tests.spark.registry_process import registry, schemas
 
@@ -114,7 +114,7 @@ class Lab:
         """Write records: values, or (key, value) or (key, value, headers); what is no text or bytes becomes JSON."""
         name = topic.replace("@", self.prefix)
         if not any(known.name == name for known in self.admin.list_topics()):
-            from api.topic_model import TopicRequest
+            from headwater.api.topic_model import TopicRequest
 
             self.admin.create_topic(TopicRequest(name, partitions_count=partitions))
         producer = Producer({"bootstrap.servers": self.servers, "partitioner": "murmur2_random"})

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from headwater.cli.sql import left_out
-from pipelines.analysis import Analysis, analyse
-from pipelines.datasource.errors import SourceError
-from pipelines.pipeline_file import load
-from pipelines.preview import Preview, Request, StagePreview
-from pipelines.preview_offsets import parse_start
-from pipelines.sources.table_gaps import TableGap
-from pipelines.spec import Loaded
+from headwater.pipelines.analysis import Analysis, analyse
+from headwater.pipelines.datasource.errors import SourceError
+from headwater.pipelines.pipeline_file import load
+from headwater.pipelines.preview import Preview, Request, StagePreview
+from headwater.pipelines.preview_offsets import parse_start
+from headwater.pipelines.sources.table_gaps import TableGap
+from headwater.pipelines.spec import Loaded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

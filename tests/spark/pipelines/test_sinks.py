@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from logtier.client.cluster import EARLIEST, LATEST, ClientConfig, ClusterClient, parse_bootstrap_servers
-from logtier.client.fetcher import FetchConfig, read_partition
-from logtier.records.batch import ATTRIBUTES, COMPRESSION_MASK
-from logtier.records.compression import CODEC_NAMES
-from pipelines.errors import PipelineFailed
+from headwater.logtier.client.cluster import EARLIEST, LATEST, ClientConfig, ClusterClient, parse_bootstrap_servers
+from headwater.logtier.client.fetcher import FetchConfig, read_partition
+from headwater.logtier.records.batch import ATTRIBUTES, COMPRESSION_MASK
+from headwater.logtier.records.compression import CODEC_NAMES
+from headwater.pipelines.errors import PipelineFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -173,9 +173,9 @@ def test_files_appear_once_however_often_a_batch_runs(items: Any, form: str) -> 
 
 
 def test_files_that_a_crash_left_between_two_names_are_moved_by_the_next_run(items: Any) -> None:
-    from pipelines.hadoop_files import HadoopFiles
-    from pipelines.sinks import files
-    from pipelines.spec import FilesSink
+    from headwater.pipelines.hadoop_files import HadoopFiles
+    from headwater.pipelines.sinks import files
+    from headwater.pipelines.spec import FilesSink
 
     sink = FilesSink(files="out", format="json")
     rows = items.spark.createDataFrame([(n,) for n in range(4)], "id INT").repartition(2)

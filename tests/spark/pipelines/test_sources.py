@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import PipelineError, PipelineFailed
+from headwater.pipelines.errors import PipelineError, PipelineFailed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -208,8 +208,8 @@ stages:
 
 
 def test_an_increment_that_a_crash_cut_off_is_fetched_or_moved_once(lab: Any, derby: Any) -> None:
-    from pipelines.sources.jdbc_feed import JdbcFeed
-    from pipelines.spec import JdbcSource
+    from headwater.pipelines.sources.jdbc_feed import JdbcFeed
+    from headwater.pipelines.spec import JdbcSource
 
     derby.run("CREATE TABLE t (id INT)", "INSERT INTO t VALUES (1)")
     source = JdbcSource.model_validate({"jdbc": derby.url, "table": "t", "increment": "id"})

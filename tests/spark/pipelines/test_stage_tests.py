@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headwater.demo.files import conf_file
-from pipelines.errors import PipelineError
-from pipelines.pipeline_file import load
-from pipelines.testing.results import Judged
-from pipelines.testing.running import StageTests, chosen
+from headwater.pipelines.errors import PipelineError
+from headwater.pipelines.pipeline_file import load
+from headwater.pipelines.testing.results import Judged
+from headwater.pipelines.testing.running import StageTests, chosen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import PipelineError
+from headwater.pipelines.errors import PipelineError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

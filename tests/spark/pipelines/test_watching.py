@@ -15,18 +15,18 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from pipelines import supervision
-from pipelines.brokers import connection_options
-from pipelines.datasource.options import WriteOptions
-from pipelines.errors import PipelineFailed
-from pipelines.lag_sampler import LagSampler
-from pipelines.lineage_emitter import LineageEmitter, appending
-from pipelines.metrics import MetricsEndpoint
-from pipelines.runner import Runner
-from pipelines.stage_state import State
-from pipelines.status import STATUS_TOPIC, decode
-from pipelines.status_topic import StatusTopic
-from pipelines.watermark_stall import StallWatch
+from headwater.pipelines import supervision
+from headwater.pipelines.brokers import connection_options
+from headwater.pipelines.datasource.options import WriteOptions
+from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.lag_sampler import LagSampler
+from headwater.pipelines.lineage_emitter import LineageEmitter, appending
+from headwater.pipelines.metrics import MetricsEndpoint
+from headwater.pipelines.runner import Runner
+from headwater.pipelines.stage_state import State
+from headwater.pipelines.status import STATUS_TOPIC, decode
+from headwater.pipelines.status_topic import StatusTopic
+from headwater.pipelines.watermark_stall import StallWatch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -103,7 +103,9 @@ def test_a_stage_whose_broker_dies_is_restarted_and_goes_on_when_it_is_back(
 ) -> None:
     # The source waits for minutes before it gives up.
     hasty = {"kafka.default.api.timeout.ms": "2000", "fetchOffset.numRetries": "1"}
-    monkeypatch.setattr("pipelines.sources.topic.connection_options", lambda where: connection_options(where) | hasty)
+    monkeypatch.setattr(
+        "headwater.pipelines.sources.topic.connection_options", lambda where: connection_options(where) | hasty
+    )
     broker = start_broker(tmp_path / "data")
     port, servers = broker.port, broker.address
     lab = lab_on(servers)

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.app import create_app
-from api.topic_admin import (
+from headwater.api.app import create_app
+from headwater.api.topic_admin import (
     BrokerInfo,
     ClusterInfo,
     ConfigChange,
@@ -23,7 +23,7 @@ from api.topic_admin import (
     TopicInfo,
     TopicRequest,
 )
-from api.topic_model import validate_changes, validate_request, validate_topic_name
+from headwater.api.topic_model import validate_changes, validate_request, validate_topic_name
 
 CLUSTER = "cluster-1"
 BROKER = 7

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from api.errors import STATUS
-from api.registry import errors
+from headwater.api.errors import STATUS
+from headwater.api.registry import errors
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 DOCUMENT = REFERENCE / "rest.md"

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from api.access import ChangePolicy
-from api.errors import STATUS
-from api.topic_admin import ErrorCode, TopicAdminError
-from api.topic_model import ConfigChange, validate_changes
+from headwater.api.access import ChangePolicy
+from headwater.api.errors import STATUS
+from headwater.api.topic_admin import ErrorCode, TopicAdminError
+from headwater.api.topic_model import ConfigChange, validate_changes
 
 
 def failure(answer: httpx.Response) -> tuple[int, int]:

@@ -6,9 +6,14 @@ import socket
 
 import pytest
 
-from api.connection import BootstrapServersError, BrokerUnreachableError, parse_bootstrap_servers, require_reachable
-from api.topic_admin import ConfigChange, ErrorCode, TopicAdmin, TopicAdminError, TopicRequest
-from api.topic_model import CONFIGS_MAX, PARTITIONS_MAX, validate_changes, validate_request
+from headwater.api.connection import (
+    BootstrapServersError,
+    BrokerUnreachableError,
+    parse_bootstrap_servers,
+    require_reachable,
+)
+from headwater.api.topic_admin import ConfigChange, ErrorCode, TopicAdmin, TopicAdminError, TopicRequest
+from headwater.api.topic_model import CONFIGS_MAX, PARTITIONS_MAX, validate_changes, validate_request
 
 
 def refused_port() -> int:

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from headwater.cli.main import VERBS, load_verb
+from headwater.logtier.config import BROKER_CONFIGS, BrokerConfig
 from headwater.settings import FIELDS, environment_name
-from logtier.config import BROKER_CONFIGS, BrokerConfig
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "docs" / "reference"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from api.topic_model import ErrorCode, PartitionInfo, TopicAdminError, TopicInfo
+from headwater.api.topic_model import ErrorCode, PartitionInfo, TopicAdminError, TopicInfo
 from headwater.cli.topic_watch import MISSES_BEFORE_GONE, TopicGoneError, TopicWatch
 
 

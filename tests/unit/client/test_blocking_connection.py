@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from logtier.client import blocking
-from logtier.client.blocking import BlockingConnection
-from logtier.client.connection import Request
-from logtier.client.errors import RequestTimeoutError
+from headwater.logtier.client import blocking
+from headwater.logtier.client.blocking import BlockingConnection
+from headwater.logtier.client.connection import Request
+from headwater.logtier.client.errors import RequestTimeoutError
 
 REQUEST_TIMEOUT_S = 30
 PAUSE_S = 100

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from logtier.client.security import ClientSecurity
-from logtier.config import ConfigError
+from headwater.logtier.client.security import ClientSecurity
+from headwater.logtier.config import ConfigError
 
 SECRETS = {
     "sasl.password": "secret-1",

@@ -10,10 +10,10 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from logtier.client.fetch_codec import FetchPartition, fetch_request
-from logtier.client.messages import CLIENT_VERSIONS, ApiKey, kio_request, nested
-from logtier.client.produce_codec import produce_request
-from logtier.client.wire import Cursor
+from headwater.logtier.client.fetch_codec import FetchPartition, fetch_request
+from headwater.logtier.client.messages import CLIENT_VERSIONS, ApiKey, kio_request, nested
+from headwater.logtier.client.produce_codec import produce_request
+from headwater.logtier.client.wire import Cursor
 
 FETCH_VERSIONS = range(CLIENT_VERSIONS[ApiKey.FETCH][0], CLIENT_VERSIONS[ApiKey.FETCH][1] + 1)
 PRODUCE_VERSIONS = range(CLIENT_VERSIONS[ApiKey.PRODUCE][0], CLIENT_VERSIONS[ApiKey.PRODUCE][1] + 1)

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from logtier.client.connection import RESPONSE_BYTES_MAX, ClientConnection, Request, Response
-from logtier.client.errors import ProtocolViolationError
+from headwater.logtier.client.connection import RESPONSE_BYTES_MAX, ClientConnection, Request, Response
+from headwater.logtier.client.errors import ProtocolViolationError
 
 
 def request(*, tagged: bool = False) -> Request[bytes]:

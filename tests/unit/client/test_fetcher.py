@@ -4,9 +4,9 @@ import struct
 
 import pytest
 
-from logtier.client.errors import ProtocolViolationError
-from logtier.client.fetcher import offset_after
-from logtier.records.batch import LAST_OFFSET_DELTA, Record, build_batch
+from headwater.logtier.client.errors import ProtocolViolationError
+from headwater.logtier.client.fetcher import offset_after
+from headwater.logtier.records.batch import LAST_OFFSET_DELTA, Record, build_batch
 
 BATCH = build_batch([Record(b"a", b"1", 5), Record(b"b", b"2", 6)], base_offset=10)
 

@@ -13,15 +13,20 @@ from crc32c import crc32c
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from logtier.client import producer as producer_module
-from logtier.client.cluster import ClusterClient
-from logtier.client.connection import Request, Response
-from logtier.client.errors import BrokerConnectionError, BrokerError, DeliveryTimeoutError, ProducerFencedError
-from logtier.client.messages import ApiKey
-from logtier.client.produce_codec import ProducedPartition
-from logtier.client.producer import IdempotentProducer, ProducerConfig
-from logtier.client.producer_state import PartitionSequencer, PendingBatch
-from logtier.records.batch import RecordBatchHeader
+from headwater.logtier.client import producer as producer_module
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.connection import Request, Response
+from headwater.logtier.client.errors import (
+    BrokerConnectionError,
+    BrokerError,
+    DeliveryTimeoutError,
+    ProducerFencedError,
+)
+from headwater.logtier.client.messages import ApiKey
+from headwater.logtier.client.produce_codec import ProducedPartition
+from headwater.logtier.client.producer import IdempotentProducer, ProducerConfig
+from headwater.logtier.client.producer_state import PartitionSequencer, PendingBatch
+from headwater.logtier.records.batch import RecordBatchHeader
 
 PRODUCE_VERSION = 9
 

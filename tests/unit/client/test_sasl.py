@@ -9,10 +9,10 @@ import hmac
 
 import pytest
 
-from logtier.client.sasl import ITERATIONS_MAX, SaslClient, SaslExchangeError, ScramClient, sasl_client
-from logtier.client.security import ClientSecurity
-from logtier.security.sasl import PlainServer, SaslServer
-from logtier.security.scram import ScramCredential, ScramServer, ScramUsers
+from headwater.logtier.client.sasl import ITERATIONS_MAX, SaslClient, SaslExchangeError, ScramClient, sasl_client
+from headwater.logtier.client.security import ClientSecurity
+from headwater.logtier.security.sasl import PlainServer, SaslServer
+from headwater.logtier.security.scram import ScramCredential, ScramServer, ScramUsers
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 RFC_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"

@@ -17,21 +17,21 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 from cryptography.x509 import load_pem_x509_certificates
 
-from logtier.client import blocking
-from logtier.client.blocking import BlockingConnection
-from logtier.client.cluster import ClientConfig, ClusterClient
-from logtier.client.errors import AuthenticationError, BrokerConnectionError
-from logtier.client.messages import kio_request
-from logtier.client.security import ClientSecurity
-from logtier.config import BrokerConfig, ConfigError
-from logtier.handlers import api_versions, sasl_authenticate, sasl_handshake
-from logtier.handlers.dispatcher import Dispatcher
-from logtier.network.listeners import Listeners
-from logtier.quota.client_quotas import ClientQuotas
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.metrics import BrokerMetrics
-from logtier.runtime.network import SocketNetwork
-from logtier.security.scram import ScramCredential, ScramUsers
+from headwater.logtier.client import blocking
+from headwater.logtier.client.blocking import BlockingConnection
+from headwater.logtier.client.cluster import ClientConfig, ClusterClient
+from headwater.logtier.client.errors import AuthenticationError, BrokerConnectionError
+from headwater.logtier.client.messages import kio_request
+from headwater.logtier.client.security import ClientSecurity
+from headwater.logtier.config import BrokerConfig, ConfigError
+from headwater.logtier.handlers import api_versions, sasl_authenticate, sasl_handshake
+from headwater.logtier.handlers.dispatcher import Dispatcher
+from headwater.logtier.network.listeners import Listeners
+from headwater.logtier.quota.client_quotas import ClientQuotas
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.metrics import BrokerMetrics
+from headwater.logtier.runtime.network import SocketNetwork
+from headwater.logtier.security.scram import ScramCredential, ScramUsers
 
 if TYPE_CHECKING:
     from tests.conftest import Certificates

@@ -11,21 +11,21 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from logtier.client import cluster as cluster_module
-from logtier.client import transactional_producer as module
-from logtier.client.cluster import ClientConfig, ClusterClient
-from logtier.client.connection import Request
-from logtier.client.errors import (
+from headwater.logtier.client import cluster as cluster_module
+from headwater.logtier.client import transactional_producer as module
+from headwater.logtier.client.cluster import ClientConfig, ClusterClient
+from headwater.logtier.client.connection import Request
+from headwater.logtier.client.errors import (
     AbortableTransactionError,
     BrokerConnectionError,
     BrokerError,
     ProducerFencedError,
     RequestTimeoutError,
 )
-from logtier.client.messages import ApiKey
-from logtier.client.producer_state import PartitionSequencer, PendingBatch
-from logtier.client.transactional_producer import TransactionalProducer, TransactionConfig
-from logtier.records.batch import Record, check_batch
+from headwater.logtier.client.messages import ApiKey
+from headwater.logtier.client.producer_state import PartitionSequencer, PendingBatch
+from headwater.logtier.client.transactional_producer import TransactionalProducer, TransactionConfig
+from headwater.logtier.records.batch import Record, check_batch
 
 TOPIC = "fences"
 VERSIONS = {

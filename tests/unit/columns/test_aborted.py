@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from logtier.records.batch import TRANSACTIONAL, Record, build_batch, end_transaction_marker
-from logtier.records.columns import decode_columns
+from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch, end_transaction_marker
+from headwater.logtier.records.columns import decode_columns
 
 
 class Log:

@@ -1,4 +1,4 @@
-"""Decoding and encoding by columns, held against the record-by-record codec of `logtier.records.batch`."""
+"""Decoding and encoding by columns, held against the record-by-record codec of `headwater.logtier.records.batch`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logtier.client.partitioner import murmur2, partition_for_key
-from logtier.client.producer_state import ProducerIdentity, seal_batch
-from logtier.records import columns_kernels as kernels
-from logtier.records.batch import Record, build_batch, check_batch, decode_records, iterate_batches
-from logtier.records.columns import column_schema, decode_columns
-from logtier.records.columns_encode import BatchEncoder
-from logtier.records.compression import CODECS, CorruptRecordsError
+from headwater.logtier.client.partitioner import murmur2, partition_for_key
+from headwater.logtier.client.producer_state import ProducerIdentity, seal_batch
+from headwater.logtier.records import columns_kernels as kernels
+from headwater.logtier.records.batch import Record, build_batch, check_batch, decode_records, iterate_batches
+from headwater.logtier.records.columns import column_schema, decode_columns
+from headwater.logtier.records.columns_encode import BatchEncoder
+from headwater.logtier.records.compression import CODECS, CorruptRecordsError
 from tests.example_counts import examples
 
 HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from logtier.records.columns_compiled import private_folder
+from headwater.logtier.records.columns_compiled import private_folder
 
 
 def test_the_private_folder_is_made_for_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_a_cache_folder_that_others_may_have_made_is_not_run_from(
 
 PROGRAM = """
 import numba.core.caching as caching
-from logtier.records.columns_compiled import kernel
+from headwater.logtier.records.columns_compiled import kernel
 
 class Nowhere:
     @classmethod
@@ -75,7 +75,8 @@ def test_a_read_only_installation_and_no_home_still_compile_and_cache(tmp_path: 
     (tmp_path / "other").mkdir()
     program.write_text(
         PROGRAM.replace(
-            "@kernel", "import logtier.records.columns_compiled as c\nc.private_folder = lambda: None\n\n@kernel"
+            "@kernel",
+            "import headwater.logtier.records.columns_compiled as c\nc.private_folder = lambda: None\n\n@kernel",
         )
     )
     subprocess.run([sys.executable, str(program)], check=True, env=environment, timeout=120, cwd=tmp_path / "other")

@@ -1,6 +1,6 @@
 import pytest
 
-from logtier.config import BROKER_CONFIGS, BrokerConfig, ConfigError, ConfigType, Listener, render
+from headwater.logtier.config import BROKER_CONFIGS, BrokerConfig, ConfigError, ConfigType, Listener, render
 
 
 def test_defaults_are_taken_where_nothing_is_set() -> None:
@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_left_out_and_the_rest_applied_in_any_order() -> No
 
 
 def test_a_secret_is_never_shown() -> None:
-    from logtier.config import ConfigDef
+    from headwater.logtier.config import ConfigDef
 
     definition = ConfigDef("ssl.key.password", ConfigType.PASSWORD, None, "A secret.")
     with pytest.raises(ConfigError) as caught:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from logtier.config.client_properties import ClientConfigError, read_client_config
+from headwater.logtier.config.client_properties import ClientConfigError, read_client_config
 
 
 def read(tmp_path: Path, text: str) -> dict[str, str]:

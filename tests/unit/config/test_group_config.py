@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logtier.config import BrokerConfig, ConfigError, ConsumerGroupConfig, check_group_overrides
+from headwater.logtier.config import BrokerConfig, ConfigError, ConsumerGroupConfig, check_group_overrides
 
 
 def test_a_group_has_the_brokers_values_unless_it_has_its_own() -> None:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from logtier.config import BrokerConfig, ConfigError
-from logtier.config.jaas import plain_users
-from logtier.config.listener_config import listener_config_def
-from logtier.config.principal_mapping import map_name, parse_mapping_rules
+from headwater.logtier.config import BrokerConfig, ConfigError
+from headwater.logtier.config.jaas import plain_users
+from headwater.logtier.config.listener_config import listener_config_def
+from headwater.logtier.config.principal_mapping import map_name, parse_mapping_rules
 
 KEYS = {"ssl.keystore.location": "server.pem"}
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="alice-secret";'

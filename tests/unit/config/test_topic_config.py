@@ -2,7 +2,14 @@ import dataclasses
 
 import pytest
 
-from logtier.config import TOPIC_CONFIGS, BrokerConfig, ConfigError, TopicConfig, check_topic_overrides, render
+from headwater.logtier.config import (
+    TOPIC_CONFIGS,
+    BrokerConfig,
+    ConfigError,
+    TopicConfig,
+    check_topic_overrides,
+    render,
+)
 
 # Names, types and defaults as Apache Kafka 4.1.1 answers DescribeConfigs for a new topic.
 KAFKA_4_1 = {

@@ -2,14 +2,14 @@ import uuid
 
 import pytest
 
-from logtier.config import BrokerConfig
-from logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType
-from logtier.controller.config_state import plan_alter_configs
-from logtier.controller.state import Plan
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataImage
-from logtier.metadata.store import Create, Delete, SetData
-from logtier.protocol.errors import ErrorCode
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType, ConfigResourceType
+from headwater.logtier.controller.config_state import plan_alter_configs
+from headwater.logtier.controller.state import Plan
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.store import Create, Delete, SetData
+from headwater.logtier.protocol.errors import ErrorCode
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperationType
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER

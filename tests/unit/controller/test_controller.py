@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from logtier.config import BrokerConfig
-from logtier.controller.commands import ConfigChange, ConfigOperation, NewPartitions, NewTopic
-from logtier.controller.controller import Controller
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataCache, MetadataDelta
-from logtier.metadata.local import LocalMetadataStore
-from logtier.metadata.store import StoreUnavailableError
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, NewPartitions, NewTopic
+from headwater.logtier.controller.controller import Controller
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
+from headwater.logtier.metadata.local import LocalMetadataStore
+from headwater.logtier.metadata.store import StoreUnavailableError
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.disk import RealDisk
 
 Step = Callable[[Controller, MetadataCache, LocalMetadataStore], Awaitable[None]]
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.controller.scram_state import ScramDeletion, ScramUpsertion, plan_alter_scram
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataImage
-from logtier.metadata.scram_nodes import decode_scram, encode_scram, scram_path, user_node, user_of_node
-from logtier.metadata.store import Create, Delete, SetData, check_path
-from logtier.protocol.errors import ErrorCode
-from logtier.security.scram import ScramCredential
+from headwater.logtier.controller.scram_state import ScramDeletion, ScramUpsertion, plan_alter_scram
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.scram_nodes import decode_scram, encode_scram, scram_path, user_node, user_of_node
+from headwater.logtier.metadata.store import Create, Delete, SetData, check_path
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.scram import ScramCredential
 
 SHA_256, SHA_512 = 1, 2
 SALT = b"0123456789abcdef"

@@ -3,19 +3,19 @@ from collections.abc import Callable
 
 import pytest
 
-from logtier.config import BrokerConfig
-from logtier.controller.commands import NewPartitions, NewTopic
-from logtier.controller.placement import assign_replicas
-from logtier.controller.state import (
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.controller.commands import NewPartitions, NewTopic
+from headwater.logtier.controller.placement import assign_replicas
+from headwater.logtier.controller.state import (
     MAX_PARTITIONS_PER_REQUEST,
     plan_create_partitions,
     plan_create_topics,
     plan_delete_topics,
 )
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataImage
-from logtier.metadata.store import Create, Delete, SetData
-from logtier.protocol.errors import ErrorCode
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataImage
+from headwater.logtier.metadata.store import Create, Delete, SetData
+from headwater.logtier.protocol.errors import ErrorCode
 
 CONFIG = BrokerConfig.from_properties({"num.partitions": 3})
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.brokers import SecuredBrokers, brokers, connection_options
-from pipelines.datasource import COMMAND_CONFIG_OPTION
-from pipelines.datasource.errors import OptionError
-from pipelines.datasource.options import ReadOptions, WriteOptions
+from headwater.pipelines.brokers import SecuredBrokers, brokers, connection_options
+from headwater.pipelines.datasource import COMMAND_CONFIG_OPTION
+from headwater.pipelines.datasource.errors import OptionError
+from headwater.pipelines.datasource.options import ReadOptions, WriteOptions
 
 PASSWORD = "correct-horse"
 

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pipelines.datasource.filters import Narrowing
-from pipelines.datasource.offsets import OffsetRange
+from headwater.pipelines.datasource.filters import Narrowing
+from headwater.pipelines.datasource.offsets import OffsetRange
 
 TOPIC, PARTITION, OFFSET = ("topic",), ("partition",), ("Offset",)
 

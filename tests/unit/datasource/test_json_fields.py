@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
-from pipelines.datasource.errors import OptionError
-from pipelines.datasource.json_fields import FIELDS_MAX, TAKEN, JsonFields
-from pipelines.datasource.options import ReadOptions
+from headwater.pipelines.datasource.errors import OptionError
+from headwater.pipelines.datasource.json_fields import FIELDS_MAX, TAKEN, JsonFields
+from headwater.pipelines.datasource.options import ReadOptions
 
 FIELDS = JsonFields((
     ("id", "bigint"), ("small", "int"), ("price", "double"), ("open", "boolean"), ("name", "string"),

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from logtier.client.cluster import ClientConfig
-from pipelines.datasource import kept_clients
-from pipelines.datasource.kept_clients import close_kept_clients, kept_client
+from headwater.logtier.client.cluster import ClientConfig
+from headwater.pipelines.datasource import kept_clients
+from headwater.pipelines.datasource.kept_clients import close_kept_clients, kept_client
 
 
 class Client:

@@ -7,10 +7,10 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key, pkcs12
 from cryptography.x509 import load_pem_x509_certificates
 
-from logtier.client.security import ClientSecurity
-from pipelines.datasource import kafka_properties
-from pipelines.datasource.errors import OptionError
-from pipelines.datasource.options import READ_OPTIONS, WRITE_OPTIONS, ReadOptions, WriteOptions
+from headwater.logtier.client.security import ClientSecurity
+from headwater.pipelines.datasource import kafka_properties
+from headwater.pipelines.datasource.errors import OptionError
+from headwater.pipelines.datasource.options import READ_OPTIONS, WRITE_OPTIONS, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
     from tests.conftest import Certificates

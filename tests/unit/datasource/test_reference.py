@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pipelines.datasource import kafka_properties
-from pipelines.datasource.options import READ_OPTIONS, WRITE_OPTIONS
+from headwater.pipelines.datasource import kafka_properties
+from headwater.pipelines.datasource.options import READ_OPTIONS, WRITE_OPTIONS
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark_source.md").read_text()
 

@@ -11,10 +11,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from pipelines.formats.avro.decoder import AvroDecoder
-from pipelines.formats.framing import Frames, frames
-from pipelines.formats.schema_ids import header
-from pipelines.registry_client import AVRO, NotFoundError, RegisteredSchema
+from headwater.pipelines.formats.avro.decoder import AvroDecoder
+from headwater.pipelines.formats.framing import Frames, frames
+from headwater.pipelines.formats.schema_ids import header
+from headwater.pipelines.registry_client import AVRO, NotFoundError, RegisteredSchema
 
 
 class Known:
@@ -54,6 +54,6 @@ def decoder(reader: Any, *writers: Any) -> AvroDecoder:
 @pytest.fixture(scope="session", autouse=True)
 def compiled() -> None:
     """numba's kernels, compiled or from its cache, before any test's time counts."""
-    from pipelines.formats.avro import warm
+    from headwater.pipelines.formats.avro import warm
 
     warm()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.formats.avro.columns import NESTING_MAX, columns, columns_ddl, parsed
+from headwater.pipelines.formats.avro.columns import NESTING_MAX, columns, columns_ddl, parsed
 
 
 def ddl(schema: Any) -> str:

@@ -10,10 +10,10 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from pipelines.formats.avro.arrays import arrow_type
-from pipelines.formats.avro.columns import columns, parsed
-from pipelines.formats.avro.container import _bytes, _long, header
-from pipelines.sources.avro_files import rows_of
+from headwater.pipelines.formats.avro.arrays import arrow_type
+from headwater.pipelines.formats.avro.columns import columns, parsed
+from headwater.pipelines.formats.avro.container import _bytes, _long, header
+from headwater.pipelines.sources.avro_files import rows_of
 
 SCHEMA = {
     "type": "record",

@@ -243,13 +243,13 @@ def test_long_lists_make_room_for_themselves() -> None:
 
 def test_a_slice_of_an_array_is_decoded() -> None:
     values = pa.array([VALUE, b"x", VALUE], pa.binary())[2:]
-    from pipelines.formats.framing import frames
+    from headwater.pipelines.formats.framing import frames
 
     assert decoder(SCHEMA, SCHEMA).decode(frames(values)).faults == {}
 
 
 def test_a_value_that_would_take_too_much_memory_is_a_fault_of_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.formats.avro.arrays.SLOT_BYTES_MAX", 17 * 3 * 100)
+    monkeypatch.setattr("headwater.pipelines.formats.avro.arrays.SLOT_BYTES_MAX", 17 * 3 * 100)
     schema = record(("a", {"type": "array", "items": "long"}))
     values = [written(schema, {"a": list(range(size))}) for size in (3, 5000, 2)]
     found = decoder(schema, schema).decode(framed(values))

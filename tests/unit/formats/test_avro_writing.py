@@ -12,8 +12,8 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from pipelines.formats.avro.encoder import AvroEncoder, row_type, schema_for
-from pipelines.formats.batches import UnwritableError
+from headwater.pipelines.formats.avro.encoder import AvroEncoder, row_type, schema_for
+from headwater.pipelines.formats.batches import UnwritableError
 from tests.unit.formats.conftest import decoder, framed, registered
 from tests.unit.formats.test_avro_reading import NAMED, NOON, record
 

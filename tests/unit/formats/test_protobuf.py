@@ -12,13 +12,13 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.message_factory import GetMessageClass
 
-from pipelines.formats.batches import UnwritableError
-from pipelines.formats.protobuf.columns import message_of, place_of, pool_of
-from pipelines.formats.protobuf.decoder import ProtobufDecoder, message_indexes
-from pipelines.formats.protobuf.encoder import ProtobufEncoder, row_type
-from pipelines.formats.schema_ids import header
-from pipelines.registry_client import PROTOBUF
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.formats.batches import UnwritableError
+from headwater.pipelines.formats.protobuf.columns import message_of, place_of, pool_of
+from headwater.pipelines.formats.protobuf.decoder import ProtobufDecoder, message_indexes
+from headwater.pipelines.formats.protobuf.encoder import ProtobufEncoder, row_type
+from headwater.pipelines.formats.schema_ids import header
+from headwater.pipelines.registry_client import PROTOBUF
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 from tests.unit.formats.conftest import Known, framed, registered
 
 FULL = """

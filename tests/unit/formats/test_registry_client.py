@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipelines import registry_client
-from pipelines.registry_client import AVRO, PROTOBUF, Connection, NotFoundError, RegistryClient, RegistryError
+from headwater.pipelines import registry_client
+from headwater.pipelines.registry_client import AVRO, PROTOBUF, Connection, NotFoundError, RegistryClient, RegistryError
 
 
 class Server:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from logtier.config import BrokerConfig
-from logtier.group.coordinator import GroupCoordinator
-from logtier.protocol.errors import ErrorCode
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.group.coordinator import GroupCoordinator
+from headwater.logtier.protocol.errors import ErrorCode
 from tests.manual_clock import ManualClock
 from tests.unit.state_topic.surroundings import MemoryController, MemoryMetadata, MemoryReplicas, settle
 

@@ -10,17 +10,17 @@ from uuid import UUID
 
 import pytest
 
-from logtier.group.consumer_group import ConsumerGroup
-from logtier.group.consumer_protocol import encode_assignment
-from logtier.group.consumer_state import ConsumerGroupState
-from logtier.group.consumer_step import Heartbeat, HeartbeatResult
-from logtier.group.events import GroupState, LeavingMember
-from logtier.group.group import Group
-from logtier.group.offsets import CommittedOffset
-from logtier.group.offsets_topic import OFFSETS_TOPIC
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import decode_records
+from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer_protocol import encode_assignment
+from headwater.logtier.group.consumer_state import ConsumerGroupState
+from headwater.logtier.group.consumer_step import Heartbeat, HeartbeatResult
+from headwater.logtier.group.events import GroupState, LeavingMember
+from headwater.logtier.group.group import Group
+from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import decode_records
 
 MakeWorld = Callable[..., Any]
 Settled = Callable[[], Awaitable[None]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logtier.group.consumer_protocol import all_subscribed_topics, subscribed_topics
+from headwater.logtier.group.consumer_protocol import all_subscribed_topics, subscribed_topics
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\0", bytes.fromhex("0000 7fffffff"), bytes.fromhex("0000 00000001 0005 61")])

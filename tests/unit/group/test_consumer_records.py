@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.group.consumer_member import ClassicProtocols, MemberState
-from logtier.group.consumer_protocol import encode_assignment, parse_assignment, parse_subscription
-from logtier.group.consumer_records import (
+from headwater.logtier.group.consumer_member import ClassicProtocols, MemberState
+from headwater.logtier.group.consumer_protocol import encode_assignment, parse_assignment, parse_subscription
+from headwater.logtier.group.consumer_records import (
     ConsumerKey,
     CurrentValue,
     EpochValue,
@@ -23,8 +23,8 @@ from logtier.group.consumer_records import (
     consumer_key,
     consumer_value,
 )
-from logtier.group.records import parse_key, parse_value
-from logtier.state_topic.record_codec import CorruptStateRecordError
+from headwater.logtier.group.records import parse_key, parse_value
+from headwater.logtier.state_topic.record_codec import CorruptStateRecordError
 
 texts = st.text(max_size=20)
 epochs = st.integers(-2, 2**31 - 1)

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logtier.group.events import GroupState, LeavingMember
-from logtier.group.offsets import CommittedOffset
-from logtier.group.offsets_topic import OFFSETS_TOPIC
-from logtier.group.records import GroupKey, parse_key
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import decode_records
-from logtier.state_topic.topic import partition_for
-from logtier.state_topic.turns import STEPS_PER_TURN
+from headwater.logtier.group.events import GroupState, LeavingMember
+from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.records import GroupKey, parse_key
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import decode_records
+from headwater.logtier.state_topic.topic import partition_for
+from headwater.logtier.state_topic.turns import STEPS_PER_TURN
 from tests.example_counts import examples
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -162,7 +162,7 @@ def test_members_join_sync_and_go_on_after_a_restart(make_world: MakeWorld) -> N
 def test_every_rebalance_is_explained_in_one_line(make_world: MakeWorld, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         world = await begin(make_world)
-        with caplog.at_level(logging.INFO, "logtier.group"):
+        with caplog.at_level(logging.INFO, "headwater.logtier.group"):
             joined = await world.join("g", reason="first poll")
             await world.sync("g", joined)
             await world.groups.leave("g", [LeavingMember(joined.member_id, reason="closed")])

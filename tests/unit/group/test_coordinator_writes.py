@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from logtier.group.events import LeavingMember
-from logtier.group.offsets_topic import OFFSETS_TOPIC
-from logtier.protocol.errors import ErrorCode
-from logtier.state_topic.topic import partition_for
+from headwater.logtier.group.events import LeavingMember
+from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.state_topic.topic import partition_for
 from tests.unit.group.test_coordinator import T0, T1, MakeWorld, Settled, begin, commit, committed, error_of
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logtier.group.explanation import CAUSE_CHARS_MAX, CHANGES_MAX, Explanation
+from headwater.logtier.group.explanation import CAUSE_CHARS_MAX, CHANGES_MAX, Explanation
 
 
 def test_a_client_cannot_break_the_line_or_fill_the_log() -> None:

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from logtier.group.coordinator import GroupCoordinator
-from logtier.group.core import GroupLimits
-from logtier.group.events import GroupMetadata, GroupState, Join, MemberMetadata
-from logtier.group.group import Group
-from logtier.group.offsets import CommittedOffset
-from logtier.group.offsets_topic import OFFSETS_TOPIC
-from logtier.group.records import group_key, group_value, offset_key, offset_value
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch
-from logtier.state_topic.topic import partition_for
-from logtier.state_topic.turns import STEPS_PER_TURN
+from headwater.logtier.group.coordinator import GroupCoordinator
+from headwater.logtier.group.core import GroupLimits
+from headwater.logtier.group.events import GroupMetadata, GroupState, Join, MemberMetadata
+from headwater.logtier.group.group import Group
+from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.records import group_key, group_value, offset_key, offset_value
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.state_topic.topic import partition_for
+from headwater.logtier.state_topic.turns import STEPS_PER_TURN
 from tests.unit.group.conftest import World
 from tests.unit.state_topic.surroundings import settle
 
@@ -110,7 +110,7 @@ def test_others_have_turns_while_groups_are_made_and_while_their_sessions_begin(
                 made.append(group_id)
                 super().__init__(group_id, limits)
 
-        monkeypatch.setattr("logtier.group.classic_groups.Group", Counted)
+        monkeypatch.setattr("headwater.logtier.group.classic_groups.Group", Counted)
         monkeypatch.setattr(world.groups._classic, "_arm", lambda group, _: begun.append(group.group_id))
         await world.groups.start()
         turns = Turns(lambda: (len(made), code_of(world.groups, group_ids[0]), len(begun)))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from logtier.group.core import GroupLimits
-from logtier.group.events import GroupMetadata, MemberMetadata
-from logtier.group.group import Group
-from logtier.group.offsets import CommittedOffset, GroupOffsets, expired_offsets
-from logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.group.core import GroupLimits
+from headwater.logtier.group.events import GroupMetadata, MemberMetadata
+from headwater.logtier.group.group import Group
+from headwater.logtier.group.offsets import CommittedOffset, GroupOffsets, expired_offsets
+from headwater.logtier.protocol.topic_partition import TopicPartition
 
 ONE, TWO = TopicPartition("one", 0), TopicPartition("two", 0)
 SUBSCRIBED_TO_ONE = bytes.fromhex("0000 00000001 0003 6f6e65 ffffffff")

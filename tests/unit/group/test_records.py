@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.group.events import GroupMetadata, MemberMetadata
-from logtier.group.offsets import CommittedOffset
-from logtier.group.records import (
+from headwater.logtier.group.events import GroupMetadata, MemberMetadata
+from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.group.records import (
     GroupKey,
     OffsetKey,
     group_key,
@@ -22,8 +22,8 @@ from logtier.group.records import (
     parse_key,
     parse_offset_value,
 )
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.state_topic.record_codec import CorruptStateRecordError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.state_topic.record_codec import CorruptStateRecordError
 
 KAFKA_GROUP_KEY = bytes.fromhex("0002000d67726f757068656c7065722d67")
 KAFKA_EMPTY_GROUP = bytes.fromhex("00030008636f6e73756d657200000002ffffffff000001a1fd18f65f00000000")

@@ -16,21 +16,21 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from logtier.config import BrokerConfig
-from logtier.config.broker import STANDARD_AUTHORIZER
-from logtier.controller.controller import Controller, NewTopic
-from logtier.handlers.configured_quotas import configured_quotas
-from logtier.handlers.context import DENIALS_LOGGED_MAX, RequestContext, Services
-from logtier.metadata.acl_follower import configured_authorizer
-from logtier.metadata.image import MetadataCache
-from logtier.metadata.local import LocalMetadataStore
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.refusals import refusal
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.disk import RealDisk
-from logtier.security.acls import AclBinding, PatternType, PermissionType
-from logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.config.broker import STANDARD_AUTHORIZER
+from headwater.logtier.controller.controller import Controller, NewTopic
+from headwater.logtier.handlers.configured_quotas import configured_quotas
+from headwater.logtier.handlers.context import DENIALS_LOGGED_MAX, RequestContext, Services
+from headwater.logtier.metadata.acl_follower import configured_authorizer
+from headwater.logtier.metadata.image import MetadataCache
+from headwater.logtier.metadata.local import LocalMetadataStore
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.refusals import refusal
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.disk import RealDisk
+from headwater.logtier.security.acls import AclBinding, PatternType, PermissionType
+from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
 
 HOST = "10.0.0.1"
 SECOND = timedelta(seconds=1)
@@ -56,7 +56,7 @@ class World:
 
     async def send(self, name: str, version: int, request: Any, *, user: str = "alice") -> Any:
         """One request through its handler; the answer as a client of that version reads it."""
-        handler = import_module(f"logtier.handlers.{name}")
+        handler = import_module(f"headwater.logtier.handlers.{name}")
         context = RequestContext(self.services, handler.API_KEY, version, 1, "client", HOST, f"User:{user}")
         try:
             answer = handler.handle(request, context)

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from logtier.config import BrokerConfig
-from logtier.controller.controller import Controller
-from logtier.handlers import (
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.controller.controller import Controller
+from headwater.logtier.handlers import (
     alter_client_quotas,
     create_partitions,
     create_topics,
@@ -19,15 +19,15 @@ from logtier.handlers import (
     describe_client_quotas,
     metadata,
 )
-from logtier.handlers.configured_quotas import configured_quotas
-from logtier.handlers.context import RequestContext, Services
-from logtier.handlers.loop_time import LoopTime, measured
-from logtier.metadata.image import MetadataCache
-from logtier.metadata.local import LocalMetadataStore
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.handlers.configured_quotas import configured_quotas
+from headwater.logtier.handlers.context import RequestContext, Services
+from headwater.logtier.handlers.loop_time import LoopTime, measured
+from headwater.logtier.metadata.image import MetadataCache
+from headwater.logtier.metadata.local import LocalMetadataStore
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.disk import RealDisk
 from tests.manual_clock import ManualClock
 
 
@@ -231,7 +231,7 @@ def test_an_answer_made_before_tells_each_client_its_own_time(tmp_path: Path) ->
 
 def test_waiting_does_not_count_as_time_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
-    monkeypatch.setattr("logtier.handlers.loop_time.perf_counter_ns", lambda: clock.ms * 1_000_000)
+    monkeypatch.setattr("headwater.logtier.handlers.loop_time.perf_counter_ns", lambda: clock.ms * 1_000_000)
     loop_time = LoopTime()
 
     async def steps() -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from logtier.handlers.cold_records import COLD_BYTES_MIN, COLD_FETCHES, warm_up
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.fetch_response import FetchedPartition, RecordSlice
-from logtier.runtime.read_ahead import ReadAhead, Slice, SliceT
+from headwater.logtier.handlers.cold_records import COLD_BYTES_MIN, COLD_FETCHES, warm_up
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.fetch_response import FetchedPartition, RecordSlice
+from headwater.logtier.runtime.read_ahead import ReadAhead, Slice, SliceT
 
 
 @dataclass

@@ -13,12 +13,12 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from logtier.handlers.dispatcher import Dispatcher
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
-from logtier.quota.client_quotas import ClientQuotas
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.metrics import BrokerMetrics
+from headwater.logtier.handlers.dispatcher import Dispatcher
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
+from headwater.logtier.quota.client_quotas import ClientQuotas
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.metrics import BrokerMetrics
 from tests.kio_messages import filled, tokens
 
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT, ADD_PARTITIONS_TO_TXN = 0, 1, 3, 8, 24

@@ -14,17 +14,24 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from logtier.handlers import create_topics, delete_topics, describe_configs, describe_log_dirs, list_offsets, metadata
-from logtier.handlers.context import RequestContext, Services
-from logtier.handlers.dispatcher import LONG_REQUEST_BYTES, LONG_REQUESTS_MAX, Dispatcher
-from logtier.handlers.long_requests import CREATED_TOPICS_MAX, SLICE_RULES, SliceRule, join_answers, slices_of
-from logtier.handlers.registry import HANDLERS
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
-from logtier.protocol.request_counts import ANSWERED_IN_SLICES, ELEMENTS_MAX, WHOLE_ELEMENTS_MAX
-from logtier.protocol.schema_types import inner_type
-from logtier.runtime.fair_turns import OWNER_SHARE
-from logtier.security.listener import PLAINTEXT_LISTENER
+from headwater.logtier.handlers import (
+    create_topics,
+    delete_topics,
+    describe_configs,
+    describe_log_dirs,
+    list_offsets,
+    metadata,
+)
+from headwater.logtier.handlers.context import RequestContext, Services
+from headwater.logtier.handlers.dispatcher import LONG_REQUEST_BYTES, LONG_REQUESTS_MAX, Dispatcher
+from headwater.logtier.handlers.long_requests import CREATED_TOPICS_MAX, SLICE_RULES, SliceRule, join_answers, slices_of
+from headwater.logtier.handlers.registry import HANDLERS
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
+from headwater.logtier.protocol.request_counts import ANSWERED_IN_SLICES, ELEMENTS_MAX, WHOLE_ELEMENTS_MAX
+from headwater.logtier.protocol.schema_types import inner_type
+from headwater.logtier.runtime.fair_turns import OWNER_SHARE
+from headwater.logtier.security.listener import PLAINTEXT_LISTENER
 from tests.handler_client import SECOND_MS, Client, build, create_request, run
 
 

@@ -14,19 +14,19 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from logtier.config import BrokerConfig
-from logtier.config.listeners import parse_listener
-from logtier.controller.controller import Controller, NewTopic
-from logtier.handlers import add_raft_voter, describe_quorum, remove_raft_voter
-from logtier.handlers.context import RequestContext
-from logtier.metadata.image import MetadataCache
-from logtier.metadata.local import LocalMetadataStore
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.refusals import refusal
-from logtier.protocol.uuids import to_text
-from logtier.runtime.disk import RealDisk
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.config.listeners import parse_listener
+from headwater.logtier.controller.controller import Controller, NewTopic
+from headwater.logtier.handlers import add_raft_voter, describe_quorum, remove_raft_voter
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.image import MetadataCache
+from headwater.logtier.metadata.local import LocalMetadataStore
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.refusals import refusal
+from headwater.logtier.protocol.uuids import to_text
+from headwater.logtier.runtime.disk import RealDisk
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 some = SimpleNamespace
 METADATA = {describe_quorum.METADATA_TOPIC: (0,)}

@@ -14,17 +14,17 @@ from typing import Any, cast
 
 import pytest
 
-from logtier.handlers import describe_log_dirs, metadata, produce
-from logtier.handlers.dispatcher import LONG_REQUEST_BYTES, Dispatcher
-from logtier.handlers.registry import HANDLERS
-from logtier.network.server import ClientConnection, Response, Server, ServerLimits, shared_limits
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.request_counts import ELEMENTS_MAX
-from logtier.records.batch import TRANSACTIONAL, Record, build_batch
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.network import SocketNetwork
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers import describe_log_dirs, metadata, produce
+from headwater.logtier.handlers.dispatcher import LONG_REQUEST_BYTES, Dispatcher
+from headwater.logtier.handlers.registry import HANDLERS
+from headwater.logtier.network.server import ClientConnection, Response, Server, ServerLimits, shared_limits
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.request_counts import ELEMENTS_MAX
+from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.network import SocketNetwork
+from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.unit.handlers.test_long_requests import frame_of
 from tests.unit.handlers.test_transactional_produce import PRODUCER, TOPIC, V1, V2, Denying, World
 

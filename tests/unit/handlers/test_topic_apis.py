@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from logtier.controller.commands import NewPartitions
-from logtier.handlers import (
+from headwater.logtier.controller.commands import NewPartitions
+from headwater.logtier.handlers import (
     alter_configs,
     create_partitions,
     create_topics,
@@ -23,9 +23,9 @@ from logtier.handlers import (
     init_producer_id,
     metadata,
 )
-from logtier.metadata import paths
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode
+from headwater.logtier.metadata import paths
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode
 from tests.handler_client import SECOND_MS, Client, create_request, run
 
 

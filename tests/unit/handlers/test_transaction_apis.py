@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from logtier.config import BrokerConfig
-from logtier.handlers import (
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     describe_transactions,
@@ -24,13 +24,13 @@ from logtier.handlers import (
     offset_fetch,
     txn_offset_commit,
 )
-from logtier.handlers.context import RequestContext
-from logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.security.operations import AclOperation, ResourceType
-from logtier.transaction.metadata import ProducerIdAndEpoch, TransactionMetadata, TransactionState
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.transaction.metadata import ProducerIdAndEpoch, TransactionMetadata, TransactionState
 
 some = SimpleNamespace
 ID, PRODUCER = "payments", ProducerIdAndEpoch(7, 3)

@@ -14,25 +14,25 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.group.coordinator import GroupCoordinator
-from logtier.handlers import describe_producers, list_offsets, produce, write_txn_markers
-from logtier.handlers.context import RequestContext, Services
-from logtier.log.log_manager import LogManager
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.fetch_response import FetchedPartition, encode_fetch_response
-from logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import TRANSACTIONAL, Record, build_batch
-from logtier.replication.partition_reads import FetchPartition
-from logtier.replication.replica_manager import ReplicaManager
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.disk import RealDisk
-from logtier.security.operations import AclOperation, ResourceType
-from logtier.transaction.coordinator import TransactionCoordinator
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.group.coordinator import GroupCoordinator
+from headwater.logtier.handlers import describe_producers, list_offsets, produce, write_txn_markers
+from headwater.logtier.handlers.context import RequestContext, Services
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.fetch_response import FetchedPartition, encode_fetch_response
+from headwater.logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
+from headwater.logtier.replication.partition_reads import FetchPartition
+from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.disk import RealDisk
+from headwater.logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.transaction.coordinator import TransactionCoordinator
 
 TOPIC = "flights"
 TOPIC_ID = uuid.UUID(int=5)

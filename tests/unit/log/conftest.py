@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import pytest
 from crc32c import crc32c
 
-from logtier.config import TopicConfig
-from logtier.log.log import AppendInfo, Log
-from logtier.log.recovery import open_log
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import (
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.log import AppendInfo, Log
+from headwater.logtier.log.recovery import open_log
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import (
     ATTRIBUTES,
     CRC,
     HEADER,
@@ -28,7 +28,7 @@ from logtier.records.batch import (
     decode_records,
     iterate_batches,
 )
-from logtier.runtime.disk import Completion, File, RealDisk
+from headwater.logtier.runtime.disk import Completion, File, RealDisk
 
 TOPIC_ID = uuid.UUID(int=7)
 NOW_MS = 1_000_000

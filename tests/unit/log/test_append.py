@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from crc32c import crc32c
 
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import (
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.records.batch import (
     ATTRIBUTES,
     CONTROL,
     CRC,
@@ -23,7 +23,7 @@ from logtier.records.batch import (
     check_batch,
     decode_records,
 )
-from logtier.runtime.disk import Buffer, RealFile
+from headwater.logtier.runtime.disk import Buffer, RealFile
 from tests.unit.log.conftest import NOW_MS, resealed
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from typing import cast
 
 import pytest
 
-from logtier.log.durability import FlushRound
-from logtier.log.flush_sweep import FlushSweep
-from logtier.log.log import Log
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.runtime.background import WorkerThreads
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.log.durability import FlushRound
+from headwater.logtier.log.flush_sweep import FlushSweep
+from headwater.logtier.log.log import Log
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.runtime.background import WorkerThreads
+from headwater.logtier.runtime.disk import RealDisk
 
 
 class FakeDurability:

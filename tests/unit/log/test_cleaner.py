@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.checkpoints import read_checkpoint
-from logtier.log.cleaner import CLEANER_OFFSETS, LogCleaner
-from logtier.log.cleaner_job import CleanerFailure, CleanerJob, CleanerReport
-from logtier.log.cleaner_process import CleanerDiedError
-from logtier.log.cleaner_rewrite import LogCleaning
-from logtier.log.log import Log
-from logtier.log.recovery import open_log
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import (
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.log.checkpoints import read_checkpoint
+from headwater.logtier.log.cleaner import CLEANER_OFFSETS, LogCleaner
+from headwater.logtier.log.cleaner_job import CleanerFailure, CleanerJob, CleanerReport
+from headwater.logtier.log.cleaner_process import CleanerDiedError
+from headwater.logtier.log.cleaner_rewrite import LogCleaning
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.recovery import open_log
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import (
     DELETE_HORIZON,
     TRANSACTIONAL,
     Record,
@@ -30,7 +30,7 @@ from logtier.records.batch import (
     decode_end_transaction_marker,
     decode_records,
 )
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.runtime.disk import RealDisk
 
 TP = TopicPartition("flights", 0)
 OTHER = TopicPartition("carriers", 0)

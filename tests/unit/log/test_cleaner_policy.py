@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from logtier.config import TopicConfig
-from logtier.log.cleaner_policy import (
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.cleaner_policy import (
     Cleanable,
     SegmentSummary,
     SourceSegment,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.runtime.disk import RealDisk
 
 
 def test_an_atomic_write_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from logtier.config import TopicConfig
-from logtier.log.directory_health import DirectoryHealth
-from logtier.log.log import Log
-from logtier.log.recovery import open_log
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.runtime.disk import Completion, File, RealDisk
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.directory_health import DirectoryHealth
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.recovery import open_log
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.runtime.disk import Completion, File, RealDisk
 from tests.unit.log.conftest import NOW_MS, TOPIC_ID, MakeBatch
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from logtier.log.leader_epochs import LeaderEpochs
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.log.leader_epochs import LeaderEpochs
+from headwater.logtier.runtime.disk import RealDisk
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.log import log_flusher
-from logtier.log.active_checkpoint import read_active_checkpoint, write_active_checkpoint
-from logtier.log.checkpoints import RECOVERY_POINTS, read_checkpoint
-from logtier.log.log import Log
-from logtier.log.log_directory import CLEAN_SHUTDOWN
-from logtier.log.log_manager import LogManager
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch
-from logtier.runtime.disk import Completion, RealDisk
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.log import log_flusher
+from headwater.logtier.log.active_checkpoint import read_active_checkpoint, write_active_checkpoint
+from headwater.logtier.log.checkpoints import RECOVERY_POINTS, read_checkpoint
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.log_directory import CLEAN_SHUTDOWN
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.runtime.disk import Completion, RealDisk
 from tests.manual_clock import ManualClock
 
 PARTITION = TopicPartition("flights", 0)

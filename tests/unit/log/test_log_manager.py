@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.log_manager import LogDirError, LogManager
-from logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.log.log_manager import LogDirError, LogManager
+from headwater.logtier.protocol.topic_partition import TopicPartition
 from tests.manual_clock import ManualClock
 from tests.unit.log.conftest import PromptDisk
 

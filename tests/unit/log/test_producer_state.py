@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot, encode_snapshot
-from logtier.log.producer_state import ProducerState, ProducerStates
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import (
+from headwater.logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot, encode_snapshot
+from headwater.logtier.log.producer_state import ProducerState, ProducerStates
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.records.batch import (
     Record,
     RecordBatchHeader,
     build_batch,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logtier.log.log import LogSlice
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import iterate_batches
+from headwater.logtier.log.log import LogSlice
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.records.batch import iterate_batches
 from tests.unit.log.conftest import resealed
 
 if TYPE_CHECKING:

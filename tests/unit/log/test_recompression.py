@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from logtier.config import TopicConfig
-from logtier.log.recompression import is_quick, recompressed
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import (
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.recompression import is_quick, recompressed
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.records.batch import (
     HEADER_BYTES,
     TRANSACTIONAL,
     Record,
@@ -22,7 +22,7 @@ from logtier.records.batch import (
     check_batch,
     decode_records,
 )
-from logtier.records.compression import CODECS, GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
+from headwater.logtier.records.compression import CODECS, GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
 from tests.unit.log.conftest import NOW_MS, LogFolder
 
 TYPES = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logtier.log.producer_snapshot_codec import decode_snapshot, encode_snapshot
-from logtier.log.producer_state import ProducerStates
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.log.producer_snapshot_codec import decode_snapshot, encode_snapshot
+from headwater.logtier.log.producer_state import ProducerStates
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.retention import SegmentAge, segments_to_delete
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.log.retention import SegmentAge, segments_to_delete
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from tests.unit.log.conftest import LogFolder, MakeBatch

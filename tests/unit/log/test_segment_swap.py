@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from logtier.config import TopicConfig
-from logtier.log.active_checkpoint import read_active_checkpoint, write_active_checkpoint
-from logtier.log.cleaner_job import CleanerJob
-from logtier.log.cleaner_policy import SourceSegment
-from logtier.log.cleaner_rewrite import LogCleaning
-from logtier.log.log import Log
-from logtier.log.recovery import open_log
-from logtier.log.segment_swap import swap_in
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch, decode_records
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.active_checkpoint import read_active_checkpoint, write_active_checkpoint
+from headwater.logtier.log.cleaner_job import CleanerJob
+from headwater.logtier.log.cleaner_policy import SourceSegment
+from headwater.logtier.log.cleaner_rewrite import LogCleaning
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.segment_swap import swap_in
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch, decode_records
+from headwater.logtier.runtime.disk import RealDisk
 
 CONFIG = TopicConfig(cleanup_policy=("compact",), file_delete_delay_ms=0)
 OLD = {0: b"a", 1: b"b", 2: b"a", 3: b"b", 4: b"c", 5: b"a"}

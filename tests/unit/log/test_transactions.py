@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from logtier.log.producer_state import NO_OFFSET
-from logtier.log.transaction_index import AbortedTransaction
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import CONTROL, TRANSACTIONAL, Record, build_batch, decode_records, iterate_batches
+from headwater.logtier.log.producer_state import NO_OFFSET
+from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.records.batch import CONTROL, TRANSACTIONAL, Record, build_batch, decode_records, iterate_batches
 from tests.unit.log.conftest import NOW_MS, LogFolder
 
 TV1, TV2 = 1, 2

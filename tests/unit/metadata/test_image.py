@@ -3,9 +3,9 @@ import uuid
 
 import pytest
 
-from logtier.config import BrokerConfig
-from logtier.metadata import paths
-from logtier.metadata.image import (
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import (
     BrokerRegistration,
     MetadataCache,
     MetadataDelta,
@@ -13,7 +13,7 @@ from logtier.metadata.image import (
     PartitionImage,
     metadata_delta,
 )
-from logtier.metadata.topic_names import topic_name_problem
+from headwater.logtier.metadata.topic_names import topic_name_problem
 
 FIRST = uuid.UUID(int=11)
 SECOND = uuid.UUID(int=12)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from logtier.metadata.local import LocalMetadataStore
-from logtier.metadata.store import StoreUnavailableError
-from logtier.runtime.disk import Buffer, File, RealDisk, RealFile
+from headwater.logtier.metadata.local import LocalMetadataStore
+from headwater.logtier.metadata.store import StoreUnavailableError
+from headwater.logtier.runtime.disk import Buffer, File, RealDisk, RealFile
 
 
 class FailingDisk(RealDisk):
@@ -65,7 +65,7 @@ class WatchedFile(RealFile):
 @pytest.fixture(autouse=True)
 def small_journals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Journals are compacted when they are a few hundred bytes long."""
-    monkeypatch.setattr("logtier.metadata.local._COMPACT_BYTES_MIN", 200)
+    monkeypatch.setattr("headwater.logtier.metadata.local._COMPACT_BYTES_MIN", 200)
 
 
 async def started(directory: Path, disk: RealDisk, failures: list[str] | None = None) -> LocalMetadataStore:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from logtier.metadata.local import LocalMetadataStore
-from logtier.metadata.store import (
+from headwater.logtier.metadata.local import LocalMetadataStore
+from headwater.logtier.metadata.store import (
     BadVersionError,
     Check,
     Create,
@@ -25,7 +25,7 @@ from logtier.metadata.store import (
     WatchEvent,
     WatchEventType,
 )
-from logtier.runtime.disk import File, RealDisk
+from headwater.logtier.runtime.disk import File, RealDisk
 
 
 def run(directory: Path, *steps: Callable[[MetadataStore], Awaitable[None]], disk: RealDisk | None = None) -> None:
@@ -158,7 +158,7 @@ def test_every_durable_change_has_an_offset_that_outlives_restarts(tmp_path: Pat
 
 
 def test_a_journal_that_is_compacted_goes_on_at_its_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logtier.metadata.local._COMPACT_BYTES_MIN", 200)
+    monkeypatch.setattr("headwater.logtier.metadata.local._COMPACT_BYTES_MIN", 200)
 
     async def fill(store: MetadataStore) -> None:
         await store.create("/a", b"")

@@ -1,6 +1,6 @@
-from logtier.handlers.context import RequestContext
-from logtier.metrics.families import buckets_of, request_families
-from logtier.runtime.metrics import BrokerMetrics, error_codes
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.metrics.families import buckets_of, request_families
+from headwater.logtier.runtime.metrics import BrokerMetrics, error_codes
 
 
 def counted(context: RequestContext) -> dict[int, int]:

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from logtier.config import BrokerConfig
-from logtier.network import listeners as listeners_module
-from logtier.network.listeners import Listeners
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.network import SocketNetwork
-from logtier.security.scram import ScramUsers
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.network import listeners as listeners_module
+from headwater.logtier.network.listeners import Listeners
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.network import SocketNetwork
+from headwater.logtier.security.scram import ScramUsers
 
 WAIT_S = 30
 NAME = "max.connections.per.ip.overrides"

@@ -16,12 +16,12 @@ from typing import Self
 
 import pytest
 
-from logtier.network.server import ClientConnection, Response, Server, ServerLimits
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.cold_sender import PART_BYTES, PARTS_MAX, ColdSender, Sender, Sent
-from logtier.runtime.event_loop import run
-from logtier.runtime.network import FileSlice, SocketNetwork, UnreadableError
-from logtier.runtime.streams import Part
+from headwater.logtier.network.server import ClientConnection, Response, Server, ServerLimits
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.cold_sender import PART_BYTES, PARTS_MAX, ColdSender, Sender, Sent
+from headwater.logtier.runtime.event_loop import run
+from headwater.logtier.runtime.network import FileSlice, SocketNetwork, UnreadableError
+from headwater.logtier.runtime.streams import Part
 from tests.stopped_process import stop
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
@@ -303,8 +303,8 @@ def test_signals_that_go_to_all_processes_do_not_end_it(file: int, data: bytes) 
 def test_the_process_ends_when_its_owner_is_killed() -> None:
     script = (
         "import asyncio\n"
-        "from logtier.runtime.clock import SystemClock\n"
-        "from logtier.runtime.cold_sender import ColdSender\n"
+        "from headwater.logtier.runtime.clock import SystemClock\n"
+        "from headwater.logtier.runtime.cold_sender import ColdSender\n"
         "async def main():\n"
         "    sender = ColdSender(SystemClock())\n"
         "    while not sender.is_ready():\n"

@@ -1,6 +1,6 @@
 """How many connections, from whom, through what, how fast."""
 
-from logtier.network.connection_limits import ConnectionLimits, ConnectionRules
+from headwater.logtier.network.connection_limits import ConnectionLimits, ConnectionRules
 
 
 def test_all_listeners_share_one_limit() -> None:

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.handlers import api_versions, sasl_authenticate, sasl_handshake
-from logtier.handlers.context import RequestContext
-from logtier.handlers.dispatcher import Dispatcher
-from logtier.network.server import Server, ServerLimits
-from logtier.protocol.errors import ErrorCode, ProtocolViolationError
-from logtier.quota.client_quotas import ClientQuotas
-from logtier.runtime.metrics import BrokerMetrics
-from logtier.runtime.network import SocketNetwork
-from logtier.security.failure_lines import ADDRESSES_MAX, LINES_MAX, OTHERS, WINDOW_MS, FailureLines
-from logtier.security.listener import ListenerSecurity
-from logtier.security.sasl import PlainServer
-from logtier.security.sasl_session import SaslListener, SaslSession
+from headwater.logtier.handlers import api_versions, sasl_authenticate, sasl_handshake
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.dispatcher import Dispatcher
+from headwater.logtier.network.server import Server, ServerLimits
+from headwater.logtier.protocol.errors import ErrorCode, ProtocolViolationError
+from headwater.logtier.quota.client_quotas import ClientQuotas
+from headwater.logtier.runtime.metrics import BrokerMetrics
+from headwater.logtier.runtime.network import SocketNetwork
+from headwater.logtier.security.failure_lines import ADDRESSES_MAX, LINES_MAX, OTHERS, WINDOW_MS, FailureLines
+from headwater.logtier.security.listener import ListenerSecurity
+from headwater.logtier.security.sasl import PlainServer
+from headwater.logtier.security.sasl_session import SaslListener, SaslSession
 from tests.manual_clock import ManualClock
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)

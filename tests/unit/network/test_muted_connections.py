@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from logtier.network.connection_limits import ConnectionLimits, ConnectionRules
-from logtier.network.request_memory import RequestMemory
-from logtier.network.server import ClientConnection, Response, Server, ServerLimits, SharedLimits
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.event_loop import run
-from logtier.runtime.network import SocketNetwork, Stream
+from headwater.logtier.network.connection_limits import ConnectionLimits, ConnectionRules
+from headwater.logtier.network.request_memory import RequestMemory
+from headwater.logtier.network.server import ClientConnection, Response, Server, ServerLimits, SharedLimits
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.event_loop import run
+from headwater.logtier.runtime.network import SocketNetwork, Stream
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
 SOON_S = 20

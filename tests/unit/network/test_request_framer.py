@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.network.connection import INITIAL_BUFFER_BYTES, KEPT_BUFFER_BYTES, RequestFramer
-from logtier.protocol.errors import ProtocolViolationError
+from headwater.logtier.network.connection import INITIAL_BUFFER_BYTES, KEPT_BUFFER_BYTES, RequestFramer
+from headwater.logtier.protocol.errors import ProtocolViolationError
 
 
 def feed(framer: RequestFramer, data: bytes, chunk: int) -> list[bytes]:

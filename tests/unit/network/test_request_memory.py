@@ -3,7 +3,7 @@ from collections.abc import Callable, Hashable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.network.request_memory import CONNECTION_SHARE, OWNER_SHARE, Holder, RequestMemory
+from headwater.logtier.network.request_memory import CONNECTION_SHARE, OWNER_SHARE, Holder, RequestMemory
 
 
 class Requests:

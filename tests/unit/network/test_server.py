@@ -12,16 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from logtier.network.connection_limits import ConnectionLimits, ConnectionRules
-from logtier.network.request_memory import RequestMemory
-from logtier.network.server import SLOW_REQUEST_MS, ClientConnection, Response, Server, ServerLimits, SharedLimits
-from logtier.protocol.errors import ProtocolViolationError
-from logtier.runtime.clock import Clock, SystemClock
-from logtier.runtime.event_loop import run
-from logtier.runtime.network import FileSlice, SocketNetwork
-from logtier.security.listener import ListenerSecurity
-from logtier.security.sasl import PlainServer
-from logtier.security.sasl_session import SaslListener
+from headwater.logtier.network.connection_limits import ConnectionLimits, ConnectionRules
+from headwater.logtier.network.request_memory import RequestMemory
+from headwater.logtier.network.server import (
+    SLOW_REQUEST_MS,
+    ClientConnection,
+    Response,
+    Server,
+    ServerLimits,
+    SharedLimits,
+)
+from headwater.logtier.protocol.errors import ProtocolViolationError
+from headwater.logtier.runtime.clock import Clock, SystemClock
+from headwater.logtier.runtime.event_loop import run
+from headwater.logtier.runtime.network import FileSlice, SocketNetwork
+from headwater.logtier.security.listener import ListenerSecurity
+from headwater.logtier.security.sasl import PlainServer
+from headwater.logtier.security.sasl_session import SaslListener
 from tests.manual_clock import ManualClock
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logtier.config import BrokerConfig
-from logtier.network.listeners import Listeners
-from logtier.network.server import Server
-from logtier.runtime.event_loop import run
-from logtier.runtime.network import SocketNetwork
-from logtier.security.scram import ScramUsers
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.network.listeners import Listeners
+from headwater.logtier.network.server import Server
+from headwater.logtier.runtime.event_loop import run
+from headwater.logtier.runtime.network import SocketNetwork
+from headwater.logtier.security.scram import ScramUsers
 from tests.manual_clock import ManualClock
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logtier.config import BrokerConfig, ConfigError
-from logtier.network.listeners import Listeners
-from logtier.network.server import ClientConnection, Response
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.event_loop import run
-from logtier.runtime.network import FileSlice, SocketNetwork
-from logtier.security.scram import ScramUsers
-from logtier.security.tls import ListenerTls
+from headwater.logtier.config import BrokerConfig, ConfigError
+from headwater.logtier.network.listeners import Listeners
+from headwater.logtier.network.server import ClientConnection, Response
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.event_loop import run
+from headwater.logtier.runtime.network import FileSlice, SocketNetwork
+from headwater.logtier.security.scram import ScramUsers
+from headwater.logtier.security.tls import ListenerTls
 
 if TYPE_CHECKING:
     from tests.conftest import Certificates

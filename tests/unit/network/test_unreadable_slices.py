@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from logtier.network.server import Server, ServerLimits
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.network import FileSlice, SocketNetwork, UnreadableError
-from logtier.runtime.streams import Part
+from headwater.logtier.network.server import Server, ServerLimits
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.network import FileSlice, SocketNetwork, UnreadableError
+from headwater.logtier.runtime.streams import Part
 
 LIMITS = ServerLimits(request_bytes_max=1 << 20, connections_max=100, connections_per_host_max=100, idle_ms_max=60_000)
 OWNER = object()

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipelines.errors import Problem
-from pipelines.plan import make_plan
-from pipelines.spec import DeltaSink, Loaded
+from headwater.pipelines.errors import Problem
+from headwater.pipelines.plan import make_plan
+from headwater.pipelines.spec import DeltaSink, Loaded
 
 TEXT = """\
 pipeline: p

@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 
 from headwater.demo.files import conf_file
-from pipelines.pipeline_file import load
-from pipelines.plan import make_plan
-from pipelines.spec.editor_schema import editor_schema
-from pipelines.yaml_source import read
+from headwater.pipelines.pipeline_file import load
+from headwater.pipelines.plan import make_plan
+from headwater.pipelines.spec.editor_schema import editor_schema
+from headwater.pipelines.yaml_source import read
 
 FOLDER = Path(conf_file("pipelines", "flights.yaml")).parent
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pipelines.errors import Problem
-from pipelines.graph import topological_order
-from pipelines.spec import Loaded
+from headwater.pipelines.errors import Problem
+from headwater.pipelines.graph import topological_order
+from headwater.pipelines.spec import Loaded
 
 
 def stage(name: str, source: str, target: str) -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import Problem
-from pipelines.pipeline_file import load as load_file
-from pipelines.spec import Loaded
-from pipelines.spec.includes import INCLUDES_MAX
+from headwater.pipelines.errors import Problem
+from headwater.pipelines.pipeline_file import load as load_file
+from headwater.pipelines.spec import Loaded
+from headwater.pipelines.spec.includes import INCLUDES_MAX
 
 MAIN = """\
 pipeline: p

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.formats.json_schema import NESTING_MAX, ValueSchema, parse
+from headwater.pipelines.formats.json_schema import NESTING_MAX, ValueSchema, parse
 
 
 def schema(properties: object, **more: object) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import Problem
-from pipelines.graph import dead_letter_topics, row_dead_letters, topological_order
-from pipelines.plan import make_plan
-from pipelines.spec import (
+from headwater.pipelines.errors import Problem
+from headwater.pipelines.graph import dead_letter_topics, row_dead_letters, topological_order
+from headwater.pipelines.plan import make_plan
+from headwater.pipelines.spec import (
     DeltaSource,
     FilesSource,
     JdbcSource,
@@ -21,8 +21,8 @@ from pipelines.spec import (
     TopicSource,
     fields_of,
 )
-from pipelines.spec.editor_schema import editor_schema
-from pipelines.spec.reference import PARTS
+from headwater.pipelines.spec.editor_schema import editor_schema
+from headwater.pipelines.spec.reference import PARTS
 
 TOPICS = """\
 topics:

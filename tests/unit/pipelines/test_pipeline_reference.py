@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.plan import make_plan
-from pipelines.spec import parse
-from pipelines.spec.reference import PARTS, renewed
+from headwater.pipelines.plan import make_plan
+from headwater.pipelines.spec import parse
+from headwater.pipelines.spec.reference import PARTS, renewed
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "pipeline_yaml.md"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pipelines.replay import (
+from headwater.pipelines.replay import (
     LogBounds,
     Origin,
     Replay,
@@ -16,7 +16,7 @@ from pipelines.replay import (
     replay_of,
     written_twice,
 )
-from pipelines.spec import Loaded
+from headwater.pipelines.spec import Loaded
 
 FILE = """\
 pipeline: shop

@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from logtier.client.errors import (
+from headwater.logtier.client.errors import (
     AuthenticationError,
     BrokerConnectionError,
     ProducerFencedError,
     UnknownTopicError,
     broker_error,
 )
-from pipelines.errors import PipelineError, PipelineFailed, Problem
-from pipelines.passing_failures import may_pass
-from pipelines.restarts import GiveUp, Restart, RestartPolicy, decide
-from pipelines.spec import Loaded
-from pipelines.supervision import restart_policy
+from headwater.pipelines.errors import PipelineError, PipelineFailed, Problem
+from headwater.pipelines.passing_failures import may_pass
+from headwater.pipelines.restarts import GiveUp, Restart, RestartPolicy, decide
+from headwater.pipelines.spec import Loaded
+from headwater.pipelines.supervision import restart_policy
 
 POLICY = RestartPolicy(attempts=3, within_ms=10_000, backoff_ms=100, backoff_max_ms=1_000)
 
@@ -69,11 +69,11 @@ def test_the_file_says_how_often_a_stage_is_restarted(load: Callable[..., Loaded
 
 WORKER = """\
 [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform latestOffset: Traceback:
-logtier.client.errors.{cause}: {text}
+headwater.logtier.client.errors.{cause}: {text}
 
 The above exception was the direct cause of the following exception:
 
-pipelines.datasource.errors.SourceError: {text}
+headwater.pipelines.datasource.errors.SourceError: {text}
 """
 
 
@@ -110,7 +110,7 @@ def test_what_may_pass_is_tried_again(error: Exception) -> None:
         UnknownTopicError("there is no topic 't'"),
         broker_error(29, "producing to t-0"),
         ValueError("the user's function"),
-        Exception("pipelines.datasource.errors.DataLossError: t-0 begins at 7; set failOnDataLoss=false"),
+        Exception("headwater.pipelines.datasource.errors.DataLossError: t-0 begins at 7; set failOnDataLoss=false"),
         Exception(WORKER.format(cause="AuthenticationError", text="no broker answers at b:9092: wrong password")),
         Exception("[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column cannot be resolved"),
         Exception("ZeroDivisionError: division by zero"),

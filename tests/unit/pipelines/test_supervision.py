@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import PipelineFailed
-from pipelines.spec import Loaded
-from pipelines.stage_state import State
-from pipelines.supervision import Supervisor
-from pipelines.watching import RunWatch
+from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.spec import Loaded
+from headwater.pipelines.stage_state import State
+from headwater.pipelines.supervision import Supervisor
+from headwater.pipelines.watching import RunWatch
 
 NAMES = ("clean", "totals")
 LOST = "Spark's Java process has ended"

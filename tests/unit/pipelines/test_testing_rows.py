@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from pipelines.errors import PipelineError
-from pipelines.pipeline_file import load
-from pipelines.testing import column_types, comparison, given_rows, row_files, typed_values
-from pipelines.testing.column_types import from_ddl, inferred, shown
-from pipelines.testing.comparison import compare, row_text
-from pipelines.testing.given_rows import Feature, in_step, micro_batches
-from pipelines.testing.results import Judged, RunOutcome, summary
-from pipelines.testing.row_files import RowsOfFile
-from pipelines.testing.typed_values import from_text, typed
+from headwater.pipelines.errors import PipelineError
+from headwater.pipelines.pipeline_file import load
+from headwater.pipelines.testing import column_types, comparison, given_rows, row_files, typed_values
+from headwater.pipelines.testing.column_types import from_ddl, inferred, shown
+from headwater.pipelines.testing.comparison import compare, row_text
+from headwater.pipelines.testing.given_rows import Feature, in_step, micro_batches
+from headwater.pipelines.testing.results import Judged, RunOutcome, summary
+from headwater.pipelines.testing.row_files import RowsOfFile
+from headwater.pipelines.testing.typed_values import from_text, typed
 
 UTC = dt.UTC
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.errors import PipelineError, Problem
-from pipelines.pipeline_file import load as load_file
+from headwater.pipelines.errors import PipelineError, Problem
+from headwater.pipelines.pipeline_file import load as load_file
 
 TEXT = """\
 pipeline: p

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines import yaml_source
-from pipelines.errors import PipelineError
-from pipelines.yaml_source import read
+from headwater.pipelines import yaml_source
+from headwater.pipelines.errors import PipelineError
+from headwater.pipelines.yaml_source import read
 
 
 def refused(text: str) -> str:

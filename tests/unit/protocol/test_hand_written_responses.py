@@ -8,11 +8,11 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from logtier.handlers import fetch, produce
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.fetch_response import COPIED_RECORDS_BYTES_MAX, FetchedPartition, encode_fetch_response
-from logtier.protocol.produce_response import ProducedPartition, encode_produce_response
-from logtier.runtime.network import FileSlice
+from headwater.logtier.handlers import fetch, produce
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.fetch_response import COPIED_RECORDS_BYTES_MAX, FetchedPartition, encode_fetch_response
+from headwater.logtier.protocol.produce_response import ProducedPartition, encode_produce_response
+from headwater.logtier.runtime.network import FileSlice
 
 TOPIC_ID = UUID("8a1f6a0e-2c1b-4d7e-9f10-aabbccddeeff")
 

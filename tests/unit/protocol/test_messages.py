@@ -5,8 +5,8 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode, ProtocolViolationError
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode, ProtocolViolationError
 
 METADATA = {
     "throttle_time": 0,

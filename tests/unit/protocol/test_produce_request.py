@@ -14,8 +14,8 @@ from kio.index import load_request_schema
 from kio.serial import entity_writer
 from kio.static.primitive import i32Timedelta
 
-from logtier.protocol import messages
-from logtier.protocol.errors import ProtocolViolationError
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ProtocolViolationError
 
 VERSIONS = range(3, 14)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=20)

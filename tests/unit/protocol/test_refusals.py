@@ -11,10 +11,10 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from logtier.handlers.registry import HANDLERS
-from logtier.protocol import messages
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.refusals import refusal
+from headwater.logtier.handlers.registry import HANDLERS
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.refusals import refusal
 from tests.kio_messages import filled, tokens
 
 CODE = ErrorCode.unknown_server_error

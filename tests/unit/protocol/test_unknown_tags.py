@@ -11,9 +11,9 @@ from kio.index import load_request_schema
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader
 
-from logtier.protocol import messages
-from logtier.protocol.errors import ProtocolViolationError
-from logtier.protocol.unknown_tags import without_unknown_tags
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.errors import ProtocolViolationError
+from headwater.logtier.protocol.unknown_tags import without_unknown_tags
 from tests.unit.reading.conftest import encoded, make
 
 UNKNOWN = b"\x63\x03new"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from logtier.config.quotas import ClientQuota, entity_of, entity_problem, value_problem
-from logtier.quota.client_quotas import METERS_MAX, ClientQuotas
-from logtier.quota.entities import QuotaTable, Scope
-from logtier.quota.rate import WindowedRate
+from headwater.logtier.config.quotas import ClientQuota, entity_of, entity_problem, value_problem
+from headwater.logtier.quota.client_quotas import METERS_MAX, ClientQuotas
+from headwater.logtier.quota.entities import QuotaTable, Scope
+from headwater.logtier.quota.rate import WindowedRate
 
 NOW_MS = 1_000_000
 

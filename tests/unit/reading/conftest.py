@@ -17,20 +17,20 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.handlers.context import RequestContext, Services
-from logtier.log.log_manager import LogManager
-from logtier.log.reading import LogSlice
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
-from logtier.protocol import messages
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch
-from logtier.replication.fetch_session import FetchSessionCache
-from logtier.replication.replica_manager import ReplicaManager
-from logtier.runtime.disk import RealDisk
-from logtier.runtime.network import FileSlice
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.handlers.context import RequestContext, Services
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.log.reading import LogSlice
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
+from headwater.logtier.protocol import messages
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.replication.fetch_session import FetchSessionCache
+from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.disk import RealDisk
+from headwater.logtier.runtime.network import FileSlice
+from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.manual_clock import ManualClock
 
 CORRELATION_ID = 77

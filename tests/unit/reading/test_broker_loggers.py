@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType
-from logtier.handlers.broker_loggers import alter_loggers, describe_loggers
-from logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType
+from headwater.logtier.handlers.broker_loggers import alter_loggers, describe_loggers
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
-NAME = "logtier.test.loggers"
+NAME = "headwater.logtier.test.loggers"
 SET, DELETE, APPEND = ConfigOperationType.SET, ConfigOperationType.DELETE, ConfigOperationType.APPEND
 
 

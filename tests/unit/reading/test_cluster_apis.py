@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logtier.handlers import (
+from headwater.logtier.handlers import (
     alter_partition_reassignments,
     describe_topic_partitions,
     elect_leaders,
@@ -15,9 +15,9 @@ from logtier.handlers import (
     unregister_broker,
     update_features,
 )
-from logtier.metadata import paths
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.metadata import paths
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.unit.reading.conftest import Denying
 
 if TYPE_CHECKING:

@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.handlers import fetch, list_offsets
-from logtier.log.log import Log
-from logtier.log.log_manager import LogManager
-from logtier.log.reading import LogView
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataImage, metadata_delta
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import TRANSACTIONAL, Record, build_batch
-from logtier.replication.cold_reads import look_up
-from logtier.replication.partition_reads import Fetched, FetchPartition
-from logtier.replication.replica_manager import ReplicaManager
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.disk import File, RealDisk, RealFile
-from logtier.runtime.read_ahead import ReadAhead
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.handlers import fetch, list_offsets
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.log.reading import LogView
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataImage, metadata_delta
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
+from headwater.logtier.replication.cold_reads import look_up
+from headwater.logtier.replication.partition_reads import Fetched, FetchPartition
+from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.disk import File, RealDisk, RealFile
+from headwater.logtier.runtime.read_ahead import ReadAhead
 from tests.unit.reading.conftest import FLIGHTS, World
 
 P0 = TopicPartition("flights", 0)

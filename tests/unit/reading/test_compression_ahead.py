@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logtier.handlers.compression_ahead import Refusals, compress_ahead
-from logtier.handlers.context import RequestContext
-from logtier.log.record_frames import CheckedRecords, check_keyed_batch
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import HEADER_BYTES, Record, build_batch, check_batch
-from logtier.records.compression import GZIP, NONE
+from headwater.logtier.handlers.compression_ahead import Refusals, compress_ahead
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.log.record_frames import CheckedRecords, check_keyed_batch
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import HEADER_BYTES, Record, build_batch, check_batch
+from headwater.logtier.records.compression import GZIP, NONE
 from tests.unit.log.test_recompression import rewrapped
 from tests.unit.reading.conftest import FLIGHTS, NOW_MS
 

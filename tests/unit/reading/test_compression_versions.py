@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logtier.handlers import fetch, produce
-from logtier.protocol.errors import ErrorCode
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch
-from logtier.records.compression import CODECS, ZSTD
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers import fetch, produce
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.records.compression import CODECS, ZSTD
+from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.unit.reading.conftest import NOW_MS, Denying
 from tests.unit.reading.test_fetch_sessions import fields_of
 

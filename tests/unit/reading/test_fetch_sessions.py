@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logtier.handlers import delete_records, fetch
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers import delete_records, fetch
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.unit.reading.conftest import AIRPORTS, FLIGHTS, Denying
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from logtier.handlers import delete_records, list_offsets, offset_for_leader_epoch
-from logtier.protocol.errors import ErrorCode
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.handlers import delete_records, list_offsets, offset_for_leader_epoch
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.unit.reading.conftest import NOW_MS, Denying
 
 if TYPE_CHECKING:

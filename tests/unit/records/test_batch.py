@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from logtier.records.batch import (
+from headwater.logtier.records.batch import (
     CRC,
     LAST_OFFSET_DELTA,
     NO_SEQUENCE,
@@ -21,7 +21,7 @@ from logtier.records.batch import (
     increment_sequence,
     iterate_batches,
 )
-from logtier.records.compression import CODECS
+from headwater.logtier.records.compression import CODECS
 
 RECORDS_IN = [
     Record(b"N14228", b"late", 1_000, (("origin", b"EWR"), ("none", None))),

@@ -5,7 +5,7 @@ import struct
 import cramjam
 import pytest
 
-from logtier.records.compression import CODECS, LZ4, SNAPPY, CorruptRecordsError, compress, decompress
+from headwater.logtier.records.compression import CODECS, LZ4, SNAPPY, CorruptRecordsError, compress, decompress
 
 DATA = b"delayed " * 20_000
 LIMIT = 1 << 20

@@ -13,10 +13,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from api.app import create_app
-from api.registry.service import SchemaRegistry
-from api.registry.topic_log import FencedError, KeyAndValue
-from api.topic_admin import TopicAdmin
+from headwater.api.app import create_app
+from headwater.api.registry.service import SchemaRegistry
+from headwater.api.registry.topic_log import FencedError, KeyAndValue
+from headwater.api.topic_admin import TopicAdmin
 
 Apply = Callable[[bytes | None, bytes | None], None]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from api.registry.avro.schema import AvroSchema
-from api.registry.parsed import Dependency
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.api.registry.avro.schema import AvroSchema
+from headwater.api.registry.parsed import Dependency
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 
 def parse(schema: Any) -> AvroSchema:
@@ -212,7 +212,7 @@ def test_large_unions_are_compared_by_name() -> None:
 
 
 def test_schemas_too_large_to_be_compared_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.schemas.avro.resolution.PAIRS_MAX", 5)
+    monkeypatch.setattr("headwater.pipelines.schemas.avro.resolution.PAIRS_MAX", 5)
     large = record(*(field(f"f{index}", {"type": "array", "items": "int"}) for index in range(5)))
     with pytest.raises(InvalidSchemaError, match="comparisons"):
         kinds(large, large)

@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
-from api.registry.model import Schema, SchemaType
-from api.registry.parsed import ParsedSchema
-from api.registry.parsing import SchemaParser
-from api.registry.routes.serving import LONG_REQUESTS_MAX
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.api.registry.model import Schema, SchemaType
+from headwater.api.registry.parsed import ParsedSchema
+from headwater.api.registry.parsing import SchemaParser
+from headwater.api.registry.routes.serving import LONG_REQUESTS_MAX
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 from tests.unit.registry.conftest import Client, application
 
 

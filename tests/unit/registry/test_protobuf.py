@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from api.registry.parsed import Dependency
-from api.registry.protobuf.schema import ProtobufSchema
-from pipelines.schemas.errors import InvalidSchemaError
+from headwater.api.registry.parsed import Dependency
+from headwater.api.registry.protobuf.schema import ProtobufSchema
+from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 
 def parse(text: str, **used: str) -> ProtobufSchema:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from api.registry.model import CompatibilityLevel, Config, Mode, Reference, Schema, SchemaType, SchemaVersion
-from api.registry.record_codec import (
+from headwater.api.registry.model import CompatibilityLevel, Config, Mode, Reference, Schema, SchemaType, SchemaVersion
+from headwater.api.registry.record_codec import (
     ClearSubjectRecord,
     ConfigRecord,
     DeleteSubjectRecord,

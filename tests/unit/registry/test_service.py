@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from api.registry import errors
-from api.registry.errors import RegistryError
-from api.registry.model import Schema, SchemaType, SchemaVersion
-from api.registry.record_codec import SchemaRecord, encode
+from headwater.api.registry import errors
+from headwater.api.registry.errors import RegistryError
+from headwater.api.registry.model import Schema, SchemaType, SchemaVersion
+from headwater.api.registry.record_codec import SchemaRecord, encode
 
 INT = '{"type":"record","name":"R","fields":[{"name":"x","type":"int"}]}'
 LONG = '{"type":"record","name":"R","fields":[{"name":"x","type":"long"}]}'

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.log_manager import LogManager
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataImage, metadata_delta
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch, decode_records, iterate_batches
-from logtier.replication.log_dirs import ReplicaOnDisk
-from logtier.replication.replica_manager import ReplicaManager
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.disk import Buffer, Completion, File, RealDisk
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataImage, metadata_delta
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch, decode_records, iterate_batches
+from headwater.logtier.replication.log_dirs import ReplicaOnDisk
+from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.disk import Buffer, Completion, File, RealDisk
 
 P0 = TopicPartition("flights", 0)
 TOPIC_ID = uuid.UUID(int=1)

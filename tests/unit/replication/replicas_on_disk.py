@@ -8,15 +8,15 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.log_manager import LogManager
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataImage, metadata_delta
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import TRANSACTIONAL, Record, build_batch
-from logtier.replication.partition_reads import Fetched, FetchPartition
-from logtier.replication.replica_manager import ReplicaManager
-from logtier.runtime.disk import RealDisk
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataImage, metadata_delta
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
+from headwater.logtier.replication.partition_reads import Fetched, FetchPartition
+from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.disk import RealDisk
 from tests.manual_clock import ManualClock
 
 TOPIC = "flights"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtier.config.definition import LONG_MAX
-from logtier.replication.copy_throttle import CopyThrottle
+from headwater.logtier.config.definition import LONG_MAX
+from headwater.logtier.replication.copy_throttle import CopyThrottle
 
 MIB = 1 << 20
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from logtier.config import TopicConfig
-from logtier.log.reading import LogSlice
-from logtier.metadata.image import MetadataDelta
-from logtier.protocol.errors import ErrorCode
-from logtier.records.batch import CorruptRecordsError
-from logtier.replication.partition import Partition
-from logtier.runtime.disk import EMPTY_FILE
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.reading import LogSlice
+from headwater.logtier.metadata.image import MetadataDelta
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.records.batch import CorruptRecordsError
+from headwater.logtier.replication.partition import Partition
+from headwater.logtier.runtime.disk import EMPTY_FILE
 from tests.unit.replication.replicas_on_disk import LARGE, NOW_MS, ReplicasOnDisk, partition, size_of
 
 Make = Callable[..., ReplicasOnDisk]
@@ -208,7 +208,7 @@ def test_an_offset_behind_which_compaction_left_nothing_waits_for_the_next_recor
             world.append()
         world.replicas.log(partition(0)).roll(NOW_MS)
         with monkeypatch.context() as compacted:
-            compacted.setattr("logtier.log.log.Log.read", lambda *_, **__: LogSlice(EMPTY_FILE, 0, 0, 3))
+            compacted.setattr("headwater.logtier.log.log.Log.read", lambda *_, **__: LogSlice(EMPTY_FILE, 0, 0, 3))
             waiting = world.waiting([world.wanted(0, 3)], 1)
         world.append()
         assert size_of(await waiting) > 0
@@ -250,7 +250,7 @@ def test_a_partition_that_cannot_be_read_when_its_last_stable_offset_moves_answe
         def damaged(*_: object, **__: object) -> None:
             raise CorruptRecordsError("damaged")
 
-        monkeypatch.setattr("logtier.log.log.Log.read", damaged)
+        monkeypatch.setattr("headwater.logtier.log.log.Log.read", damaged)
         world.end_transaction(producer_id=7)
         [found] = await waiting
         assert found.error_code is ErrorCode.corrupt_message
@@ -433,7 +433,7 @@ def test_an_unexpected_failure_of_the_reading_is_the_fetchs_and_not_the_producer
         def fail(*_: object, **__: object) -> None:
             raise RuntimeError("a fault of ours")
 
-        monkeypatch.setattr("logtier.log.log.Log.read", fail)
+        monkeypatch.setattr("headwater.logtier.log.log.Log.read", fail)
         world.append()
         with pytest.raises(RuntimeError, match="a fault of ours"):
             await waiting

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.log_manager import LogManager
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataImage, metadata_delta
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch
-from logtier.replication.partition_reads import FetchPartition
-from logtier.replication.replica_manager import ReplicaManager
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.disk import Buffer, Completion, File, RealDisk, RealFile
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataImage, metadata_delta
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.replication.partition_reads import FetchPartition
+from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.disk import Buffer, Completion, File, RealDisk, RealFile
 
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)

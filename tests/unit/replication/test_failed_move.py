@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from logtier.config import TopicConfig
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.records.batch import TRANSACTIONAL, Record, build_batch
-from logtier.runtime.completed import completed
-from logtier.runtime.disk import Completion, File
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
+from headwater.logtier.runtime.completed import completed
+from headwater.logtier.runtime.disk import Completion, File
 from tests.unit.replication.move_node import P0, Node
 
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from logtier.protocol.errors import ErrorCode
-from logtier.replication.fetch_session import EVICTION_MS, SESSION_PARTITIONS_MAX, FetchSession, FetchSessionCache
+from headwater.logtier.protocol.errors import ErrorCode
+from headwater.logtier.replication.fetch_session import (
+    EVICTION_MS,
+    SESSION_PARTITIONS_MAX,
+    FetchSession,
+    FetchSessionCache,
+)
 
 Cache = FetchSessionCache[str]
 

@@ -14,16 +14,16 @@ from typing import Any, cast
 
 import pytest
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.log.log_manager import LogManager
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataCache, MetadataDelta
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch
-from logtier.replication.replica_manager import ReplicaManager
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.disk import Buffer, RealDisk
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.disk import Buffer, RealDisk
 
 FIRST, SECOND = uuid.UUID(int=1), uuid.UUID(int=2)
 BATCH = build_batch([Record(None, b"v" * 100, 1_000)])

@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from logtier.config import BrokerConfig, TopicConfig
-from logtier.handlers import describe_topic_partitions, elect_leaders, metadata
-from logtier.log.log_directory import LogDirError
-from logtier.log.log_manager import LogManager
-from logtier.metadata import paths
-from logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch
-from logtier.replication.partition_reads import FetchPartition
-from logtier.replication.replica_manager import ReplicaManager
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.disk import Disk, RealDisk
+from headwater.logtier.config import BrokerConfig, TopicConfig
+from headwater.logtier.handlers import describe_topic_partitions, elect_leaders, metadata
+from headwater.logtier.log.log_directory import LogDirError
+from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.metadata import paths
+from headwater.logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.replication.partition_reads import FetchPartition
+from headwater.logtier.replication.replica_manager import ReplicaManager
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.disk import Disk, RealDisk
 from tests.unit.reading.conftest import World
 from tests.unit.replication.test_disk_errors import FaultyDisk
 

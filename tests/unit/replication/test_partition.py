@@ -2,9 +2,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.partition import Partition
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.partition import Partition
 
 
 @dataclass

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.replication.purgatory import Purgatory
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.replication.purgatory import Purgatory
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

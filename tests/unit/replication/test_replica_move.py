@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from logtier.config import TopicConfig
-from logtier.config.definition import LONG_MAX
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch
+from headwater.logtier.config import TopicConfig
+from headwater.logtier.config.definition import LONG_MAX
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch
 from tests.unit.replication.move_node import P0, CrashError, Node
 
 

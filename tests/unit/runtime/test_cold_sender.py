@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from logtier.runtime.clock import SystemClock
-from logtier.runtime.cold_sender import (
+from headwater.logtier.runtime.clock import SystemClock
+from headwater.logtier.runtime.cold_sender import (
     PART_BYTES,
     PART_MS_MAX,
     PARTS_MAX,
@@ -23,7 +23,7 @@ from logtier.runtime.cold_sender import (
     ColdReadPace,
     ColdSender,
 )
-from logtier.runtime.cold_sender_worker import Pace
+from headwater.logtier.runtime.cold_sender_worker import Pace
 from tests.manual_clock import ManualClock
 from tests.stopped_process import stop
 

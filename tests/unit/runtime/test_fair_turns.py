@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from logtier.runtime.fair_turns import FairTurns
+from headwater.logtier.runtime.fair_turns import FairTurns
 
 
 async def settle() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from logtier.runtime.disk import File, RealDisk
-from logtier.runtime.read_ahead import FAR_BYTES, NEAR_BYTES, PROBE_BYTES, TAIL_BYTES, ReadAhead
+from headwater.logtier.runtime.disk import File, RealDisk
+from headwater.logtier.runtime.read_ahead import FAR_BYTES, NEAR_BYTES, PROBE_BYTES, TAIL_BYTES, ReadAhead
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from logtier.runtime.spawned_tasks import SpawnedTasks
+from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
 
 
 def test_a_fault_of_a_task_is_logged_with_whose_it_was(caplog: pytest.LogCaptureFixture) -> None:

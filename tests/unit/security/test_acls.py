@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from logtier.config.principals import are_principals, parse_principals
-from logtier.security.acl_authorizer import ANSWERS_MAX, AclAuthorizer
-from logtier.security.acls import (
+from headwater.logtier.config.principals import are_principals, parse_principals
+from headwater.logtier.security.acl_authorizer import ANSWERS_MAX, AclAuthorizer
+from headwater.logtier.security.acls import (
     AclBinding,
     AclFilter,
     PatternType,
@@ -15,8 +15,8 @@ from logtier.security.acls import (
     filter_problem,
     from_code,
 )
-from logtier.security.audit_log import log_denial
-from logtier.security.operations import AclOperation, ResourceType
+from headwater.logtier.security.audit_log import log_denial
+from headwater.logtier.security.operations import AclOperation, ResourceType
 
 HERE = "10.0.0.1"
 

@@ -5,7 +5,7 @@ from cryptography import x509
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
-from logtier.security.distinguished_name import name_text, subject_of
+from headwater.logtier.security.distinguished_name import name_text, subject_of
 
 
 def encoded(*attributes: x509.NameAttribute[str]) -> bytes:

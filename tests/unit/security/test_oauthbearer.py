@@ -14,10 +14,10 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from logtier.security import jwks
-from logtier.security.jwks import JwksError, JwksKeys, RefreshPolicy, fetch_jwks
-from logtier.security.oauthbearer import OAuthBearerServer, TokenRules, TokenValidator
-from logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslStep
+from headwater.logtier.security import jwks
+from headwater.logtier.security.jwks import JwksError, JwksKeys, RefreshPolicy, fetch_jwks
+from headwater.logtier.security.oauthbearer import OAuthBearerServer, TokenRules, TokenValidator
+from headwater.logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslStep
 
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)

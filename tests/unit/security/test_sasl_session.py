@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
-from logtier.security.sasl import PlainServer, SaslServer, SaslStep
-from logtier.security.sasl_session import (
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
+from headwater.logtier.security.sasl import PlainServer, SaslServer, SaslStep
+from headwater.logtier.security.sasl_session import (
     API_VERSIONS,
     BEFORE_AUTHENTICATION_MAX,
     SASL_AUTHENTICATE,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslStep
-from logtier.security.scram import ScramCredential, ScramServer, ScramUsers
+from headwater.logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslStep
+from headwater.logtier.security.scram import ScramCredential, ScramServer, ScramUsers
 
 PASSWORD = "pencil"
 MECHANISM = "SCRAM-SHA-256"
@@ -37,7 +37,9 @@ def client_final(
 
 
 def test_the_exchange_of_rfc_7677_is_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logtier.security.scram.secrets.token_urlsafe", lambda _: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    monkeypatch.setattr(
+        "headwater.logtier.security.scram.secrets.token_urlsafe", lambda _: "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    )
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     credential = ScramCredential.from_password(MECHANISM, "pencil", salt=salt)
     server = ScramServer(MECHANISM, ScramUsers(lambda: {"user": {MECHANISM: credential}}, bytes))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from logtier.records.batch import TRANSACTIONAL, Record, build_batch, end_transaction_marker
-from pipelines.sinks.commit_metadata import user_metadata
-from pipelines.sinks.exactly_once_fence import (
+from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch, end_transaction_marker
+from headwater.pipelines.sinks.commit_metadata import user_metadata
+from headwater.pipelines.sinks.exactly_once_fence import (
     Batch,
     CheckpointMismatch,
     Fence,

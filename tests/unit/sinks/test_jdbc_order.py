@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 import pytest
 
-from pipelines.expectations import of_stage
-from pipelines.sinks import jdbc, jdbc_order
-from pipelines.sinks.change_rule import KeyChange, latest
-from pipelines.sinks.stored_rows import DELETED
-from pipelines.spec import Stage
-from pipelines.spec.stage import SEQUENCE_KNOWN
+from headwater.pipelines.expectations import of_stage
+from headwater.pipelines.sinks import jdbc, jdbc_order
+from headwater.pipelines.sinks.change_rule import KeyChange, latest
+from headwater.pipelines.sinks.stored_rows import DELETED
+from headwater.pipelines.spec import Stage
+from headwater.pipelines.spec.stage import SEQUENCE_KNOWN
 
 Part: TypeAlias = int | None
 Change: TypeAlias = tuple[int, Part, Part, str | None]  # key, the two parts of the sequence, name: none is a delete

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from logtier.metadata.image import (
+from headwater.logtier.metadata.image import (
     BrokerRegistration,
     MetadataDelta,
     MetadataImage,
@@ -16,9 +16,9 @@ from logtier.metadata.image import (
     first_partition_state,
     metadata_delta,
 )
-from logtier.protocol.errors import KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, RecordBatchHeader, build_batch, check_batch, decode_records
+from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, RecordBatchHeader, build_batch, check_batch, decode_records
 
 
 class MemoryLog:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Buffer, Record, RecordBatchHeader, build_batch
-from logtier.state_topic.loading import StateLoader
-from logtier.state_topic.log import WRITE_ERRORS, StateTopicLog
-from logtier.state_topic.record_codec import CorruptStateRecordError
-from logtier.state_topic.replay import StateReplay
-from logtier.state_topic.turns import STEPS_PER_TURN
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Buffer, Record, RecordBatchHeader, build_batch
+from headwater.logtier.state_topic.loading import StateLoader
+from headwater.logtier.state_topic.log import WRITE_ERRORS, StateTopicLog
+from headwater.logtier.state_topic.record_codec import CorruptStateRecordError
+from headwater.logtier.state_topic.replay import StateReplay
+from headwater.logtier.state_topic.turns import STEPS_PER_TURN
 from tests.unit.state_topic.surroundings import MemoryMetadata, MemoryReplicas, settle
 
 
@@ -278,7 +278,7 @@ def test_one_that_cannot_be_loaded_holds_nobody_up_and_is_tried_again(monkeypatc
             tasks.append(asyncio.ensure_future(work))
             return tasks[-1]
 
-        monkeypatch.setattr("logtier.state_topic.loading.RETRY_BACKOFF_S", 0.001)
+        monkeypatch.setattr("headwater.logtier.state_topic.loading.RETRY_BACKOFF_S", 0.001)
         loader = StateLoader(log, load, lambda: None, spawn)
         loader.begin()
         await settle()

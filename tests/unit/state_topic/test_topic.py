@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.state_topic.topic import StateTopic, create_state_topic, partition_for
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.state_topic.topic import StateTopic, create_state_topic, partition_for
 from tests.unit.state_topic.surroundings import MemoryController, MemoryMetadata
 
 TOPIC = StateTopic("__state", 4, 1, {"cleanup.policy": "compact"})

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.transaction.metadata import ProducerIdAndEpoch, TransactionMetadata, TransactionState
-from logtier.transaction.topic import TRANSACTION_TOPIC
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.transaction.metadata import ProducerIdAndEpoch, TransactionMetadata, TransactionState
+from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
 from tests.unit.state_topic.surroundings import settle
 from tests.unit.transaction.world import Marker, World, code_of
 
@@ -78,7 +78,7 @@ def test_a_restart_between_the_outcome_and_the_markers_writes_them(world: World)
 
 
 def test_markers_that_a_log_refuses_are_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logtier.transaction.coordinator.RETRY_BACKOFF_MS", 1)
+    monkeypatch.setattr("headwater.logtier.transaction.coordinator.RETRY_BACKOFF_MS", 1)
 
     async def scenario() -> None:
         producer = await begun(world, P0, P1)

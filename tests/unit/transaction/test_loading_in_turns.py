@@ -7,10 +7,10 @@ import itertools
 
 import pytest
 
-from logtier.state_topic.topic import partition_for
-from logtier.state_topic.turns import STEPS_PER_TURN
-from logtier.transaction.metadata import TransactionMetadata, TransactionState
-from logtier.transaction.transaction import Transaction
+from headwater.logtier.state_topic.topic import partition_for
+from headwater.logtier.state_topic.turns import STEPS_PER_TURN
+from headwater.logtier.transaction.metadata import TransactionMetadata, TransactionState
+from headwater.logtier.transaction.transaction import Transaction
 from tests.unit.transaction.world import World
 
 COUNT = 3 * STEPS_PER_TURN
@@ -27,7 +27,7 @@ def test_others_have_turns_while_transactions_are_made_and_while_outcomes_begin_
             made.append(transactional_id)
             super().__init__(transactional_id, metadata)
 
-    monkeypatch.setattr("logtier.transaction.state_log.Transaction", Counted)
+    monkeypatch.setattr("headwater.logtier.transaction.state_log.Transaction", Counted)
     decided = TransactionMetadata(5, 1, timeout_ms=1, state=TransactionState.PREPARE_COMMIT)
     names = [name for name in map(str, range(2 * COUNT + 100)) if partition_for(name, 2) == 0][:COUNT]
     assert len(names) == COUNT

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.state_topic.record_codec import CorruptStateRecordError
-from logtier.transaction.metadata import STATES_BY_NUMBER, TransactionMetadata, TransactionState
-from logtier.transaction.records import parse_key, parse_value, transaction_key, transaction_value
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.state_topic.record_codec import CorruptStateRecordError
+from headwater.logtier.transaction.metadata import STATES_BY_NUMBER, TransactionMetadata, TransactionState
+from headwater.logtier.transaction.records import parse_key, parse_value, transaction_key, transaction_value
 
 METADATA = TransactionMetadata(
     1005,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.transaction.metadata import TransactionState
-from logtier.transaction.topic import TRANSACTION_TOPIC
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.transaction.metadata import TransactionState
+from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
 from tests.unit.state_topic.surroundings import settle
 from tests.unit.transaction.world import World, code_of
 

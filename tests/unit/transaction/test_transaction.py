@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.transaction.metadata import (
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.transaction.metadata import (
     PRODUCER_EPOCH_MAX,
     TRANSACTION_VERSION_CLASSIC,
     TRANSACTION_VERSION_WITH_EPOCH_BUMPS,
@@ -17,7 +17,7 @@ from logtier.transaction.metadata import (
     TransactionMetadata,
     TransactionState,
 )
-from logtier.transaction.transaction import ProducerIdNeededError, Transaction
+from headwater.logtier.transaction.transaction import ProducerIdNeededError, Transaction
 
 ID = 7
 NOW_MS = 1_000_000

@@ -7,16 +7,16 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from logtier.config import BrokerConfig
-from logtier.protocol.errors import ErrorCode, KafkaError
-from logtier.protocol.topic_partition import TopicPartition
-from logtier.records.batch import Record, build_batch
-from logtier.state_topic.topic import partition_for
-from logtier.transaction.coordinator import TransactionCoordinator
-from logtier.transaction.metadata import TransactionMetadata, TransactionState
-from logtier.transaction.records import transaction_key, transaction_value
-from logtier.transaction.replay import Replay
-from logtier.transaction.topic import TRANSACTION_TOPIC
+from headwater.logtier.config import BrokerConfig
+from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.topic_partition import TopicPartition
+from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.state_topic.topic import partition_for
+from headwater.logtier.transaction.coordinator import TransactionCoordinator
+from headwater.logtier.transaction.metadata import TransactionMetadata, TransactionState
+from headwater.logtier.transaction.records import transaction_key, transaction_value
+from headwater.logtier.transaction.replay import Replay
+from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
 from tests.manual_clock import ManualClock
 from tests.unit.state_topic.surroundings import (
     Appended,
