@@ -76,7 +76,7 @@ plan-fuzz: java venv ## Random changes that `pipeline plan` calls safe, tried on
 .PHONY: docs
 docs: venv ## Write the reference pages that are made of tables in the code
 	@$(BIN)/python -m headwater.logtier.config.reference docs/reference
-	@$(BIN)/python -m headwater.pipelines.spec.reference docs/reference/pipeline_yaml.md
+	@$(BIN)/python -m headwater.pipelines.definition.reference docs/reference/pipeline_yaml.md
 
 .PHONY: lock
 lock: ## Renew requirements.lock (maintainers; needs uv)

@@ -18,7 +18,7 @@ from headwater.api.topic_admin import TopicAdmin
 from headwater.api.topic_model import ErrorCode, TopicAdminError
 
 if TYPE_CHECKING:
-    from headwater.pipelines.status import StageStatus
+    from headwater.pipelines.monitoring.status import StageStatus
 
 __all__ = ["STAGES_MAX", "PipelineStatus", "StatusTable"]
 
@@ -43,7 +43,7 @@ class StatusTable:
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
         """Take up a record; what is none of a stage is passed over."""
-        from headwater.pipelines.status import decode, record_key
+        from headwater.pipelines.monitoring.status import decode, record_key
 
         if key is None:
             return
@@ -117,7 +117,7 @@ class PipelineStatus:
             self._thread.join(2 * POLL_S + self._timeout_s)
 
     def _await_read(self) -> None:
-        from headwater.pipelines.status import STATUS_TOPIC
+        from headwater.pipelines.monitoring.status import STATUS_TOPIC
 
         with self._start:
             if self._thread is None or not self._thread.is_alive():
@@ -145,7 +145,7 @@ class PipelineStatus:
 
     def _read(self, topic_id: str, partitions: list[int]) -> None:
         """Run the reading thread: it ends when the topic is gone, or with `close`."""
-        from headwater.pipelines.status import STATUS_TOPIC
+        from headwater.pipelines.monitoring.status import STATUS_TOPIC
 
         kafka: Any = importlib.import_module("confluent_kafka")
         consumer = kafka.Consumer(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headwater.pipelines.spec.jdbc_url import database_hash, named_in
+from headwater.pipelines.definition.jdbc_url import database_hash, named_in
 
 __all__ = ["aligned", "aligned_tables", "is_untold", "url_of", "with_databases"]
 

@@ -7,9 +7,9 @@ import functools
 import random
 from dataclasses import dataclass
 
-from headwater.pipelines.changes import Deployed, Effect, changes_of_stage
-from headwater.pipelines.spec import Loaded, SqlStep, parse
-from headwater.pipelines.stage_record import StageRecord, record_of
+from headwater.pipelines.definition import Loaded, SqlStep, parse
+from headwater.pipelines.deployment.changes import Deployed, Effect, changes_of_stage
+from headwater.pipelines.deployment.stage_record import StageRecord, record_of
 
 __all__ = ["Fuzzed", "classify", "fuzzed_pair", "pipeline_of", "shape_of"]
 

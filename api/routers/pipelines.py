@@ -13,7 +13,7 @@ from headwater.api.schemas.resource import ListMetadata
 from headwater.api.topic_model import ErrorCode, TopicAdminError
 
 if TYPE_CHECKING:
-    from headwater.pipelines.status import StageStatus
+    from headwater.pipelines.monitoring.status import StageStatus
 
 PREFIX = "/headwater/v1"
 NAME_LENGTH_MAX = 200

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 from headwater.api.schemas.resource import ListMetadata
 
 if TYPE_CHECKING:
-    from headwater.pipelines.status import StageStatus
+    from headwater.pipelines.monitoring.status import StageStatus
 
 StageState = Literal["starting", "running", "idle", "restarting", "failed", "stopped", "lost"]
 _STATE: TypeAdapter[StageState] = TypeAdapter(StageState)

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from headwater.pipelines.formats import schema_ids
+from headwater.pipelines.schemas import schema_ids
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,16 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from headwater.pipelines.graph import (
-    Place,
-    dead_letter_topics,
-    place_read,
-    place_written,
-    tables_used,
-    topic_tables,
-    topological_order,
-)
-from headwater.pipelines.spec import (
+from headwater.pipelines.definition import (
     DeltaSink,
     FilesTable,
     JdbcSink,
@@ -34,7 +25,16 @@ from headwater.pipelines.spec import (
     Stage,
     TopicTable,
 )
-from headwater.pipelines.spec.topics import Topic
+from headwater.pipelines.definition.graph import (
+    Place,
+    dead_letter_topics,
+    place_read,
+    place_written,
+    tables_used,
+    topic_tables,
+    topological_order,
+)
+from headwater.pipelines.definition.topics import Topic
 
 Kind: TypeAlias = Literal["topic", "delta", "files", "jdbc", "rate", "function", "stage", "table"]
 

@@ -2,7 +2,7 @@
 
 A decoder takes frames with the columns of `format("headwater")` and gives the value's columns, those of
 `columns.ORIGIN` and `columns.ERROR`. An encoder gives one column from a stage's rows; what it must know beside them
-(a schema, its id) is the business of `headwater.pipelines.topic_encoding`.
+(a schema, its id) is the business of `headwater.pipelines.formats.topic_encoding`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Framed:
     @staticmethod
     def encode(rows: DataFrame, wanted: ValueColumns) -> Column:  # noqa: ARG004 - one signature for all
         """Such values carry an id, which the columns do not tell."""
-        raise AssertionError("headwater.pipelines.topic_encoding writes these")
+        raise AssertionError("headwater.pipelines.formats.topic_encoding writes these")
 
 
 _FORMATS: dict[str, Format] = {

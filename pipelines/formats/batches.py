@@ -9,7 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from headwater.pipelines.formats.framing import ArrowArray, Frames
-from headwater.pipelines.registry_client import RegisteredSchema
+from headwater.pipelines.formats.registry_client import RegisteredSchema
 
 
 @dataclass(frozen=True, slots=True)

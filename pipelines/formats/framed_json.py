@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.pipelines.formats import json, schema_ids
+from headwater.pipelines.formats import json
+from headwater.pipelines.schemas import schema_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

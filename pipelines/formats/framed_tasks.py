@@ -17,7 +17,7 @@ from headwater.pipelines import columns
 from headwater.pipelines.datasource.errors import SourceError
 from headwater.pipelines.formats.batches import Batch, Decoder, Encoder, Incompatible, UnwritableError
 from headwater.pipelines.formats.framing import ArrowArray, Frames, frames
-from headwater.pipelines.registry_client import (
+from headwater.pipelines.formats.registry_client import (
     AVRO,
     PROTOBUF,
     Connection,

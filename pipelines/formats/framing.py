@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headwater.pipelines.formats.schema_ids import HEADER_BYTES, NO_MAGIC, NO_VALUE, TOO_SHORT
+from headwater.pipelines.schemas.schema_ids import HEADER_BYTES, NO_MAGIC, NO_VALUE, TOO_SHORT
 
 Ints = npt.NDArray[np.int64]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from headwater.pipelines.spec import DeltaSink
+    from headwater.pipelines.definition import DeltaSink
 
 
 def table_rows(rows: DataFrame, sink: DeltaSink, *more: str) -> DataFrame:

@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.hadoop_files import HadoopFiles
 from headwater.pipelines.sinks.change_order import order
 from headwater.pipelines.sinks.change_rule import POSITION
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
+from headwater.pipelines.spark.hadoop_files import HadoopFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from headwater.pipelines.spec import Merge
+    from headwater.pipelines.definition import Merge
 
 __all__ = ["FOLDER", "not_hidden", "remember", "remembered"]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame
 
-    from headwater.pipelines.spec import Merge
+    from headwater.pipelines.definition import Merge
 
 __all__ = ["CURRENT", "VALID_FROM", "VALID_TO", "write"]
 

@@ -12,14 +12,14 @@ from headwater.pipelines import columns
 from headwater.pipelines.sinks import delta, delta_deletes, delta_history
 from headwater.pipelines.sinks.change_order import known_positions, order
 from headwater.pipelines.sinks.delta_history import CURRENT, VALID_FROM, VALID_TO
-from headwater.pipelines.sinks.session_settings import settings_for_a_job
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
+from headwater.pipelines.spark.session_settings import settings_for_a_job
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from headwater.pipelines.spec import DeltaSink, Merge
+    from headwater.pipelines.definition import DeltaSink, Merge
 
 OPERATION: Final = "_op"  # of an envelope: the table shows the outcome of a change, not its kind
 

@@ -49,7 +49,7 @@ from headwater.pipelines.sinks.exactly_once_fence import (
 )
 from headwater.pipelines.sinks.exactly_once_tasks import REPORT_DDL, Encode, Send, encoding, sending
 from headwater.pipelines.sinks.exactly_once_verdict import StageAttempt, TaskReport, Todo, Verdict, judge
-from headwater.pipelines.sinks.session_settings import settings_for_a_job
+from headwater.pipelines.spark.session_settings import settings_for_a_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,14 +13,14 @@ import json
 import os
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.hadoop_files import HadoopFiles
 from headwater.pipelines.sinks.stored_rows import partition_column, with_partitions, without_origin
 from headwater.pipelines.sources.files import reader_options
+from headwater.pipelines.spark.hadoop_files import HadoopFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headwater.pipelines.spec import FilesSink
+    from headwater.pipelines.definition import FilesSink
 
 HIDDEN: Final = "_headwater"
 _COMMITTED: Final = "committed-"

@@ -19,7 +19,7 @@ from headwater.pipelines.sources import jdbc as source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.spec import JdbcSink
+    from headwater.pipelines.definition import JdbcSink
 
 BATCHES: Final = "headwater_batches"
 _STAGED: Final = "headwater_"  # and a hash of the writer: a name that every database takes

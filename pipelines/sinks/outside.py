@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from headwater.pipelines.definition import DeltaSink, FilesSink, JdbcSink, Loaded, PythonSink, Stage, TopicSink
 from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.sinks import delta, delta_merge, files, jdbc
 from headwater.pipelines.sinks import python as python_sink
-from headwater.pipelines.spec import DeltaSink, FilesSink, JdbcSink, Loaded, PythonSink, Stage, TopicSink
 from headwater.pipelines.transforms import python
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class OutsideSinks:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        from headwater.pipelines.spark_errors import first_line
+        from headwater.pipelines.spark.spark_errors import first_line
 
         try:
             jdbc.write(rows, sink, app_id, batch_id)

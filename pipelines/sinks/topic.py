@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
-from headwater.pipelines.brokers import Brokers, connection_options
-from headwater.pipelines.source_order import by_source
+from headwater.pipelines.datasource.brokers import Brokers, connection_options
 from headwater.pipelines.sources import topic as source
+from headwater.pipelines.spark.source_order import by_source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-    from headwater.pipelines.spec import TopicSink
-    from headwater.pipelines.topic_encoding import Encoding
+    from headwater.pipelines.definition import TopicSink
+    from headwater.pipelines.formats.topic_encoding import Encoding
 
 # Nodes of a physical plan behind which rows are not in the order of their source any more. A column of such a name
 # only brings a sort that was not needed.

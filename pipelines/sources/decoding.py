@@ -25,9 +25,9 @@ __all__ = [
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.analysis import Analysis
+    from headwater.pipelines.analysis.analysis import Analysis
     from headwater.pipelines.datasource.json_fields import JsonFields
-    from headwater.pipelines.spec import TopicSource
+    from headwater.pipelines.definition import TopicSource
 
 
 def needs_headers(analysis: Analysis, source: TopicSource) -> bool:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from headwater.pipelines.spec import DeltaSource
+    from headwater.pipelines.definition import DeltaSource
 
 CHANGE_DDL = "_change_type STRING, _commit_version BIGINT, _commit_timestamp TIMESTAMP"
 

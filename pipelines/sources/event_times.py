@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
-from headwater.pipelines.brokers import Brokers
+from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.sources import decoding
 from headwater.pipelines.sources import topic as topic_source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from headwater.pipelines.analysis import Analysis
-    from headwater.pipelines.spec import TopicSource
+    from headwater.pipelines.analysis.analysis import Analysis
+    from headwater.pipelines.definition import TopicSource
 
 __all__ = ["event_time_ms", "latest_event_times"]
 

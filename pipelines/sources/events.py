@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from headwater.pipelines.spec import EventType
+    from headwater.pipelines.definition import EventType
 
 
 def event_name(place: EventType, *, is_framed: bool = False) -> Column:

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwater.pipelines import columns
+from headwater.pipelines.definition.tables import is_columns
 from headwater.pipelines.formats import json_schema
 from headwater.pipelines.formats.misfits import csv_misfit, csv_texts, json_misfit, json_texts
 from headwater.pipelines.sources import avro_files
-from headwater.pipelines.spec.tables import is_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from headwater.pipelines.spec import FilesSource, FilesTable, Loaded
-    from headwater.pipelines.spec.model import Scalar
+    from headwater.pipelines.definition import FilesSource, FilesTable, Loaded
+    from headwater.pipelines.definition.model import Scalar
 
 _CORRUPT = "_corrupt_record"
 _TEXTS = "_corrupt_texts"  # the fields of lines that do not fit, as text

@@ -10,13 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headwater.pipelines import columns
-from headwater.pipelines.brokers import Brokers
-from headwater.pipelines.plan import max_offsets_per_trigger
-from headwater.pipelines.sinks import delta as delta_sink
-from headwater.pipelines.sources import decoding, delta, files, rate
-from headwater.pipelines.sources import topic as topic_source
-from headwater.pipelines.sources.jdbc_feed import JdbcFeed
-from headwater.pipelines.spec import (
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.definition import (
     DeltaSink,
     DeltaSource,
     FilesSource,
@@ -27,11 +22,16 @@ from headwater.pipelines.spec import (
     Stage,
     TopicSource,
 )
+from headwater.pipelines.definition.plan import max_offsets_per_trigger
+from headwater.pipelines.sinks import delta as delta_sink
+from headwater.pipelines.sources import decoding, delta, files, rate
+from headwater.pipelines.sources import topic as topic_source
+from headwater.pipelines.sources.jdbc_feed import JdbcFeed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.analysis import Analysis
+    from headwater.pipelines.analysis.analysis import Analysis
 
 
 def may_refuse(source: Source) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.spec import JdbcAddress, JdbcTable
+    from headwater.pipelines.definition import JdbcAddress, JdbcTable
 
 
 def options(address: JdbcAddress) -> dict[str, str]:

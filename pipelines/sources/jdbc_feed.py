@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.pipelines.hadoop_files import HadoopFiles
+from headwater.pipelines.definition import JdbcSource, interval_ms
 from headwater.pipelines.sources import jdbc
-from headwater.pipelines.spec import JdbcSource, interval_ms
+from headwater.pipelines.spark.hadoop_files import HadoopFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

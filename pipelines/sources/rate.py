@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.spec import RateSource
+    from headwater.pipelines.definition import RateSource
 
 DDL = "timestamp TIMESTAMP, value BIGINT"
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwater.pipelines import columns
-from headwater.pipelines.brokers import Brokers
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.definition import Loaded, TopicTable
 from headwater.pipelines.sources import topic as topic_source
 from headwater.pipelines.sources.tables import latest_decoded
-from headwater.pipelines.spec import Loaded, TopicTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headwater.pipelines.analysis import Analysis
+    from headwater.pipelines.analysis.analysis import Analysis
 
 __all__ = ["TableGap", "gaps_of"]
 

@@ -6,11 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from headwater.pipelines import columns
-from headwater.pipelines.brokers import Brokers
-from headwater.pipelines.graph import tables_used
-from headwater.pipelines.sources import avro_files, decoding, delta, files, jdbc, latest
-from headwater.pipelines.sources import topic as topic_source
-from headwater.pipelines.spec import (
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.definition import (
     EVERY_BATCH,
     ONCE,
     DeltaTable,
@@ -22,11 +19,14 @@ from headwater.pipelines.spec import (
     TopicTable,
     interval_ms,
 )
+from headwater.pipelines.definition.graph import tables_used
+from headwater.pipelines.sources import avro_files, decoding, delta, files, jdbc, latest
+from headwater.pipelines.sources import topic as topic_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.analysis import Analysis
+    from headwater.pipelines.analysis.analysis import Analysis
 
 
 def read_table(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.pipelines.brokers import Brokers, connection_options
-from headwater.pipelines.spec import interval_ms
+from headwater.pipelines.datasource.brokers import Brokers, connection_options
+from headwater.pipelines.definition import interval_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headwater.pipelines.datasource.json_fields import JsonFields
-    from headwater.pipelines.spec import TopicSource
+    from headwater.pipelines.definition import TopicSource
 
 SPARK_FORMAT = (
     "headwater"  # the name of headwater.pipelines.datasource; its options and columns are those of format("kafka")
@@ -80,7 +80,7 @@ def batch_between(
 
     reader = (
         spark.read.format(SPARK_FORMAT)
-        .option(PUSHDOWN_OPTION, "true")  # headwater.pipelines.session has the setting that this needs
+        .option(PUSHDOWN_OPTION, "true")  # headwater.pipelines.spark.session has the setting that this needs
         .options(**connection_options(bootstrap_servers))
         .option("kafka.isolation.level", isolation)
         .option("subscribe", topic)

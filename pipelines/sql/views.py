@@ -11,17 +11,18 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from headwater.pipelines import columns, dead_letters
-from headwater.pipelines.brokers import Brokers
-from headwater.pipelines.graph import DEAD_LETTERS_SUFFIX, tables_named
+from headwater.pipelines import columns
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.dead_letters import frames as dead_letters
+from headwater.pipelines.definition import DeltaSink, Loaded
+from headwater.pipelines.definition.graph import DEAD_LETTERS_SUFFIX, tables_named
 from headwater.pipelines.sources import decoding
 from headwater.pipelines.sources import topic as topic_source
-from headwater.pipelines.spec import DeltaSink, Loaded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.analysis import Analysis
+    from headwater.pipelines.analysis.analysis import Analysis
 
 INTERNAL_PREFIX = "__"  # Kafka's and our own topics; never a view unless a query names them
 DELTA_SUFFIX = "_delta"  # for a table whose name is that of a topic
@@ -44,7 +45,7 @@ def topics_to_show(query: str, existing: Iterable[str]) -> frozenset[str]:
 
 def delta_views(loaded: Loaded) -> dict[str, str]:
     """View name -> path of the pipeline's Delta tables: the path's last part, and `_delta` if a topic has that name."""
-    from headwater.pipelines.graph import known_topics
+    from headwater.pipelines.definition.graph import known_topics
 
     taken = {name.lower() for name in known_topics(loaded.pipeline) | loaded.pipeline.tables.keys()}
     views: dict[str, str] = {}

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines import columns
+from headwater.pipelines.definition import Source, TopicSource, interval_ms
+from headwater.pipelines.rows.given_rows import Fed
 from headwater.pipelines.sources import decoding
-from headwater.pipelines.spec import Source, TopicSource, interval_ms
-from headwater.pipelines.testing.given_rows import Fed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from headwater.pipelines.analysis import Analysis
+    from headwater.pipelines.analysis.analysis import Analysis
 
 MOVES: Final = "_headwater_moves"  # true for a row that only moves the watermark
 # Of files that are written within a moment: the stream takes them by their age, in seconds.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.pipelines.testing.comparison import SHOWN_MAX, Difference
+from headwater.pipelines.rows.comparison import SHOWN_MAX, Difference
 
 
 @dataclass(frozen=True, slots=True)

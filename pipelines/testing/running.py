@@ -8,20 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.pipelines.analysis import Analysis
+from headwater.pipelines.analysis.analysis import Analysis
+from headwater.pipelines.definition import Loaded, PipelineTest, SqlStep, Stage
+from headwater.pipelines.definition.graph import tables_named, tables_used
 from headwater.pipelines.errors import PipelineError, Problem, nearest
-from headwater.pipelines.graph import tables_named, tables_used
+from headwater.pipelines.rows import given_rows
+from headwater.pipelines.rows.column_types import Columns, of_schema
+from headwater.pipelines.rows.comparison import Difference, compare
+from headwater.pipelines.rows.given_rows import Feature
 from headwater.pipelines.sources.tables import read_table
-from headwater.pipelines.spark_errors import first_line
-from headwater.pipelines.spec import Loaded, PipelineTest, SqlStep, Stage
-from headwater.pipelines.testing import given_rows, stage_columns
-from headwater.pipelines.testing.checks import LETTER_FIELDS, check_rows, feature, place_of, rows_of
-from headwater.pipelines.testing.column_types import Columns, of_schema
-from headwater.pipelines.testing.comparison import Difference, compare
+from headwater.pipelines.spark.spark_errors import first_line
+from headwater.pipelines.testing import stage_columns
 from headwater.pipelines.testing.feeding import Feed, arrow_table
-from headwater.pipelines.testing.given_rows import Feature
 from headwater.pipelines.testing.results import Judged, RunOutcome
 from headwater.pipelines.testing.stage_run import Observed, StageRun, letter_part
+from headwater.pipelines.validation.stage_test_checks import LETTER_FIELDS, check_rows, feature, place_of, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

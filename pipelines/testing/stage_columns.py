@@ -9,13 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwater.pipelines import columns
-from headwater.pipelines.analysis import Analysis, analyse
-from headwater.pipelines.formats import ValueColumns
-from headwater.pipelines.graph import place_read, place_writers, table_upstream, topological_order, upstream
-from headwater.pipelines.plan import topics_of
-from headwater.pipelines.sources import decoding, files
-from headwater.pipelines.sources.tables import read_table
-from headwater.pipelines.spec import (
+from headwater.pipelines.analysis.analysis import Analysis, analyse
+from headwater.pipelines.definition import (
     INFERRED,
     FilesSource,
     FilesTable,
@@ -28,11 +23,16 @@ from headwater.pipelines.spec import (
     TopicSource,
     TopicTable,
 )
-from headwater.pipelines.spec.topics import FRAMED
-from headwater.pipelines.testing.checks import rows_of
-from headwater.pipelines.testing.column_types import inferred, struct
-from headwater.pipelines.testing.given_rows import WATERMARK
-from headwater.pipelines.testing.typed_values import from_text
+from headwater.pipelines.definition.graph import place_read, place_writers, table_upstream, topological_order, upstream
+from headwater.pipelines.definition.plan import topics_of
+from headwater.pipelines.definition.topics import FRAMED
+from headwater.pipelines.formats import ValueColumns
+from headwater.pipelines.rows.column_types import inferred, struct
+from headwater.pipelines.rows.given_rows import WATERMARK
+from headwater.pipelines.rows.typed_values import from_text
+from headwater.pipelines.sources import decoding, files
+from headwater.pipelines.sources.tables import read_table
+from headwater.pipelines.validation.stage_test_checks import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,7 +96,7 @@ def _input_columns(
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from headwater.pipelines.stage_analysis import input_columns
+    from headwater.pipelines.analysis.stage_analysis import input_columns
 
     source = stage.inputs[position]
     if isinstance(source, TopicSource):

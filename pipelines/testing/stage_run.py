@@ -12,14 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from headwater.pipelines import columns, dead_letters, expectations, letter_headers
-from headwater.pipelines.analysis import Analysis
-from headwater.pipelines.collected_rows import rows_of
-from headwater.pipelines.graph import dead_letter_topic, row_dead_letters
-from headwater.pipelines.spark_errors import first_line
-from headwater.pipelines.spec import Loaded, Stage, TopicSource
-from headwater.pipelines.stage_query import is_stateless
+from headwater.pipelines import columns
+from headwater.pipelines.analysis.analysis import Analysis
+from headwater.pipelines.dead_letters import frames as dead_letters
+from headwater.pipelines.dead_letters import headers as letter_headers
+from headwater.pipelines.definition import Loaded, Stage, TopicSource
+from headwater.pipelines.definition.graph import dead_letter_topic, row_dead_letters
+from headwater.pipelines.engine.stage_query import is_stateless
+from headwater.pipelines.spark.collected_rows import rows_of
+from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.testing.feeding import Feed
+from headwater.pipelines.transforms import expectations
 from headwater.pipelines.transforms.chain import Chain
 from headwater.pipelines.transforms.stateful import STATE_STORE_CONF
 

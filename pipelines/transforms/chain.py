@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from headwater.pipelines.graph import input_views
-from headwater.pipelines.spec import (
+from headwater.pipelines.definition import (
     DeduplicateStep,
     Loaded,
     PythonStep,
@@ -16,12 +15,13 @@ from headwater.pipelines.spec import (
     Step,
     WatermarkStep,
 )
+from headwater.pipelines.definition.graph import input_views
 from headwater.pipelines.transforms import deduplicate, python, sql, stateful
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headwater.pipelines.yaml_source import Loc
+    from headwater.pipelines.definition.yaml_source import Loc
 
 ApplyStep: TypeAlias = "Callable[[Mapping[str, DataFrame]], DataFrame]"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headwater.pipelines.spec import Deduplicate
+    from headwater.pipelines.definition import Deduplicate
 
 
 def apply(rows: DataFrame, step: Deduplicate) -> DataFrame:

@@ -9,7 +9,7 @@ from headwater.pipelines.transforms import python
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headwater.pipelines.spec import Stateful
+    from headwater.pipelines.definition import Stateful
 
 # Of Spark's state stores only this one has what a processor may ask for: lists, maps, timers, time to live.
 STATE_STORE_CONF: Final = {

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headwater.pipelines.session import close_session, open_session
 from headwater.pipelines.sinks.delta_append import append_once
+from headwater.pipelines.spark.session import close_session, open_session
 from tests.bench.delta_append import DELTA, OURS
 from tests.bench.report import Figures
 

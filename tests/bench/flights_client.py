@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.demo import flights
 from headwater.demo.files import conf_file
-from headwater.pipelines.pipeline_file import load
-from headwater.pipelines.progress import StageProgress, StageTotals
-from headwater.pipelines.runner import Runner, RunOptions
-from headwater.pipelines.session import close_session, open_session
+from headwater.pipelines.engine.runner import Runner, RunOptions
+from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
+from headwater.pipelines.spark.session import close_session, open_session
+from headwater.pipelines.validation.pipeline_file import load
 from tests.bench.processes import cpu_seconds
 
 CORES = 2

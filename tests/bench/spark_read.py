@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headwater.pipelines.datasource import PUSHDOWN_OPTION, SESSION_CONF, session_environment
-from headwater.pipelines.worker_sockets import socket_conf, socket_folder
+from headwater.pipelines.spark.worker_sockets import socket_conf, socket_folder
 
 VALUE_BYTES = 200
 PARTITIONS = 6

@@ -22,14 +22,14 @@ from confluent_kafka.admin import (
 from headwater.api.topic_admin import TopicAdmin
 from headwater.cli.pipeline import topics_creator
 from headwater.logtier.config.client_properties import read_client_config
-from headwater.pipelines.analysis import analyse
-from headwater.pipelines.brokers import brokers
-from headwater.pipelines.pipeline_file import load
-from headwater.pipelines.preview import Request, StagePreview
-from headwater.pipelines.preview_offsets import parse_start
-from headwater.pipelines.runner import Runner, RunOptions
-from headwater.pipelines.session import close_session, running_session
+from headwater.pipelines.analysis.analysis import analyse
+from headwater.pipelines.datasource.brokers import brokers
+from headwater.pipelines.engine.runner import Runner, RunOptions
+from headwater.pipelines.preview.stage_preview import Request, StagePreview
+from headwater.pipelines.preview.start_offsets import parse_start
+from headwater.pipelines.spark.session import close_session, running_session
 from headwater.pipelines.sql import views
+from headwater.pipelines.validation.pipeline_file import load
 from tests.conftest import BrokerProcess, Certificates
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

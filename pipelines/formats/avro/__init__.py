@@ -14,7 +14,7 @@ def warm() -> None:
     from headwater.pipelines.formats.avro.decoder import AvroDecoder
     from headwater.pipelines.formats.avro.encoder import AvroEncoder
     from headwater.pipelines.formats.framing import frames
-    from headwater.pipelines.registry_client import AVRO, RegisteredSchema
+    from headwater.pipelines.formats.registry_client import AVRO, RegisteredSchema
 
     schema = RegisteredSchema(AVRO, '{"type": "record", "name": "r", "fields": [{"name": "n", "type": "string"}]}')
     written = AvroEncoder(schema).encode(pa.array([{"n": "x"}]), 1)

@@ -12,7 +12,7 @@ from headwater.pipelines.formats.avro.columns import parsed, record_name
 from headwater.pipelines.formats.avro.reading import Reading, UnreadableError
 from headwater.pipelines.formats.batches import Batch, Incompatible, Schemas
 from headwater.pipelines.formats.framing import Frames
-from headwater.pipelines.registry_client import AVRO, NotFoundError, RegisteredSchema
+from headwater.pipelines.formats.registry_client import AVRO, NotFoundError, RegisteredSchema
 from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 ADDED_MAX = 10_000  # writers of one reader in one process: a topic with more is not written by schemas

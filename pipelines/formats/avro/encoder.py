@@ -12,8 +12,8 @@ from headwater.pipelines.formats.avro.arrays import arrow_type
 from headwater.pipelines.formats.avro.columns import Node, columns, parsed
 from headwater.pipelines.formats.avro.flat import RowWriter
 from headwater.pipelines.formats.framing import ArrowArray
-from headwater.pipelines.formats.schema_ids import header
-from headwater.pipelines.registry_client import RegisteredSchema
+from headwater.pipelines.formats.registry_client import RegisteredSchema
+from headwater.pipelines.schemas.schema_ids import header
 
 
 class AvroEncoder:

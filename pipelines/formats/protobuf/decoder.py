@@ -37,7 +37,7 @@ from headwater.pipelines.formats.protobuf.columns import (
     pool_of,
     struct_type,
 )
-from headwater.pipelines.registry_client import PROTOBUF, NotFoundError, RegisteredSchema
+from headwater.pipelines.formats.registry_client import PROTOBUF, NotFoundError, RegisteredSchema
 from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 INDEXES_MAX: Final = 32  # messages in each other

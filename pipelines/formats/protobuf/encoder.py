@@ -29,8 +29,8 @@ from headwater.pipelines.formats.protobuf.columns import (
     pool_of,
     struct_type,
 )
-from headwater.pipelines.formats.schema_ids import header
-from headwater.pipelines.registry_client import RegisteredSchema
+from headwater.pipelines.formats.registry_client import RegisteredSchema
+from headwater.pipelines.schemas.schema_ids import header
 
 
 def row_type(writer: RegisteredSchema, message: str | None) -> Any:

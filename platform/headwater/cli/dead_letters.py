@@ -17,7 +17,7 @@ from headwater.cli.options import client_options
 from headwater.cli.output import note
 
 if TYPE_CHECKING:
-    from headwater.pipelines.letters import Letter, LetterFilter
+    from headwater.pipelines.dead_letters.records import Letter, LetterFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -119,7 +119,7 @@ def replay(
     records, in one transaction: a second replay takes only what is new or was left out. The header headwater.replayed
     counts how often a record was written back.
     """
-    from headwater.pipelines.letters import METADATA_BYTES_MAX
+    from headwater.pipelines.dead_letters.records import METADATA_BYTES_MAX
 
     written: dict[str, int] = {}
     without = 0
@@ -161,7 +161,7 @@ class _Replay:
     """The replay of one dead-letter topic, in transactions of some letters each."""
 
     def __init__(self, client: LetterClient, topic: str, to: str | None, *, dry_run: bool) -> None:
-        from headwater.pipelines.letters import replay_group
+        from headwater.pipelines.dead_letters.records import replay_group
 
         self.group = replay_group(topic)
         self.remembered = client.remembered(topic, self.group)
@@ -193,7 +193,7 @@ class _Replay:
 
     def finish(self) -> None:
         """Write what was taken up, and remember it, in one transaction."""
-        from headwater.pipelines.letters import METADATA_BYTES_MAX, written_back
+        from headwater.pipelines.dead_letters.records import METADATA_BYTES_MAX, written_back
 
         chunk, self._chunk = self._chunk, []
         if not chunk:
@@ -230,9 +230,9 @@ def _chosen(
     expectation: str | None,
 ) -> tuple[list[str], LetterFilter]:
     """The dead-letter topics that are meant, and the filter."""
-    from headwater.pipelines.graph import DEAD_LETTERS_SUFFIX, dead_letter_topics
-    from headwater.pipelines.letters import LetterFilter
-    from headwater.pipelines.replay import parse_origin
+    from headwater.pipelines.dead_letters.records import LetterFilter
+    from headwater.pipelines.definition.graph import DEAD_LETTERS_SUFFIX, dead_letter_topics
+    from headwater.pipelines.deployment.replay import parse_origin
 
     since_ms = None
     if since is not None:
@@ -269,7 +269,7 @@ def _chosen(
 
 def describe(letter: Letter) -> str:
     """A letter for people."""
-    from headwater.pipelines.letter_headers import ERROR, PIPELINE, STAGE
+    from headwater.pipelines.dead_letters.headers import ERROR, PIPELINE, STAGE
 
     at = datetime.fromtimestamp(letter.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     found = letter.as_dict()

@@ -11,7 +11,7 @@ from headwater.cli.errors import EXIT_FAILED, CliError
 from headwater.cli.options import client_security, settings
 
 if TYPE_CHECKING:
-    from headwater.pipelines.letters import Letter, Replayed, Written
+    from headwater.pipelines.dead_letters.records import Letter, Replayed, Written
 
 BATCH_LETTERS: Final = 500
 """Letters that are taken from the client at once."""
@@ -94,7 +94,7 @@ class LetterClient:
         """Which letters of each partition were replayed."""
         from confluent_kafka import TopicPartition
 
-        from headwater.pipelines.letters import Replayed
+        from headwater.pipelines.dead_letters.records import Replayed
 
         asked = [TopicPartition(topic, partition) for partition in range(self.partitions(topic))]
         found = self._consumer(group).committed(asked, timeout=self._timeout_s)
@@ -106,7 +106,7 @@ class LetterClient:
         """The letters of a topic up to its present end, in the order of each partition."""
         from confluent_kafka import TopicPartition
 
-        from headwater.pipelines.letters import Letter
+        from headwater.pipelines.dead_letters.records import Letter
 
         consumer = self._consumer("headwater-dead-letters")
         starts = []

@@ -27,11 +27,11 @@ from headwater.cli.run_display import summary
 from headwater.cli.run_watching import Watching, watching, watching_options
 
 if TYPE_CHECKING:
+    from headwater.pipelines.definition import Loaded
+    from headwater.pipelines.definition.plan import TopicPlan
+    from headwater.pipelines.engine.runner import Runner
     from headwater.pipelines.errors import PipelineError
-    from headwater.pipelines.plan import TopicPlan
-    from headwater.pipelines.progress import StageTotals
-    from headwater.pipelines.runner import Runner
-    from headwater.pipelines.spec import Loaded
+    from headwater.pipelines.monitoring.progress import StageTotals
 
 LOST_SECONDS = 1.0
 """After an unexpected error: how long to wait for the end of a JVM that may be ending."""
@@ -98,7 +98,7 @@ def schema(path: str | None) -> None:
     """
     import json
 
-    from headwater.pipelines.spec.editor_schema import editor_schema
+    from headwater.pipelines.definition.editor_schema import editor_schema
 
     text = json.dumps(editor_schema(), indent=2, ensure_ascii=False) + "\n"
     if path is None:
@@ -153,10 +153,10 @@ def run(
     reads the topics needs isolation.level=read_committed.
     """
     from headwater.api.topic_admin import TopicAdmin
-    from headwater.pipelines.brokers import connection_options
+    from headwater.pipelines.datasource.brokers import connection_options
+    from headwater.pipelines.engine.runner import Runner, RunOptions
     from headwater.pipelines.errors import PipelineFailed
-    from headwater.pipelines.runner import Runner, RunOptions
-    from headwater.pipelines.session import close_session
+    from headwater.pipelines.spark.session import close_session
 
     where = servers(bootstrap_servers)
     require_java()
@@ -202,7 +202,7 @@ def load(
 ) -> Loaded:
     """Read a pipeline; its warnings go to stderr, its problems end the command."""
     from headwater.pipelines.errors import PipelineError
-    from headwater.pipelines.pipeline_file import load as load_file
+    from headwater.pipelines.validation.pipeline_file import load as load_file
 
     try:
         loaded = load_file(file, key_values(assignments, "--set"), existing, environment)
@@ -233,7 +233,7 @@ def user_error(error: PipelineError) -> NoReturn:
 def told() -> Iterator[None]:
     """Turn what pipelines raise into lines and an exit code."""
     from headwater.pipelines.errors import PipelineBusy, PipelineError, PipelineFailed
-    from headwater.pipelines.session import SessionError, lost_jvm
+    from headwater.pipelines.spark.session import SessionError, lost_jvm
 
     try:
         yield

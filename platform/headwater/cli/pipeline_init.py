@@ -18,8 +18,8 @@ def init(folder: str, name: str | None) -> None:
 
     A file that is there is never overwritten.
     """
-    from headwater.pipelines.spec.model import identifier
-    from headwater.pipelines.starter import pipeline_name, starter_files
+    from headwater.pipelines.definition.model import identifier
+    from headwater.pipelines.definition.starter import pipeline_name, starter_files
 
     try:
         chosen = identifier(name) if name is not None else pipeline_name(os.path.basename(os.path.abspath(folder)))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from headwater.pipelines.changes import Change
-    from headwater.pipelines.deployment import Deployment
-    from headwater.pipelines.plan import Plan
+    from headwater.pipelines.definition.plan import Plan
+    from headwater.pipelines.deployment.changes import Change
+    from headwater.pipelines.deployment.deployment import Deployment
 
 
 @click.command("plan")
@@ -28,8 +28,8 @@ def plan(file: str, assignments: tuple[str, ...], environment: str, state: str |
     where the file says) or needs reset (its checkpoint does not fit; `run` refuses it without `--reset`).
     """
     from headwater.cli.pipeline import STATE_DEFAULT, load
-    from headwater.pipelines.deployment import Deployment
-    from headwater.pipelines.plan import make_plan
+    from headwater.pipelines.definition.plan import make_plan
+    from headwater.pipelines.deployment.deployment import Deployment
 
     loaded = load(file, assignments, environment=environment)
     made = make_plan(loaded)

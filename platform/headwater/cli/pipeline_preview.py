@@ -17,8 +17,8 @@ from headwater.cli.options import client_options, client_security, command_confi
 from headwater.cli.output import note
 
 if TYPE_CHECKING:
-    from headwater.pipelines.preview import Preview
-    from headwater.pipelines.spec import Loaded
+    from headwater.pipelines.definition import Loaded
+    from headwater.pipelines.preview.stage_preview import Preview
 
 VALUE_CHARACTERS_MAX = 1_000  # of one value on the terminal; -o json has all of it
 ROWS_MAX = 1_000  # of a sink: more is a query for `headwater sql`
@@ -68,12 +68,12 @@ def preview(
     """
     from headwater.api.topic_admin import TopicAdmin
     from headwater.cli.pipeline import load, require_java, told
-    from headwater.pipelines.analysis import analyse
-    from headwater.pipelines.brokers import brokers
+    from headwater.pipelines.analysis.analysis import analyse
+    from headwater.pipelines.datasource.brokers import brokers
     from headwater.pipelines.errors import PipelineError, nearest
-    from headwater.pipelines.preview import Request, StagePreview
-    from headwater.pipelines.preview_offsets import parse_start
-    from headwater.pipelines.session import close_session, open_session
+    from headwater.pipelines.preview.stage_preview import Request, StagePreview
+    from headwater.pipelines.preview.start_offsets import parse_start
+    from headwater.pipelines.spark.session import close_session, open_session
 
     try:
         request = Request(parse_start(start), records, rows)
@@ -117,7 +117,7 @@ def _failures(loaded: Loaded) -> Iterator[None]:
     from pyspark.errors import PySparkException
 
     from headwater.pipelines.datasource.errors import SourceError
-    from headwater.pipelines.spark_errors import first_line
+    from headwater.pipelines.spark.spark_errors import first_line
 
     try:
         yield
@@ -151,7 +151,7 @@ def print_preview(found: Preview, start: str) -> None:
 
 def _rows(rows: Sequence[Mapping[str, Any]], count: int) -> list[str]:
     """A line for each row; keys and values that are JSON as such."""
-    from headwater.pipelines.testing.comparison import value_text
+    from headwater.pipelines.rows.comparison import value_text
     from headwater.pipelines.testing.stage_run import letter_part
 
     found = []

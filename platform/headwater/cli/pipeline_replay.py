@@ -15,9 +15,9 @@ from headwater.cli.output import note
 
 if TYPE_CHECKING:
     from headwater.logtier.client.cluster import ClusterClient
-    from headwater.pipelines.replay import LogBounds, Origin, Replay
-    from headwater.pipelines.spec import Loaded, Stage
-    from headwater.pipelines.state_folder import StateFolder
+    from headwater.pipelines.definition import Loaded, Stage
+    from headwater.pipelines.deployment.replay import LogBounds, Origin, Replay
+    from headwater.pipelines.deployment.state_folder import StateFolder
 
 VERB = "pipeline replay"
 
@@ -68,9 +68,9 @@ def replay(
     """
     from headwater.cli.administration import cluster_client
     from headwater.cli.pipeline import STATE_DEFAULT, app, load, told
-    from headwater.pipelines.replay import default_stages, parse_origin
-    from headwater.pipelines.run_lock import hold
-    from headwater.pipelines.state_folder import StateFolder
+    from headwater.pipelines.deployment.replay import default_stages, parse_origin
+    from headwater.pipelines.deployment.run_lock import hold
+    from headwater.pipelines.deployment.state_folder import StateFolder
 
     try:
         begins = parse_origin(origin)
@@ -115,7 +115,7 @@ def _chosen(loaded: Loaded, names: Iterable[str]) -> list[Stage]:
 def _planned(cluster: ClusterClient, loaded: Loaded, folder: StateFolder, stage: Stage, origin: Origin) -> Replay:
     """Where the stage is to start; CliError if it cannot."""
     from headwater.cli.pipeline_status import group_offsets
-    from headwater.pipelines.replay import furthest, histories, replay_of
+    from headwater.pipelines.deployment.replay import furthest, histories, replay_of
 
     # A batch that was committed when a crash came is in the group's offsets, and not yet in the checkpoint's.
     group = group_offsets(cluster, f"{loaded.pipeline.pipeline}.{stage.name}")
@@ -142,7 +142,7 @@ def _planned(cluster: ClusterClient, loaded: Loaded, folder: StateFolder, stage:
 
 def _bounds(cluster: ClusterClient, stage: Stage, origin: Origin) -> LogBounds:
     from headwater.logtier.client.cluster import EARLIEST, LATEST
-    from headwater.pipelines.replay import LogBounds
+    from headwater.pipelines.deployment.replay import LogBounds
 
     partitions = [(source.topic, p) for source in stage.topic_inputs for p in cluster.partitions(source.topic)]
 
@@ -165,7 +165,7 @@ def _confirm(
     dry_run: bool,
 ) -> None:
     """Say what will be done; ask if something will then be there twice."""
-    from headwater.pipelines.replay import written_twice
+    from headwater.pipelines.deployment.replay import written_twice
 
     twice = []
     for stage in stages:

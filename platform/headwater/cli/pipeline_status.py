@@ -18,8 +18,8 @@ from headwater.cli.output import format_table, note
 
 if TYPE_CHECKING:
     from headwater.logtier.client.cluster import ClusterClient
-    from headwater.pipelines.stage_report import StageReport
-    from headwater.pipelines.state_folder import StateFolder
+    from headwater.pipelines.deployment.stage_report import StageReport
+    from headwater.pipelines.deployment.state_folder import StateFolder
 
 STOP_TIMEOUT_S: Final = 120
 """A run ends its present micro-batches first, and cuts those that take longer than a minute."""
@@ -39,8 +39,8 @@ def status(pipeline: str | None, state: str | None, bootstrap_servers: str | Non
 
     It looks into the state folder, and asks the broker how much there is to read.
     """
-    from headwater.pipelines.run_lock import holder
-    from headwater.pipelines.state_folder import StateFolder
+    from headwater.pipelines.deployment.run_lock import holder
+    from headwater.pipelines.deployment.state_folder import StateFolder
 
     folders = [named_folder(pipeline, state)] if pipeline else _all(state)
     found = []
@@ -89,7 +89,7 @@ def stop(pipeline: str, state: str | None, timeout_s: int) -> None:
 
     Only the process that holds the pipeline's state folder is asked. The next run goes on from there.
     """
-    from headwater.pipelines.run_lock import UNKNOWN_PROCESS, ask_to_stop, holder
+    from headwater.pipelines.deployment.run_lock import UNKNOWN_PROCESS, ask_to_stop, holder
 
     folder, _ = named_folder(pipeline, state)
     process = holder(folder.path)
@@ -133,10 +133,10 @@ def _path(state: str | None) -> str:
 
 def named_folder(pipeline: str, state: str | None) -> tuple[StateFolder, list[str]]:
     """The state folder of a pipeline that is named, or whose file is, and the stages that its file names itself."""
+    from headwater.pipelines.definition.model import identifier
+    from headwater.pipelines.definition.yaml_source import FILE_BYTES_MAX, read
+    from headwater.pipelines.deployment.state_folder import StateFolder
     from headwater.pipelines.errors import PipelineError
-    from headwater.pipelines.spec.model import identifier
-    from headwater.pipelines.state_folder import StateFolder
-    from headwater.pipelines.yaml_source import FILE_BYTES_MAX, read
 
     if not os.path.isfile(pipeline):
         try:
@@ -155,7 +155,7 @@ def named_folder(pipeline: str, state: str | None) -> tuple[StateFolder, list[st
 
 
 def _all(state: str | None) -> list[tuple[StateFolder, list[str]]]:
-    from headwater.pipelines.state_folder import StateFolder
+    from headwater.pipelines.deployment.state_folder import StateFolder
 
     path = _path(state)
     return [(StateFolder(path, name), []) for name in StateFolder.pipelines(path)]
@@ -182,7 +182,7 @@ def _broker(bootstrap_servers: str | None) -> Iterator[ClusterClient | None]:
 
 
 def _reports(folder: StateFolder, names: Iterable[str], cluster: ClusterClient | None) -> Iterator[StageReport]:
-    from headwater.pipelines.stage_report import report
+    from headwater.pipelines.deployment.stage_report import report
 
     for name in dict.fromkeys((*names, *folder.stages())):
         stage = folder.stage(name)

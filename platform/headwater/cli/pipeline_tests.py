@@ -38,7 +38,7 @@ def test(
     Exit code 1 says that a test failed, 2 that the file or a test has a mistake.
     """
     from headwater.cli.pipeline import load, require_java, told
-    from headwater.pipelines.session import close_session, open_session
+    from headwater.pipelines.spark.session import close_session, open_session
     from headwater.pipelines.testing.results import summary
     from headwater.pipelines.testing.running import StageTests, chosen, session_settings
 

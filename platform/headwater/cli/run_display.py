@@ -10,9 +10,9 @@ from headwater.cli.output import note
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from headwater.pipelines.progress import StageProgress, StageTotals
-    from headwater.pipelines.stage_state import StageState
-    from headwater.pipelines.watching import RunInfo, RunWatch
+    from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
+    from headwater.pipelines.monitoring.stage_state import StageState
+    from headwater.pipelines.monitoring.watching import RunInfo, RunWatch
 
 #: A bar moves with its stage's micro-batches; drawing more often would cost more than an idle pipeline does.
 REFRESHES_PER_SECOND = 2
@@ -32,7 +32,7 @@ class RunDisplay:
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
-        from headwater.pipelines.stage_state import State
+        from headwater.pipelines.monitoring.stage_state import State
 
         width = max(len(name) for name in info.stages)
         state_width = max(len(state.value) for state in State)

@@ -16,8 +16,8 @@ from headwater.cli.run_display import RunDisplay, StateLines, is_terminal, no_re
 from headwater.services import join_address, reachable_host
 
 if TYPE_CHECKING:
-    from headwater.pipelines.progress import StageProgress, StageTotals
-    from headwater.pipelines.watching import Listener
+    from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
+    from headwater.pipelines.monitoring.watching import Listener
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,9 +79,9 @@ def watching(client: Mapping[str, str], given: Mapping[str, Any]) -> Iterator[Wa
     """
     from headwater import __version__
     from headwater.pipelines.datasource.options import WriteOptions
-    from headwater.pipelines.lag_sampler import LagSampler
-    from headwater.pipelines.metrics import MetricsEndpoint
-    from headwater.pipelines.status_topic import StatusTopic
+    from headwater.pipelines.monitoring.lag_sampler import LagSampler
+    from headwater.pipelines.monitoring.metrics import MetricsEndpoint
+    from headwater.pipelines.monitoring.status_topic import StatusTopic
 
     config = WriteOptions.parse(client).client
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_Notes()])
@@ -130,7 +130,7 @@ def _open(endpoint: Any, host: str, port: int) -> None:
 def _lineage(target: str) -> Listener:
     import os
 
-    from headwater.pipelines.lineage_emitter import LineageEmitter, appending, posting
+    from headwater.pipelines.monitoring.lineage_emitter import LineageEmitter, appending, posting
 
     try:
         if "://" in target:

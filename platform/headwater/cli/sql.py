@@ -19,9 +19,9 @@ from headwater.cli.output import note
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.analysis import Analysis
-    from headwater.pipelines.brokers import Brokers
-    from headwater.pipelines.spec import Loaded
+    from headwater.pipelines.analysis.analysis import Analysis
+    from headwater.pipelines.datasource.brokers import Brokers
+    from headwater.pipelines.definition import Loaded
 
 TABLE_ROWS_MAX = 1_000  # a table is for people; json and csv give every row
 CELL_WIDTH_MAX = 60
@@ -52,9 +52,9 @@ def sql(
     followed by _delta when a topic has that name.
     """
     from headwater.cli.pipeline import load, require_java, told
-    from headwater.pipelines.analysis import analyse
-    from headwater.pipelines.brokers import brokers
-    from headwater.pipelines.session import close_session, open_session
+    from headwater.pipelines.analysis.analysis import analyse
+    from headwater.pipelines.datasource.brokers import brokers
+    from headwater.pipelines.spark.session import close_session, open_session
     from headwater.pipelines.sql import views
 
     where = servers(bootstrap_servers)
@@ -84,7 +84,7 @@ def sql(
 def topics_of(bootstrap_servers: str, query: str) -> frozenset[str]:
     """Names of the broker's topics. A query that needs none need not reach a broker."""
     from headwater.api.topic_admin import TopicAdmin
-    from headwater.pipelines.graph import tables_named
+    from headwater.pipelines.definition.graph import tables_named
 
     named, fault = tables_named(query)
     if not named and not fault:
@@ -128,9 +128,9 @@ def left_out(
     """A line for each table of a topic in the query that lacks records which cannot be decoded."""
     from pyspark.errors import PySparkException
 
-    from headwater.pipelines.graph import tables_named
+    from headwater.pipelines.definition.graph import tables_named
     from headwater.pipelines.sources.table_gaps import gaps_of
-    from headwater.pipelines.spark_errors import first_line
+    from headwater.pipelines.spark.spark_errors import first_line
 
     named, fault = tables_named(query)
     asked = {name.lower() for name in named} if not fault else set()
@@ -146,7 +146,7 @@ def run(spark: SparkSession, query: str, topics: Sequence[str], tables: Sequence
     from pyspark.errors import PySparkException
 
     from headwater.pipelines.errors import nearest
-    from headwater.pipelines.spark_errors import first_line
+    from headwater.pipelines.spark.spark_errors import first_line
 
     try:
         return spark.sql(query)
@@ -163,7 +163,7 @@ def show(frame: DataFrame, output: str) -> None:
     """Print the result; rows are fetched as they are printed, except for a table."""
     from pyspark.errors import PySparkException
 
-    from headwater.pipelines.spark_errors import first_line
+    from headwater.pipelines.spark.spark_errors import first_line
 
     try:
         if output == "table":

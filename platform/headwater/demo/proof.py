@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headwater.pipelines.brokers import Brokers
+    from headwater.pipelines.datasource.brokers import Brokers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ def gather(
     """Count, from the table and the dead letters as they are stored."""
     from pyspark.sql import functions as f
 
-    from headwater.pipelines import columns, dead_letters
-    from headwater.pipelines.graph import dead_letter_topic
+    from headwater.pipelines import columns
+    from headwater.pipelines.dead_letters import frames as dead_letters
+    from headwater.pipelines.definition.graph import dead_letter_topic
     from headwater.pipelines.sources import topic as topic_source
 
     stored = spark.read.format("delta").load(table)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headwater.api.topic_admin import TopicAdmin
-    from headwater.pipelines.brokers import Brokers
-    from headwater.pipelines.spec import Loaded
+    from headwater.pipelines.datasource.brokers import Brokers
+    from headwater.pipelines.definition import Loaded
 
 SOURCE = "flights"
 
@@ -68,7 +68,7 @@ class Folders:
 
 def load_pipeline(folders: Folders, data: str) -> Loaded:
     """conf/pipelines/flights.yaml with this demo's folders."""
-    from headwater.pipelines.pipeline_file import load
+    from headwater.pipelines.validation.pipeline_file import load
 
     return load(conf_file("pipelines", "flights.yaml"), {"data": data, "lake": folders.lake})
 
@@ -87,8 +87,8 @@ def run(
     """
     from headwater.api.topic_admin import TopicAdmin
     from headwater.cli.pipeline import run_until_signal, topics_creator
-    from headwater.pipelines.runner import Runner, RunOptions
-    from headwater.pipelines.session import close_session, running_session
+    from headwater.pipelines.engine.runner import Runner, RunOptions
+    from headwater.pipelines.spark.session import close_session, running_session
 
     loaded = load_pipeline(folders, data)
     admin = TopicAdmin(bootstrap_servers, security=security)
@@ -114,7 +114,7 @@ def run(
 def _produce(admin: TopicAdmin, security: Mapping[str, str], loaded: Loaded, data: str, show: Show) -> None:
     """Fill the source topic, once: a data folder of an earlier demo has its records already."""
     from headwater.cli.pipeline import topics_creator
-    from headwater.pipelines.plan import make_plan
+    from headwater.pipelines.definition.plan import make_plan
 
     topics_creator(admin)([topic for topic in make_plan(loaded).topics if topic.name == SOURCE])
     there = sum(offsets.latest for offsets in admin.offsets(SOURCE))
@@ -138,7 +138,7 @@ def _produce(admin: TopicAdmin, security: Mapping[str, str], loaded: Loaded, dat
 def _queries(spark: SparkSession, bootstrap_servers: Brokers, loaded: Loaded) -> None:
     from headwater.cli.sql import print_table
     from headwater.cli.sql import register as register_views
-    from headwater.pipelines.analysis import analyse
+    from headwater.pipelines.analysis.analysis import analyse
     from headwater.pipelines.sql import views
 
     topics = frozenset({"delays", "rising", f"{SOURCE}.dead_letters"})

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headwater.pipelines.progress import StageProgress, StageTotals
+    from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
 
 
 class Show:

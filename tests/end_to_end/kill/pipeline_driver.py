@@ -2,7 +2,8 @@
 
     python pipeline_driver.py FILE BOOTSTRAP STATE [--continuous] [--stage NAME]... [--at STEP] [--signal NAME]
 
-STEP is a step of a micro-batch (headwater.pipelines.batch_writing.OnStep) of the first stage that is run; or `start`,
+STEP is a step of a micro-batch (headwater.pipelines.engine.batch_writing.OnStep) of the first stage that is run; or
+`start`,
 as soon as
 its checkpoint has an identity; or `commits`, as soon as Spark has committed a further batch there. At that moment the
 whole group gets the signal, SIGKILL by default. Prints `step STAGE BATCH STEP` for each step of a batch.
@@ -19,10 +20,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headwater.pipelines.pipeline_file import load
-from headwater.pipelines.plan import checkpoint_folder
-from headwater.pipelines.runner import Runner, RunOptions
-from headwater.pipelines.session import close_session
+from headwater.pipelines.definition.plan import checkpoint_folder
+from headwater.pipelines.engine.runner import Runner, RunOptions
+from headwater.pipelines.spark.session import close_session
+from headwater.pipelines.validation.pipeline_file import load
 
 POLL_S = 0.0005
 #: Small, and with so few tasks that one process after the other starts fast.

@@ -13,10 +13,10 @@ import pytest
 from headwater.api.pipeline_status import PipelineStatus
 from headwater.api.topic_admin import TopicAdmin
 from headwater.pipelines.datasource.options import WriteOptions
-from headwater.pipelines.stage_state import State
-from headwater.pipelines.status import STATUS_TOPIC
-from headwater.pipelines.status_topic import StatusTopic
-from headwater.pipelines.watching import RunWatch
+from headwater.pipelines.monitoring.stage_state import State
+from headwater.pipelines.monitoring.status import STATUS_TOPIC
+from headwater.pipelines.monitoring.status_topic import StatusTopic
+from headwater.pipelines.monitoring.watching import RunWatch
 
 pytestmark = pytest.mark.slow
 WAIT_S = 60

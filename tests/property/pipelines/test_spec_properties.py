@@ -8,10 +8,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headwater.pipelines.definition import Pipeline, fields_of, parse
+from headwater.pipelines.definition.editor_schema import editor_schema
+from headwater.pipelines.definition.plan import make_plan
 from headwater.pipelines.errors import PipelineError
-from headwater.pipelines.plan import make_plan
-from headwater.pipelines.spec import Pipeline, fields_of, parse
-from headwater.pipelines.spec.editor_schema import editor_schema
 
 SCHEMA = editor_schema()
 NAMES = sorted(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from headwater.pipelines.session import close_session, open_session
+from headwater.pipelines.spark.session import close_session, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.pipelines.cluster_check import ClusterError, asking, check_cluster
+from headwater.pipelines.engine.runner import Runner
 from headwater.pipelines.errors import PipelineFailed
-from headwater.pipelines.runner import Runner
-from headwater.pipelines.shipping import FOLDER
+from headwater.pipelines.spark.cluster_check import ClusterError, asking, check_cluster
+from headwater.pipelines.spark.shipping import FOLDER
 from tests.spark.pipelines.conftest import Lab
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def test_a_machine_without_a_library_is_named_before_anything_runs(
     cluster_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert check_cluster(cluster_spark, str(tmp_path)) == []
-    monkeypatch.setattr("headwater.pipelines.cluster_check.LIBRARIES", ("numpy", "no_such_library"))
+    monkeypatch.setattr("headwater.pipelines.spark.cluster_check.LIBRARIES", ("numpy", "no_such_library"))
     with pytest.raises(ClusterError, match=r"has no no_such_library: install Headwater's dependencies there"):
         check_cluster(cluster_spark, str(tmp_path))
 
@@ -245,7 +245,7 @@ def test_a_stage_with_state_is_refused_where_a_machine_does_not_see_the_state_fo
     def elsewhere(libraries: tuple[str, ...], token: str) -> Any:
         return asking(libraries, token + ".of-another-machine")
 
-    monkeypatch.setattr("headwater.pipelines.cluster_check.asking", elsewhere)
+    monkeypatch.setattr("headwater.pipelines.spark.cluster_check.asking", elsewhere)
     lab.produce("@numbers", [("k1", {"n": 1, "k": "k1"})], partitions=3)
     lab.run(PIPELINE, stages=["doubled"])
     assert len(lab.values("@doubled")) == 1, "a stage without state needs no shared folder"

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.pipelines import columns, dead_letters
+from headwater.pipelines import columns
+from headwater.pipelines.dead_letters import frames as dead_letters
+from headwater.pipelines.definition import TopicSink
+from headwater.pipelines.formats.topic_encoding import plain
 from headwater.pipelines.sinks import topic as topic_sink
-from headwater.pipelines.sinks.session_settings import settings_for_a_job
-from headwater.pipelines.spec import TopicSink
-from headwater.pipelines.topic_encoding import plain
+from headwater.pipelines.spark.session_settings import settings_for_a_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

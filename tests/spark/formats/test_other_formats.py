@@ -30,7 +30,7 @@ def test_protobuf_json_schema_and_csv_are_read_and_written(lab: Any, registry: A
     import pyarrow as pa
 
     from headwater.pipelines.formats.protobuf.encoder import ProtobufEncoder, row_type
-    from headwater.pipelines.registry_client import PROTOBUF, RegisteredSchema
+    from headwater.pipelines.formats.registry_client import PROTOBUF, RegisteredSchema
 
     lab.write("order.proto", PROTO)
     lab.write("order.json", JSON_SCHEMA)

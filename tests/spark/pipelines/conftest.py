@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headwater.api.topic_admin import TopicAdmin
 from headwater.cli.pipeline import topics_creator
-from headwater.pipelines.pipeline_file import load
-from headwater.pipelines.runner import Runner, RunOptions, RunResult
-from headwater.pipelines.session import close_session, open_session
+from headwater.pipelines.engine.runner import Runner, RunOptions, RunResult
+from headwater.pipelines.spark.session import close_session, open_session
+from headwater.pipelines.validation.pipeline_file import load
 from tests.conftest import BrokerProcess
 from tests.spark.registry_process import registry, schemas
 

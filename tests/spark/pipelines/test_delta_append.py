@@ -11,9 +11,9 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
+from headwater.pipelines.definition import DeltaSink
 from headwater.pipelines.sinks import delta
 from headwater.pipelines.sinks.delta_append import append_once
-from headwater.pipelines.spec import DeltaSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

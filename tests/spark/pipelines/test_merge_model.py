@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headwater.pipelines.definition import DeltaSink, JdbcSink
 from headwater.pipelines.sinks import delta_deletes, delta_history, delta_merge, jdbc
 from headwater.pipelines.sinks.change_rule import KeyChange, history, latest
-from headwater.pipelines.spec import DeltaSink, JdbcSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

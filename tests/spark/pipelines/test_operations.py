@@ -12,9 +12,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from headwater.cli.main import main
+from headwater.pipelines.definition.starter import starter_files
 from headwater.pipelines.errors import PipelineError
 from headwater.pipelines.sources.inputs import StageInputs
-from headwater.pipelines.starter import starter_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from headwater.cli.sql import left_out
-from headwater.pipelines.analysis import Analysis, analyse
+from headwater.pipelines.analysis.analysis import Analysis, analyse
 from headwater.pipelines.datasource.errors import SourceError
-from headwater.pipelines.pipeline_file import load
-from headwater.pipelines.preview import Preview, Request, StagePreview
-from headwater.pipelines.preview_offsets import parse_start
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.preview.stage_preview import Preview, Request, StagePreview
+from headwater.pipelines.preview.start_offsets import parse_start
 from headwater.pipelines.sources.table_gaps import TableGap
-from headwater.pipelines.spec import Loaded
+from headwater.pipelines.validation.pipeline_file import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.pipelines.worker_sockets import FOLDER_CONF
+from headwater.pipelines.spark.worker_sockets import FOLDER_CONF
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 OPEN_AND_CLOSE = """
 import sys, tempfile
 from pathlib import Path
-from headwater.pipelines.session import close_session, open_session
+from headwater.pipelines.spark.session import close_session, open_session
 spark = open_session("sockets", sys.argv[1], {"spark.master": "local[1]"})
 print(spark.range(3).mapInArrow(lambda batches: batches, "id BIGINT").count(), end=" ")
 print(len(list(Path(tempfile.gettempdir()).glob("headwater-*/.*.sock"))) > 0, end=" ")

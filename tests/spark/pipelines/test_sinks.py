@@ -173,9 +173,9 @@ def test_files_appear_once_however_often_a_batch_runs(items: Any, form: str) -> 
 
 
 def test_files_that_a_crash_left_between_two_names_are_moved_by_the_next_run(items: Any) -> None:
-    from headwater.pipelines.hadoop_files import HadoopFiles
+    from headwater.pipelines.definition import FilesSink
     from headwater.pipelines.sinks import files
-    from headwater.pipelines.spec import FilesSink
+    from headwater.pipelines.spark.hadoop_files import HadoopFiles
 
     sink = FilesSink(files="out", format="json")
     rows = items.spark.createDataFrame([(n,) for n in range(4)], "id INT").repartition(2)

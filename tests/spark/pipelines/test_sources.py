@@ -208,8 +208,8 @@ stages:
 
 
 def test_an_increment_that_a_crash_cut_off_is_fetched_or_moved_once(lab: Any, derby: Any) -> None:
+    from headwater.pipelines.definition import JdbcSource
     from headwater.pipelines.sources.jdbc_feed import JdbcFeed
-    from headwater.pipelines.spec import JdbcSource
 
     derby.run("CREATE TABLE t (id INT)", "INSERT INTO t VALUES (1)")
     source = JdbcSource.model_validate({"jdbc": derby.url, "table": "t", "increment": "id"})

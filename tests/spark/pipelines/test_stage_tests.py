@@ -11,9 +11,9 @@ import pytest
 
 from headwater.demo.files import conf_file
 from headwater.pipelines.errors import PipelineError
-from headwater.pipelines.pipeline_file import load
 from headwater.pipelines.testing.results import Judged
 from headwater.pipelines.testing.running import StageTests, chosen
+from headwater.pipelines.validation.pipeline_file import load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

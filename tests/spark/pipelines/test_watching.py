@@ -15,18 +15,18 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from headwater.pipelines import supervision
-from headwater.pipelines.brokers import connection_options
+from headwater.pipelines.datasource.brokers import connection_options
 from headwater.pipelines.datasource.options import WriteOptions
+from headwater.pipelines.engine import supervision
+from headwater.pipelines.engine.runner import Runner
 from headwater.pipelines.errors import PipelineFailed
-from headwater.pipelines.lag_sampler import LagSampler
-from headwater.pipelines.lineage_emitter import LineageEmitter, appending
-from headwater.pipelines.metrics import MetricsEndpoint
-from headwater.pipelines.runner import Runner
-from headwater.pipelines.stage_state import State
-from headwater.pipelines.status import STATUS_TOPIC, decode
-from headwater.pipelines.status_topic import StatusTopic
-from headwater.pipelines.watermark_stall import StallWatch
+from headwater.pipelines.monitoring.lag_sampler import LagSampler
+from headwater.pipelines.monitoring.lineage_emitter import LineageEmitter, appending
+from headwater.pipelines.monitoring.metrics import MetricsEndpoint
+from headwater.pipelines.monitoring.stage_state import State
+from headwater.pipelines.monitoring.status import STATUS_TOPIC, decode
+from headwater.pipelines.monitoring.status_topic import StatusTopic
+from headwater.pipelines.monitoring.watermark_stall import StallWatch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headwater.api.pipeline_status import PipelineStatus, StatusTable
-from headwater.pipelines.status import HEARTBEAT_MS, Lag, StageStatus, record_key
+from headwater.pipelines.monitoring.status import HEARTBEAT_MS, Lag, StageStatus, record_key
 
 NOW_MS = 1_767_225_600_000
 

@@ -16,8 +16,8 @@ import pytest
 from headwater.cli.errors import CliError
 from headwater.cli.run_display import RunDisplay, StateLines, no_report, report, summary
 from headwater.cli.run_watching import watching
-from headwater.pipelines.progress import StageProgress, StageTotals
-from headwater.pipelines.stage_state import StageState, State, TopicLag
+from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
+from headwater.pipelines.monitoring.stage_state import StageState, State, TopicLag
 
 CLIENT = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 

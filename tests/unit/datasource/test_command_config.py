@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.pipelines.brokers import SecuredBrokers, brokers, connection_options
 from headwater.pipelines.datasource import COMMAND_CONFIG_OPTION
+from headwater.pipelines.datasource.brokers import SecuredBrokers, brokers, connection_options
 from headwater.pipelines.datasource.errors import OptionError
 from headwater.pipelines.datasource.options import ReadOptions, WriteOptions
 

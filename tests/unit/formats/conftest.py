@@ -13,8 +13,8 @@ import pytest
 
 from headwater.pipelines.formats.avro.decoder import AvroDecoder
 from headwater.pipelines.formats.framing import Frames, frames
-from headwater.pipelines.formats.schema_ids import header
-from headwater.pipelines.registry_client import AVRO, NotFoundError, RegisteredSchema
+from headwater.pipelines.formats.registry_client import AVRO, NotFoundError, RegisteredSchema
+from headwater.pipelines.schemas.schema_ids import header
 
 
 class Known:

@@ -16,9 +16,9 @@ from headwater.pipelines.formats.batches import UnwritableError
 from headwater.pipelines.formats.protobuf.columns import message_of, place_of, pool_of
 from headwater.pipelines.formats.protobuf.decoder import ProtobufDecoder, message_indexes
 from headwater.pipelines.formats.protobuf.encoder import ProtobufEncoder, row_type
-from headwater.pipelines.formats.schema_ids import header
-from headwater.pipelines.registry_client import PROTOBUF
+from headwater.pipelines.formats.registry_client import PROTOBUF
 from headwater.pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.schema_ids import header
 from tests.unit.formats.conftest import Known, framed, registered
 
 FULL = """

@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
-from headwater.pipelines import registry_client
-from headwater.pipelines.registry_client import AVRO, PROTOBUF, Connection, NotFoundError, RegistryClient, RegistryError
+from headwater.pipelines.formats import registry_client
+from headwater.pipelines.formats.registry_client import (
+    AVRO,
+    PROTOBUF,
+    Connection,
+    NotFoundError,
+    RegistryClient,
+    RegistryError,
+)
 
 
 class Server:

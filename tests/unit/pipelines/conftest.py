@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from headwater.pipelines.definition import Loaded, parse
 from headwater.pipelines.errors import PipelineError, Problem
-from headwater.pipelines.spec import Loaded, parse
 
 CORRECT = """\
 pipeline: orders

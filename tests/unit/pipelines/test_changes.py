@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater.pipelines.changes import Change, Deployed, Effect, changes_of_pipeline, changes_of_stage
-from headwater.pipelines.spec import Loaded
-from headwater.pipelines.stage_record import RecordError, StageRecord, record_of
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.deployment.changes import Change, Deployed, Effect, changes_of_pipeline, changes_of_stage
+from headwater.pipelines.deployment.stage_record import RecordError, StageRecord, record_of
 
 FILE = """\
 pipeline: shop

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headwater.pipelines.errors import PipelineError
-from headwater.pipelines.pipeline_file import load
+from headwater.pipelines.validation.pipeline_file import load
 
 FILE = """\
 pipeline: shop

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headwater.pipelines.deployment import Deployment
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.deployment.deployment import Deployment
 from headwater.pipelines.errors import PipelineError
-from headwater.pipelines.spec import Loaded
-from headwater.pipelines.stage_state import StageState, State
+from headwater.pipelines.monitoring.stage_state import StageState, State
 
 FILE = """\
 pipeline: shop

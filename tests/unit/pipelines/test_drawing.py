@@ -13,11 +13,11 @@ import pytest
 
 from headwater.cli.main import main
 from headwater.demo.files import conf_file
+from headwater.pipelines.definition import Loaded
 from headwater.pipelines.drawing.model import Edge, Graph, Node, graph_of
 from headwater.pipelines.drawing.svg import as_svg
 from headwater.pipelines.drawing.texts import as_dot, as_mermaid
-from headwater.pipelines.pipeline_file import load
-from headwater.pipelines.spec import Loaded
+from headwater.pipelines.validation.pipeline_file import load
 
 SVG = "{http://www.w3.org/2000/svg}"
 EXAMPLES = sorted(Path(conf_file("pipelines", "flights.yaml")).parent.glob("*.yaml"))

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headwater.pipelines.definition import DeltaSink, Loaded
+from headwater.pipelines.definition.plan import make_plan
 from headwater.pipelines.errors import Problem
-from headwater.pipelines.plan import make_plan
-from headwater.pipelines.spec import DeltaSink, Loaded
 
 TEXT = """\
 pipeline: p

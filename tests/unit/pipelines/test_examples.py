@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 
 from headwater.demo.files import conf_file
-from headwater.pipelines.pipeline_file import load
-from headwater.pipelines.plan import make_plan
-from headwater.pipelines.spec.editor_schema import editor_schema
-from headwater.pipelines.yaml_source import read
+from headwater.pipelines.definition.editor_schema import editor_schema
+from headwater.pipelines.definition.plan import make_plan
+from headwater.pipelines.definition.yaml_source import read
+from headwater.pipelines.validation.pipeline_file import load
 
 FOLDER = Path(conf_file("pipelines", "flights.yaml")).parent
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))

@@ -9,9 +9,9 @@ import pytest
 
 from headwater.demo import flights, proof
 from headwater.demo.files import conf_file
+from headwater.pipelines.definition.plan import make_plan
 from headwater.pipelines.formats.json_schema import parse as parse_schema
-from headwater.pipelines.pipeline_file import load
-from headwater.pipelines.plan import make_plan
+from headwater.pipelines.validation.pipeline_file import load
 
 
 def test_the_flights_pipeline_is_correct_and_is_what_the_readme_says() -> None:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.definition.graph import topological_order
 from headwater.pipelines.errors import Problem
-from headwater.pipelines.graph import topological_order
-from headwater.pipelines.spec import Loaded
 
 
 def stage(name: str, source: str, target: str) -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.definition.includes import INCLUDES_MAX
 from headwater.pipelines.errors import Problem
-from headwater.pipelines.pipeline_file import load as load_file
-from headwater.pipelines.spec import Loaded
-from headwater.pipelines.spec.includes import INCLUDES_MAX
+from headwater.pipelines.validation.pipeline_file import load as load_file
 
 MAIN = """\
 pipeline: p

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.pipelines.spec.jdbc_url import JdbcUrl, named_in, shown_url
-from headwater.pipelines.spec.secret_text import Secrets, SecretText
+from headwater.pipelines.definition.jdbc_url import JdbcUrl, named_in, shown_url
+from headwater.pipelines.definition.secret_text import Secrets, SecretText
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.pipelines.letters import Letter, LetterFilter, Replayed, written_back
+from headwater.pipelines.dead_letters.records import Letter, LetterFilter, Replayed, written_back
 
 SAID = (
     ("trace", b"a"),

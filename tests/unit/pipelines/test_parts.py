@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from headwater.pipelines.errors import Problem
-from headwater.pipelines.graph import dead_letter_topics, row_dead_letters, topological_order
-from headwater.pipelines.plan import make_plan
-from headwater.pipelines.spec import (
+from headwater.pipelines.definition import (
     DeltaSource,
     FilesSource,
     JdbcSource,
@@ -21,8 +18,11 @@ from headwater.pipelines.spec import (
     TopicSource,
     fields_of,
 )
-from headwater.pipelines.spec.editor_schema import editor_schema
-from headwater.pipelines.spec.reference import PARTS
+from headwater.pipelines.definition.editor_schema import editor_schema
+from headwater.pipelines.definition.graph import dead_letter_topics, row_dead_letters, topological_order
+from headwater.pipelines.definition.plan import make_plan
+from headwater.pipelines.definition.reference import PARTS
+from headwater.pipelines.errors import Problem
 
 TOPICS = """\
 topics:

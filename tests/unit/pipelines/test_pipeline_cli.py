@@ -8,11 +8,11 @@ import pytest
 
 from headwater.cli.main import main
 from headwater.cli.pipeline_preview import print_preview
-from headwater.pipelines.deployment import Deployment
-from headwater.pipelines.pipeline_file import load
-from headwater.pipelines.preview import Preview
+from headwater.pipelines.deployment.deployment import Deployment
+from headwater.pipelines.monitoring.stage_state import StageState, State
+from headwater.pipelines.preview.stage_preview import Preview
 from headwater.pipelines.sources.table_gaps import TableGap
-from headwater.pipelines.stage_state import StageState, State
+from headwater.pipelines.validation.pipeline_file import load
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater.pipelines.plan import make_plan
-from headwater.pipelines.spec import parse
-from headwater.pipelines.spec.reference import PARTS, renewed
+from headwater.pipelines.definition import parse
+from headwater.pipelines.definition.plan import make_plan
+from headwater.pipelines.definition.reference import PARTS, renewed
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "pipeline_yaml.md"
 

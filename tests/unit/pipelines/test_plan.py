@@ -3,8 +3,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from headwater.pipelines.plan import AT_LEAST_ONCE, LAST_WINDOWS, MAX_OFFSETS_PER_TRIGGER, READ_COMMITTED, make_plan
-from headwater.pipelines.spec import Loaded
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.definition.plan import (
+    AT_LEAST_ONCE,
+    LAST_WINDOWS,
+    MAX_OFFSETS_PER_TRIGGER,
+    READ_COMMITTED,
+    make_plan,
+)
 
 
 def test_a_plan_says_what_each_stage_reads_and_writes(load: Callable[..., Loaded], correct: str) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater.pipelines.replay import (
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.deployment.replay import (
     LogBounds,
     Origin,
     Replay,
@@ -16,7 +17,6 @@ from headwater.pipelines.replay import (
     replay_of,
     written_twice,
 )
-from headwater.pipelines.spec import Loaded
 
 FILE = """\
 pipeline: shop

@@ -13,11 +13,11 @@ from headwater.logtier.client.errors import (
     UnknownTopicError,
     broker_error,
 )
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.engine.restarts import GiveUp, Restart, RestartPolicy, decide
+from headwater.pipelines.engine.supervision import restart_policy
+from headwater.pipelines.engine.transient_failures import may_pass
 from headwater.pipelines.errors import PipelineError, PipelineFailed, Problem
-from headwater.pipelines.passing_failures import may_pass
-from headwater.pipelines.restarts import GiveUp, Restart, RestartPolicy, decide
-from headwater.pipelines.spec import Loaded
-from headwater.pipelines.supervision import restart_policy
 
 POLICY = RestartPolicy(attempts=3, within_ms=10_000, backoff_ms=100, backoff_max_ms=1_000)
 

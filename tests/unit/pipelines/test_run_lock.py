@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from headwater.pipelines.deployment.run_lock import UNKNOWN_PROCESS, hold, holder, is_holder
 from headwater.pipelines.errors import PipelineBusy
-from headwater.pipelines.run_lock import UNKNOWN_PROCESS, hold, holder, is_holder
 
 
 def test_a_run_that_holds_the_folder_is_told_by_its_process(tmp_path: Path) -> None:

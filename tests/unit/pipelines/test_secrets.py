@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from headwater.pipelines.definition import JdbcTable, Loaded, Password, SecretMissingError, Secrets, SecretText
+from headwater.pipelines.definition.plan import make_plan
 from headwater.pipelines.errors import PipelineError, Problem
-from headwater.pipelines.pipeline_file import load as load_file
-from headwater.pipelines.plan import make_plan
-from headwater.pipelines.spec import JdbcTable, Loaded, Password, SecretMissingError, Secrets, SecretText
+from headwater.pipelines.validation.pipeline_file import load as load_file
 
 SECRET = "hunter2-of-the-test"
 TEXT = """\

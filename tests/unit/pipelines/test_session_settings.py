@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.pipelines.session import COLLECTOR, JAVA_OPTIONS_CONF, QUICK_COMPILER, settings
+from headwater.pipelines.spark.session import COLLECTOR, JAVA_OPTIONS_CONF, QUICK_COMPILER, settings
 
 
 def test_only_sessions_of_few_rows_do_without_the_slow_compiler() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headwater.pipelines import shipping
-from headwater.pipelines.session import LOOPBACK_CONF, cluster_environment, settings
-from headwater.pipelines.shipping import FOLDER, for_cluster, is_cluster, shipped_code
+from headwater.pipelines.spark import shipping
+from headwater.pipelines.spark.session import LOOPBACK_CONF, cluster_environment, settings
+from headwater.pipelines.spark.shipping import FOLDER, for_cluster, is_cluster, shipped_code
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headwater.pipelines import session
-from headwater.pipelines.session import start_failure
-from headwater.pipelines.spark_errors import first_line
+from headwater.pipelines.spark import session
+from headwater.pipelines.spark.session import start_failure
+from headwater.pipelines.spark.spark_errors import first_line
 
 GATEWAY = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from headwater.pipelines.definition import FilesTable, Loaded
 from headwater.pipelines.errors import PipelineError, Problem
-from headwater.pipelines.pipeline_file import load as load_file
-from headwater.pipelines.spec import FilesTable, Loaded
+from headwater.pipelines.validation.pipeline_file import load as load_file
 
 
 def line_of(text: str, part: str) -> int:

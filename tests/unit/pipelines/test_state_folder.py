@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.pipelines.state_folder import StageFolder, StateFolder
+from headwater.pipelines.deployment.state_folder import StageFolder, StateFolder
 
 HEAD = 'v1\n{"batchWatermarkMs":5,"batchTimestampMs":0,"conf":{"spark.sql.shuffle.partitions":"6"}}\n'
 

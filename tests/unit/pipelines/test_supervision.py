@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.engine.supervision import Supervisor
 from headwater.pipelines.errors import PipelineFailed
-from headwater.pipelines.spec import Loaded
-from headwater.pipelines.stage_state import State
-from headwater.pipelines.supervision import Supervisor
-from headwater.pipelines.watching import RunWatch
+from headwater.pipelines.monitoring.stage_state import State
+from headwater.pipelines.monitoring.watching import RunWatch
 
 NAMES = ("clean", "totals")
 LOST = "Spark's Java process has ended"

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from headwater.pipelines.errors import PipelineError
-from headwater.pipelines.pipeline_file import load
-from headwater.pipelines.testing import column_types, comparison, given_rows, row_files, typed_values
-from headwater.pipelines.testing.column_types import from_ddl, inferred, shown
-from headwater.pipelines.testing.comparison import compare, row_text
-from headwater.pipelines.testing.given_rows import Feature, in_step, micro_batches
+from headwater.pipelines.rows import column_types, comparison, given_rows, row_files, typed_values
+from headwater.pipelines.rows.column_types import from_ddl, inferred, shown
+from headwater.pipelines.rows.comparison import compare, row_text
+from headwater.pipelines.rows.given_rows import Feature, in_step, micro_batches
+from headwater.pipelines.rows.row_files import RowsOfFile
+from headwater.pipelines.rows.typed_values import from_text, typed
 from headwater.pipelines.testing.results import Judged, RunOutcome, summary
-from headwater.pipelines.testing.row_files import RowsOfFile
-from headwater.pipelines.testing.typed_values import from_text, typed
+from headwater.pipelines.validation.pipeline_file import load
 
 UTC = dt.UTC
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headwater.pipelines.errors import PipelineError, Problem
-from headwater.pipelines.pipeline_file import load as load_file
+from headwater.pipelines.validation.pipeline_file import load as load_file
 
 TEXT = """\
 pipeline: p

@@ -14,17 +14,17 @@ from typing import Any, ClassVar
 import pytest
 
 from headwater.cli.run_display import told_beside
-from headwater.pipelines.batch_writing import Outcome
-from headwater.pipelines.lag_sampler import topic_lags
-from headwater.pipelines.lineage_emitter import LineageEmitter, appending, posting
-from headwater.pipelines.metrics import families
-from headwater.pipelines.openlineage import event, stage_lineage
-from headwater.pipelines.progress import EVENT_TIME, StageTotals, from_spark
-from headwater.pipelines.spec import Loaded
-from headwater.pipelines.stage_state import StageState, State, TopicLag
-from headwater.pipelines.status import HEARTBEAT_MS, INTERVAL_MS, STATES, decode, is_due
-from headwater.pipelines.status_topic import stage_status
-from headwater.pipelines.watching import RunWatch
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.engine.batch_writing import Outcome
+from headwater.pipelines.monitoring.lag_sampler import topic_lags
+from headwater.pipelines.monitoring.lineage_emitter import LineageEmitter, appending, posting
+from headwater.pipelines.monitoring.metrics import families
+from headwater.pipelines.monitoring.openlineage import event, stage_lineage
+from headwater.pipelines.monitoring.progress import EVENT_TIME, StageTotals, from_spark
+from headwater.pipelines.monitoring.stage_state import StageState, State, TopicLag
+from headwater.pipelines.monitoring.status import HEARTBEAT_MS, INTERVAL_MS, STATES, decode, is_due
+from headwater.pipelines.monitoring.status_topic import stage_status
+from headwater.pipelines.monitoring.watching import RunWatch
 
 PAGE = Path(__file__).parents[3] / "docs" / "watching_pipelines.md"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headwater.pipelines.progress import InputProgress, StageProgress
-from headwater.pipelines.watermark_stall import FUTURE_MS, StallWatch, WatchedInput
+from headwater.pipelines.monitoring.progress import InputProgress, StageProgress
+from headwater.pipelines.monitoring.watermark_stall import FUTURE_MS, StallWatch, WatchedInput
 
 MINUTE = 60_000
 T0 = 1_767_225_600_000  # 2026-01-01T00:00:00Z

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.pipelines import yaml_source
+from headwater.pipelines.definition import yaml_source
+from headwater.pipelines.definition.yaml_source import read
 from headwater.pipelines.errors import PipelineError
-from headwater.pipelines.yaml_source import read
 
 
 def refused(text: str) -> str:

@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 import pytest
 
-from headwater.pipelines.expectations import of_stage
+from headwater.pipelines.definition import Stage
+from headwater.pipelines.definition.stage import SEQUENCE_KNOWN
 from headwater.pipelines.sinks import jdbc, jdbc_order
 from headwater.pipelines.sinks.change_rule import KeyChange, latest
 from headwater.pipelines.sinks.stored_rows import DELETED
-from headwater.pipelines.spec import Stage
-from headwater.pipelines.spec.stage import SEQUENCE_KNOWN
+from headwater.pipelines.transforms.expectations import of_stage
 
 Part: TypeAlias = int | None
 Change: TypeAlias = tuple[int, Part, Part, str | None]  # key, the two parts of the sequence, name: none is a delete

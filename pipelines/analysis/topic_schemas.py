@@ -1,0 +1,379 @@
+"""What columns the values and keys of declared topics have: from schema files, a registry, the records themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwater.pipelines import columns as names
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.definition import INFERRED, Loaded, SecretMissingError
+from headwater.pipelines.definition.graph import writers
+from headwater.pipelines.definition.topics import FRAMED, FROM_REGISTRY, Event, Topic
+from headwater.pipelines.definition.yaml_source import Loc
+from headwater.pipelines.errors import Problem
+from headwater.pipelines.formats import ValueColumns, json_schema
+from headwater.pipelines.formats.registry_client import (
+    Connection,
+    NotFoundError,
+    RegisteredSchema,
+    RegistryError,
+    client_of,
+)
+from headwater.pipelines.formats.topic_encoding import SCHEMA_TYPES, Encoding, RegisteredPart
+from headwater.pipelines.sources import topic as topic_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+    from headwater.pipelines.analysis.analysis import Analysis
+
+INFERENCE_RECORDS_MAX = 100_000  # of a topic, that are looked at for their fields
+KEY = "key"  # the column of keys that have a format with fields
+
+
+class _Mistake(Exception):  # noqa: N818 - it becomes a Problem
+    """What is wrong with a schema, and where in the file."""
+
+    def __init__(self, loc: Loc, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.loc = loc
+        self.hint = hint
+
+
+def find_declared(
+    spark: SparkSession, loaded: Loaded, found: Analysis, bootstrap_servers: Brokers | None
+) -> list[Problem]:
+    """Put the columns of every topic that says where they come from into `found`; returns what is wrong.
+
+    Without a broker's address no other system is asked: the columns of a topic with `schema: inferred` or `registry`
+    stay unknown.
+    """
+    problems: list[Problem] = []
+    for name, topic in loaded.pipeline.topics.items():
+        try:
+            _Finder(spark, loaded, found, bootstrap_servers, name, topic).find()
+        except _Mistake as mistake:
+            problems.append(loaded.problem(mistake.loc, str(mistake), mistake.hint))
+    topics = loaded.pipeline.topics.values()
+    if bootstrap_servers is not None and any("avro" in (topic.value, topic.key) for topic in topics):
+        from headwater.pipelines.formats.avro import warm
+
+        warm()
+    return problems
+
+
+def derive(loaded: Loaded, found: Analysis, topic: str, rows: DataFrame) -> None:
+    """Give a topic that has no schema of its own the columns of the first stage that writes it.
+
+    Raises ValueError for columns that the topic's format has no type for.
+    """
+    from pyspark.sql.types import StructType
+
+    fields = [field for field in rows.schema.fields if field.name not in names.RESERVED]
+    value_format = found.value_format(topic)
+    if topic in found.values or topic in found.events or value_format not in ("json", "avro", "json_schema"):
+        return
+    declared = found.topics.get(topic)
+    if value_format == "json":
+        # A declared schema is what readers of the topic go by; else they get what this stage writes.
+        options = _options(declared) if declared is not None else {}
+        found.values[topic] = ValueColumns(StructType(fields), options=options)
+        return
+    assert declared is not None, "a topic that nobody declared is json"
+    connection = _connection(loaded)
+    text = _derived_schema(value_format, StructType(fields), topic)
+    schema = RegisteredSchema(SCHEMA_TYPES[value_format], text)
+    values = _framed_columns(value_format, schema, connection, topic, None, declared, "value")
+    found.values[topic] = values
+    subject = declared.subject or f"{topic}-value"
+    encoding = found.encoding(topic)
+    encoding.wanted = values
+    encoding.value_part = _part(loaded, value_format, schema, topic, None, "value", subject, connection)
+
+
+def derive_key(loaded: Loaded, found: Analysis, topic: str, kind: DataType) -> None:
+    """Give the keys of a topic that say no schema one of the type that a stage writes. Raises ValueError."""
+    declared = found.topics.get(topic)
+    encoding = found.encoding(topic)
+    if declared is None or declared.key not in FRAMED or encoding.key_part is not None:
+        return
+    if declared.key == "protobuf":
+        raise ValueError(f"the keys of '{topic}' are protobuf: name their schema by key_schema")
+    text = _derived_schema(declared.key, kind, f"{topic}_key")
+    connection = _connection(loaded)
+    schema = RegisteredSchema(SCHEMA_TYPES[declared.key], text)
+    found.keys.setdefault(topic, _framed_columns(declared.key, schema, connection, topic, None, declared, "key"))
+    encoding.key_part = _part(loaded, declared.key, schema, topic, None, "key", f"{topic}-key", connection)
+
+
+def _derived_schema(value_format: str, kind: DataType, name: str) -> str:
+    if value_format == "json_schema":
+        from headwater.pipelines.formats.json_schema_writing import schema_for
+
+        return schema_for(kind, name)
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    from headwater.pipelines.formats.avro.encoder import schema_for as avro_schema_for
+
+    return avro_schema_for(to_arrow_type(kind, timezone="UTC"), name)
+
+
+def _connection(loaded: Loaded, *, is_asked: bool = False) -> Connection:
+    """How to reach the pipeline's registry. Raises ValueError; for a missing secret only if it will be asked."""
+    own = loaded.pipeline.registry
+    if own is None:
+        raise ValueError("the pipeline has no registry: add `registry: {url: …}`")
+    ca = None
+    if own.ca is not None:
+        try:
+            with open(loaded.path(own.ca), encoding="utf-8") as file:
+                ca = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise ValueError(f"cannot read the registry's ca {loaded.path(own.ca)}: {why}") from None
+    try:
+        return Connection.of(
+            own.url.reveal(),
+            username=own.username.reveal() if own.username else None,
+            password=own.password.reveal() if own.password else None,
+            token=own.token.reveal() if own.token else None,
+            ca=ca,
+        )
+    except SecretMissingError as error:
+        if is_asked:
+            raise ValueError(str(error)) from None
+        return Connection(())  # a run asks for the secrets before anything else; this is a test
+
+
+def _part(
+    loaded: Loaded,
+    value_format: str,
+    schema: RegisteredSchema,
+    topic: str,
+    message: str | None,
+    part: str,
+    subject: str,
+    connection: Connection,
+) -> RegisteredPart:
+    from headwater.pipelines.formats.framed_tasks import Writer
+
+    assert loaded.pipeline.registry is not None, "there is a connection to it"
+    writer = Writer(value_format, schema, topic, message, part)
+    known = schema.id if schema.id >= 0 else None
+    return RegisteredPart(writer, subject, connection, loaded.pipeline.registry.auto_register, known)
+
+
+def _framed_columns(
+    value_format: str,
+    schema: RegisteredSchema,
+    connection: Connection,
+    topic: str,
+    message: str | None,
+    declared: Topic,
+    part: str,
+) -> ValueColumns:
+    """The columns of framed values. Raises ValueError."""
+    if value_format == "json_schema":
+        parsed = json_schema.parse(schema.text)
+        return ValueColumns(_struct(parsed.ddl), parsed.required, _options(declared))
+    from headwater.pipelines.formats import framed
+    from headwater.pipelines.formats.framed_tasks import Reader
+
+    fails = declared.incompatible == "fail"
+    reader = Reader(value_format, schema, connection, topic, message, part, fails)
+    found = framed.value_columns(reader)
+    for name in found.fieldNames():
+        if name in names.RESERVED:
+            raise ValueError(f"the name {name} is reserved for the record's origin")
+    return ValueColumns(found, reader=reader)
+
+
+def _struct(ddl: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    found = StructType.fromDDL(ddl)
+    assert isinstance(found, StructType)
+    return found
+
+
+def _options(declared: Topic) -> dict[str, str]:
+    return {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in declared.options.items()}
+
+
+class _Finder:
+    """Finds what one topic says of its values and keys."""
+
+    def __init__(
+        self, spark: SparkSession, loaded: Loaded, found: Analysis, servers: Brokers | None, name: str, topic: Topic
+    ) -> None:
+        self._spark = spark
+        self._loaded = loaded
+        self._found = found
+        self._servers = servers
+        self._name = name
+        self._topic = topic
+        self._loc: Loc = ("topics", name)
+
+    def find(self) -> None:
+        """Put it into the analysis. Raises _Mistake."""
+        self._values()
+        self._keys()
+
+    def _values(self) -> None:
+        topic, found, name = self._topic, self._found, self._name
+        if topic.events:
+            events = found.events.setdefault(name, {})
+            for event, declared in topic.events.items():
+                loc = (*self._loc, "events", event)
+                subject = declared.subject or event
+                values = self._declared((*loc, "schema"), (*loc, "subject"), declared, subject)
+                if values is not None:
+                    events[event] = values
+            if not events:
+                del found.events[name]
+            return
+        if topic.schema_source == INFERRED:
+            if self._servers is not None:
+                found.values[name] = self._inferred()
+            return
+        loc = self._loc
+        values = self._declared((*loc, "schema"), (*loc, "subject"), topic, topic.subject or f"{name}-value")
+        if values is not None:
+            found.values[name] = values
+
+    def _declared(self, loc: Loc, subject_loc: Loc, declared: Topic | Event, subject: str) -> ValueColumns | None:
+        """The columns of values, or of one event. None if nothing but a writing stage tells them."""
+        topic = self._topic
+        if topic.value not in FRAMED:
+            text = self._text(loc, declared.schema_file)
+            return None if text is None else self._of_json_schema(loc, text)
+        is_written = bool(writers(self._loaded.pipeline, self._name))
+        source = declared.schema_source
+        if source is None and is_written and topic.value != "protobuf":
+            return None  # the stage that writes it tells them
+        if source in (None, FROM_REGISTRY) and self._servers is None:
+            return None
+        text = self._text(loc, declared.schema_file)
+        schema = self._latest(subject_loc, subject) if text is None else RegisteredSchema(
+            SCHEMA_TYPES[topic.value], text
+        )  # fmt: skip
+        connection = self._connection()
+        try:
+            values = _framed_columns(
+                topic.value, schema, connection, self._name, declared.message, topic, "value"
+            )  # fmt: skip
+        except ValueError as error:
+            where = f"the registry's schema of {subject}" if text is None else f"the schema {declared.schema_file}"
+            raise _Mistake(loc, f"{where} cannot be used: {error}") from None
+        if isinstance(declared, Topic):
+            encoding = self._found.encoding(self._name)
+            encoding.wanted = values
+            encoding.value_part = _part(
+                self._loaded, topic.value, schema, self._name, declared.message, "value", subject, connection
+            )
+        return values
+
+    def _keys(self) -> None:
+        topic, name = self._topic, self._name
+        encoding = self._encoding()
+        encoding.key_format = topic.key
+        loc = (*self._loc, "key_schema")
+        if topic.key is None or topic.key in ("raw", "string"):
+            return
+        source = topic.key_schema
+        text = self._text(loc, None if source in (None, FROM_REGISTRY) else source)
+        if topic.key == "json":
+            if text is not None:
+                self._found.keys[name] = self._of_json_schema(loc, text)
+                self._check_key_name(loc)
+            return
+        is_written = bool(writers(self._loaded.pipeline, name))
+        if text is None and (self._servers is None or (source is None and is_written and topic.key != "protobuf")):
+            return
+        subject = f"{name}-key"
+        schema = self._latest(loc, subject) if text is None else RegisteredSchema(SCHEMA_TYPES[topic.key], text)
+        connection = self._connection()
+        try:
+            self._found.keys[name] = _framed_columns(topic.key, schema, connection, name, None, topic, "key")
+        except ValueError as error:
+            raise _Mistake(loc, f"the schema of the keys cannot be used: {error}") from None
+        self._check_key_name(loc)
+        encoding.key_part = _part(self._loaded, topic.key, schema, name, None, "key", subject, connection)
+
+    def _encoding(self) -> Encoding:
+        return self._found.encoding(self._name)
+
+    def _check_key_name(self, loc: Loc) -> None:
+        values = self._found.values.get(self._name)
+        events = self._found.events.get(self._name, {})
+        taken = [*(values.schema.fieldNames() if values is not None and values.schema is not None else []), *events]
+        if KEY in [name.lower() for name in taken]:
+            what = f"the values of '{self._name}' have a field named key, which is the column of its keys, too"
+            raise _Mistake(loc, what, "leave key_schema out, and read the key as _key")
+
+    def _text(self, loc: Loc, file_name: str | None) -> str | None:
+        """The text of a schema's file. None without one."""
+        if file_name is None:
+            return None
+        path = self._loaded.path(file_name)
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read(json_schema.SCHEMA_BYTES_MAX + 1)
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise _Mistake(loc, f"cannot read the schema {path}: {why}") from None
+        if len(text) > json_schema.SCHEMA_BYTES_MAX:
+            raise _Mistake(loc, f"the schema {path} is larger than {json_schema.SCHEMA_BYTES_MAX} bytes")
+        return text
+
+    def _of_json_schema(self, loc: Loc, text: str) -> ValueColumns:
+        try:
+            parsed = json_schema.parse(text)
+        except ValueError as error:
+            raise _Mistake(loc, f"the schema cannot be used: {error}") from None
+        return ValueColumns(_struct(parsed.ddl), parsed.required, _options(self._topic))
+
+    def _connection(self) -> Connection:
+        try:
+            return _connection(self._loaded, is_asked=self._servers is not None)
+        except ValueError as error:
+            raise _Mistake(("registry",), str(error)) from None
+
+    def _latest(self, loc: Loc, subject: str) -> RegisteredSchema:
+        """What a registry has as the latest version of a subject."""
+        try:
+            found = client_of(self._connection()).latest(subject)
+        except NotFoundError as error:
+            hint = "name its subject, or a schema file; an event's subject is its name if it says no other"
+            raise _Mistake(loc, str(error), hint) from None
+        except RegistryError as error:
+            raise _Mistake(("registry",), str(error)) from None
+        wanted = SCHEMA_TYPES[self._topic.key if subject == f"{self._name}-key" else self._topic.value]  # type: ignore[index]
+        if found.schema_type != wanted:
+            raise _Mistake(loc, f"the registry's schema of {subject} is {found.schema_type}, not {wanted}")
+        return found
+
+    def _inferred(self) -> ValueColumns:
+        """The fields of a topic's JSON values, as Spark finds them in the records that are there."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql import DataFrame, functions
+
+        spark, loc = self._spark, (*self._loc, "schema")
+        assert self._servers is not None
+        try:
+            records = topic_source.batch(spark, self._servers, self._name).where(functions.col("value").isNotNull())
+            texts = records.limit(INFERENCE_RECORDS_MAX).select(functions.col("value").cast("string").alias("value"))
+            # Only the JVM's reader takes a frame of texts.
+            java = spark._jvm.org.apache.spark.sql.Encoders  # type: ignore[union-attr]
+            typed = getattr(texts._jdf, "as")(java.STRING())
+            schema = DataFrame(spark._jsparkSession.read().option("mode", "DROPMALFORMED").json(typed), spark).schema
+        except PySparkException as error:
+            from headwater.pipelines.spark.spark_errors import first_line
+
+            what = f"the columns of '{self._name}' cannot be found in its records: {first_line(error)}"
+            raise _Mistake(loc, what) from None
+        if not schema.fields:
+            what = f"the topic '{self._name}' has no records that tell its columns"
+            raise _Mistake(loc, what, "name a schema file, or write a record first")
+        return ValueColumns(schema, options=_options(self._topic))

@@ -1,0 +1,1 @@
+"""Records that were refused, as records of dead-letter topics: made, read, filtered, written back."""

@@ -1,0 +1,342 @@
+"""What no single field of a pipeline can tell: names that are used twice or do not exist, cycles, SQL that reads
+nothing of its stage. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from headwater.pipelines.definition import (
+    INPUT,
+    DeduplicateStep,
+    DeltaSink,
+    FilesSink,
+    JdbcSink,
+    Loaded,
+    PythonStep,
+    Sink,
+    SqlStep,
+    Stage,
+    StatefulStep,
+    TopicSink,
+    TopicSource,
+    TopicTable,
+    WatermarkStep,
+)
+from headwater.pipelines.definition.graph import (
+    cycles,
+    expression_fault,
+    input_views,
+    known_topics,
+    place_written,
+    tables_named,
+    writers,
+)
+from headwater.pipelines.definition.stage_test_names import check_names
+from headwater.pipelines.definition.topics import FRAMED
+from headwater.pipelines.definition.yaml_source import Loc
+from headwater.pipelines.errors import Problem, nearest
+
+
+def check(loaded: Loaded, existing_topics: frozenset[str]) -> tuple[list[Problem], list[Problem]]:
+    """Problems, and warnings, of the whole. `existing_topics` are those of the broker, which need no declaration."""
+    problems: list[Problem] = []
+    warnings: list[Problem] = []
+    problems += _duplicates(loaded)
+    problems += _topics_read(loaded, existing_topics)
+    problems += _inputs(loaded)
+    problems += _clashes(loaded)
+    problems += _registry(loaded)
+    problems += _written_events(loaded)
+    for cycle in cycles(loaded.pipeline):
+        around = " -> ".join([s.name for s in cycle] + [cycle[0].name])
+        problems.append(
+            loaded.problem(
+                loaded.input_loc(cycle[0], 0),
+                f"the stages form a cycle: {around}",
+                "a stage cannot read what it feeds; write to another topic",
+            )
+        )
+    for stage in loaded.pipeline.stages:
+        problems += _steps(loaded, stage)
+        problems += _modes(loaded, stage)
+        _sql(loaded, stage, problems, warnings)
+        warnings += _expressions(loaded, stage)
+    problems += check_names(loaded)
+    return problems, warnings
+
+
+def _duplicates(loaded: Loaded) -> Iterator[Problem]:
+    names: set[str] = set()
+    for index, stage in enumerate(loaded.pipeline.stages):
+        loc = ("stages", index)
+        # Folders of the state are named after stages, and some file systems ignore case.
+        if stage.name.lower() in names:
+            yield loaded.problem((*loc, "name"), f"there are two stages named '{stage.name}'", "rename one")
+        names.add(stage.name.lower())
+        expectations: set[str] = set()
+        for position, expectation in enumerate(stage.expect):
+            if expectation.name in expectations:
+                yield loaded.problem(
+                    (*loc, "expect", position, "name"),
+                    f"there are two expectations named '{expectation.name}'",
+                    "rename one",
+                )
+            expectations.add(expectation.name)
+        targets: set[str] = set()
+        for position, sink in enumerate(stage.to):
+            place = place_written(sink)
+            if place is None:
+                continue
+            target = f"{place[0]} {loaded.path(place[1]) if place[0] in ('delta', 'files') else place[1]}"
+            if target in targets:
+                shown = f"jdbc {sink.table} of {sink.jdbc}" if isinstance(sink, JdbcSink) else target
+                yield loaded.problem(
+                    loaded.sink_loc(stage, position), f"the stage writes to {shown} twice", "remove one"
+                )
+            targets.add(target)
+
+
+def _topics_read(loaded: Loaded, existing_topics: frozenset[str]) -> Iterator[Problem]:
+    """Topics that inputs and tables read: whether they are there, and which columns they have."""
+    for stage in loaded.pipeline.stages:
+        for position, source in enumerate(stage.inputs):
+            if isinstance(source, TopicSource):
+                loc = loaded.input_loc(stage, position, "topic")
+                yield from _topic_read(loaded, source.topic, loc, existing_topics, stage)
+    for name, table in loaded.pipeline.tables.items():
+        if isinstance(table, TopicTable):
+            loc = ("tables", name, "topic")
+            yield from _topic_read(loaded, table.topic, loc, existing_topics, None)
+            declared = loaded.pipeline.topics.get(table.topic)
+            if declared is not None and declared.events:
+                yield loaded.problem(loc, f"the topic '{table.topic}' has several event types: a table has one kind")
+
+
+def _topic_read(
+    loaded: Loaded, topic: str, loc: Loc, existing_topics: frozenset[str], reader: Stage | None
+) -> Iterator[Problem]:
+    pipeline = loaded.pipeline
+    known = sorted(known_topics(pipeline) | existing_topics)
+    if topic not in known:
+        yield loaded.problem(
+            loc,
+            f"the topic '{topic}' is neither declared under topics nor written by a stage",
+            either(nearest(topic, known), "declare it under topics"),
+        )
+        return
+    declared = pipeline.topics.get(topic)
+    sources = [s for s in writers(pipeline, topic) if s is not reader]
+    if declared is None:
+        if len(sources) > 1:
+            yield loaded.problem(
+                loc,
+                f"the topic '{topic}' is written by {' and '.join(s.name for s in sources)}: which columns has it?",
+                "declare it under topics with a schema",
+            )
+    elif declared.value == "json" and declared.schema_source is None and not declared.events and len(sources) != 1:
+        why = "no stage writes it" if not sources else f"{len(sources)} stages write it"
+        yield loaded.problem(
+            loc,
+            f"the topic '{topic}' has value: json but no schema, and {why}",
+            f"add a schema to topics.{topic} (`schema: inferred` looks at the records)",
+        )
+
+
+def _inputs(loaded: Loaded) -> Iterator[Problem]:
+    """Names of inputs, which are views in SQL, and what the topic's declaration says about how they are read."""
+    for stage in loaded.pipeline.stages:
+        names: set[str] = set()
+        for position, source in enumerate(stage.inputs):
+            loc = loaded.input_loc(stage, position)
+            if source.name.lower() in names:
+                yield loaded.problem(
+                    loc, f"two inputs are named '{source.name}'", "give each a name of its own: `as: NAME`"
+                )
+            names.add(source.name.lower())
+            if source.name.lower() in {name.lower() for name in loaded.pipeline.tables}:
+                yield loaded.problem(
+                    loc,
+                    f"'{source.name}' is a table, too: which one would the SQL read?",
+                    "give the input another name: `as: NAME`",
+                )
+            if isinstance(source, TopicSource):
+                yield from _topic_input(loaded, stage, position, source)
+
+
+def _topic_input(loaded: Loaded, stage: Stage, position: int, source: TopicSource) -> Iterator[Problem]:
+    declared = loaded.pipeline.topics.get(source.topic)
+    events = list(declared.events) if declared else []
+    if source.event is not None and source.event not in events:
+        what = f"the topic '{source.topic}' has no event '{source.event}'"
+        hint = nearest(source.event, events) or f"declare it under topics.{source.topic}.events"
+        yield loaded.problem(loaded.input_loc(stage, position, "event"), what, hint)
+    if source.envelope is not None and declared is not None and declared.value not in ("json", "avro", "json_schema"):
+        yield loaded.problem(
+            loaded.input_loc(stage, position, "envelope"),
+            f"change events are json, avro or json_schema, and the topic's value is {declared.value}",
+        )
+    if source.max_trigger_delay is not None and source.min_offsets_per_trigger is None:
+        yield loaded.problem(
+            loaded.input_loc(stage, position, "max_trigger_delay"),
+            "max_trigger_delay limits the wait for min_offsets_per_trigger, which is not given",
+        )
+
+
+def _clashes(loaded: Loaded) -> Iterator[Problem]:
+    """A table and a topic of one name would be one view, unless the table is that topic's."""
+    topics = {t.lower() for t in known_topics(loaded.pipeline)}
+    for name, table in loaded.pipeline.tables.items():
+        is_its_own = isinstance(table, TopicTable) and table.topic.lower() == name.lower()
+        if name.lower() in topics and not is_its_own:
+            yield loaded.problem(("tables", name), f"'{name}' is a topic and a table", "rename the table")
+        if name.lower() == INPUT:
+            yield loaded.problem(("tables", name), f"'{INPUT}' is the view of a stage's rows", "rename the table")
+
+
+def _written_events(loaded: Loaded) -> Iterator[Problem]:
+    """Sinks of topics with several types of framed events: rows do not say which type they are."""
+    for stage in loaded.pipeline.stages:
+        for position, sink in enumerate(stage.to):
+            declared = loaded.pipeline.topics.get(sink.topic) if isinstance(sink, TopicSink) else None
+            if declared is not None and declared.events and declared.value in FRAMED:
+                yield loaded.problem(
+                    loaded.sink_loc(stage, position, "topic"),
+                    "stages read topics with several event types of "
+                    f"{declared.value}, and cannot write them: which type would a row be?",
+                    "write each type to a topic of its own",
+                )
+
+
+def _registry(loaded: Loaded) -> Iterator[Problem]:
+    if loaded.pipeline.registry is not None:
+        return
+    for name, topic in loaded.pipeline.topics.items():
+        if topic.needs_registry:
+            kind = topic.value if topic.value not in ("raw", "string", "json", "csv") else topic.key
+            yield loaded.problem(
+                ("topics", name), f"{kind} takes schemas from a registry, and the pipeline has none",
+                "add `registry: {url: …}`",
+            )  # fmt: skip
+
+
+def _steps(loaded: Loaded, stage: Stage) -> Iterator[Problem]:
+    loc = loaded.stage_loc(stage, "steps")
+    if stage.steps and len(stage.inputs) > 1 and not isinstance(stage.steps[0], SqlStep | PythonStep):
+        yield loaded.problem(
+            (*loc, 0), "the first step of a stage with several inputs is sql or python", "join them first"
+        )
+    if stage.stream_steps == 0 and len(stage.inputs) > 1:
+        yield loaded.problem((*loc, 0, "each_batch"), "streams are joined as streams", "leave each_batch out here")
+    has_watermark = any(source.watermark for source in stage.inputs)
+    for position, step in enumerate(stage.steps):
+        if position > stage.stream_steps and not isinstance(step, SqlStep | PythonStep):
+            yield loaded.problem(
+                (*loc, position), "this step needs a stream, and follows one with each_batch", "put it before that one"
+            )
+            continue
+        if isinstance(step, WatermarkStep):
+            has_watermark = True
+        elif isinstance(step, DeduplicateStep):
+            if has_watermark and step.deduplicate.within is not None:
+                yield loaded.problem(
+                    (*loc, position, "deduplicate", "within"),
+                    "the rows have a watermark already, and are remembered for its delay",
+                    "leave within out",
+                )
+            elif not has_watermark and step.deduplicate.within is None:
+                yield loaded.problem(
+                    (*loc, position, "deduplicate"),
+                    "without a watermark every row would be remembered for ever",
+                    "add within: INTERVAL",
+                )
+            has_watermark = True
+        elif isinstance(step, StatefulStep) and step.stateful.time == "event_time" and not has_watermark:
+            yield loaded.problem(
+                (*loc, position, "stateful", "time"), "event_time goes by a watermark", "add one to the input"
+            )
+
+
+def _modes(loaded: Loaded, stage: Stage) -> Iterator[Problem]:
+    if stage.mode != "complete":
+        return
+    for position, sink in enumerate(stage.to):
+        if isinstance(sink, FilesSink) or (isinstance(sink, JdbcSink) and not sink.keys):
+            kind = "files" if isinstance(sink, FilesSink) else "a table without keys"
+            yield loaded.problem(
+                loaded.sink_loc(stage, position),
+                f"mode: complete gives all rows each time, and {kind} would hold them again and again",
+                "write to a Delta table, or give keys" if isinstance(sink, JdbcSink) else "write to a Delta table",
+            )
+
+
+def _sql(loaded: Loaded, stage: Stage, problems: list[Problem], warnings: list[Problem]) -> None:
+    for position, step in enumerate(stage.transforms):
+        if not isinstance(step, SqlStep):
+            continue
+        loc = loaded.stage_loc(stage, "sql") if stage.sql else loaded.stage_loc(stage, "steps", position, "sql")
+        tables, fault = tables_named(step.sql)
+        if fault:
+            warnings.append(loaded.problem(loc, f"the SQL may not be valid: {fault}", "Spark decides when it runs"))
+            continue
+        inputs = input_views(stage, position)
+        problems += _tables_read(loaded, loc, tables, inputs, all_of_them=position == 0 and len(stage.inputs) > 1)
+
+
+def _tables_read(
+    loaded: Loaded, loc: Loc, tables: Iterable[str], inputs: list[str], *, all_of_them: bool
+) -> Iterator[Problem]:
+    read = {name.lower() for name in tables}
+    known = [*inputs, *loaded.pipeline.tables]
+    folded = {name.lower() for name in known}
+    unknown = sorted(name for name in tables if name.lower() not in folded)
+    for name in unknown:
+        yield loaded.problem(
+            loc,
+            f"the SQL reads '{name}', which is neither the stage's input nor a table",
+            either(nearest(name, sorted(known)), "declare it under tables"),
+        )
+    if unknown:
+        return
+    if all_of_them:
+        for name in inputs:
+            if name.lower() not in read:
+                yield loaded.problem(loc, f"the SQL does not read the input '{name}'", "read it, or leave it out")
+    elif not read & {name.lower() for name in inputs}:
+        yield loaded.problem(loc, f"the SQL does not read the stage's input `{inputs[0]}`", f"write FROM `{inputs[0]}`")
+
+
+def _expressions(loaded: Loaded, stage: Stage) -> Iterator[Problem]:
+    for position, expectation in enumerate(stage.expect):
+        if fault := expression_fault(expectation.that):
+            loc = loaded.stage_loc(stage, "expect", position, "that")
+            yield loaded.problem(loc, f"the condition may not be valid SQL: {fault}")
+    for position, sink in enumerate(stage.to):
+        for more, expression in sink_expressions(sink):
+            if fault := expression_fault(expression):
+                loc = loaded.sink_loc(stage, position, *more)
+                yield loaded.problem(loc, f"{more[0]} may not be a valid SQL expression: {fault}")
+
+
+def sink_expressions(sink: Sink) -> Iterator[tuple[Loc, str]]:
+    """The SQL expressions of a sink, each with its place in it."""
+    if isinstance(sink, TopicSink):
+        for name in ("key", "value", "timestamp", "tombstone_when"):
+            if getattr(sink, name) is not None:
+                yield (name,), getattr(sink, name)
+        for header, expression in sink.headers.items():
+            yield ("headers", header), expression
+    if isinstance(sink, DeltaSink | FilesSink):
+        for position, expression in enumerate(sink.partition_by):
+            yield ("partition_by", position), expression
+    if isinstance(sink, DeltaSink) and sink.merge is not None and sink.merge.delete_when is not None:
+        yield ("merge", "delete_when"), sink.merge.delete_when
+    if isinstance(sink, JdbcSink) and sink.delete_when is not None:
+        yield ("delete_when",), sink.delete_when
+
+
+def either(first: str, second: str) -> str:
+    """One hint of two, the first of which names a near miss if there is one."""
+    if first.startswith("did you mean"):
+        return f"{first} Else {second}"
+    return f"{second} ({first})" if first else second

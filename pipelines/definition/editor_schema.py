@@ -1,0 +1,35 @@
+"""JSON Schema of pipeline files, for editors: completion, hover texts, mistakes as they are typed. Pure.
+
+Made of the models, so that it cannot lag behind them. Numbers and choices may also be variables, `${name}`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headwater.pipelines.definition.pipeline import Pipeline
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_VARIABLE = {"type": "string", "pattern": r"\$\{"}
+
+
+def editor_schema() -> dict[str, Any]:
+    """The schema, as plain values."""
+    schema = Pipeline.model_json_schema(by_alias=True)
+    # A file that others include has neither a name nor stages of its own.
+    schema.pop("required", None)
+    return {"$schema": DIALECT, **_with_variables(schema), "title": "Headwater pipeline"}
+
+
+def _with_variables(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_with_variables(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _with_variables(part) for key, part in schema.items()}
+    is_choice = "enum" in found or "const" in found
+    if is_choice or found.get("type") in ("integer", "number", "boolean"):
+        about = {key: found.pop(key) for key in ("description", "default", "title") if key in found}
+        return {**about, "anyOf": [found, _VARIABLE]}
+    return found

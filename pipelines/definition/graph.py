@@ -1,0 +1,254 @@
+"""The graph of a pipeline: stages joined by the topics, tables and files that they write and read. Pure.
+
+What a pipeline's parts say about each other is checked by `headwater.pipelines.definition.checks`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TypeAlias
+
+from headwater.pipelines.definition import (
+    INPUT,
+    DeltaSink,
+    DeltaSource,
+    DeltaTable,
+    FilesSink,
+    FilesSource,
+    FilesTable,
+    JdbcSink,
+    JdbcSource,
+    JdbcTable,
+    Pipeline,
+    Sink,
+    Source,
+    SqlStep,
+    Stage,
+    Table,
+    TopicSink,
+    TopicSource,
+    TopicTable,
+)
+from headwater.pipelines.sql_text.shape import readable
+
+DEAD_LETTERS_SUFFIX = ".dead_letters"
+
+Place: TypeAlias = tuple[str, str]
+"""Something that stages write and read: its kind (topic, delta, files, jdbc) and its name or path.
+
+Of a database's table the name is for comparison, not for people: `JdbcUrl.database` and the table."""
+
+
+def dead_letter_topic(topic: str) -> str:
+    """Topic for the records of `topic` that could not be used.
+
+    >>> dead_letter_topic("flights")
+    'flights.dead_letters'
+    """
+    return topic + DEAD_LETTERS_SUFFIX
+
+
+def row_dead_letters(pipeline: Pipeline, stage: Stage) -> str:
+    """Topic for the rows of a stage that break an expectation: its topic's, if it has no other input."""
+    if len(stage.inputs) == 1 and isinstance(stage.inputs[0], TopicSource):
+        return dead_letter_topic(stage.inputs[0].topic)
+    return f"{pipeline.pipeline}.{stage.name}{DEAD_LETTERS_SUFFIX}"
+
+
+def dead_letter_topics(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
+    """Every topic that may get dead letters of a stage: for its rows first, then for its inputs and tables."""
+    topics = [*(source.topic for source in stage.topic_inputs), *topic_tables(pipeline, stage)]
+    return tuple(dict.fromkeys([row_dead_letters(pipeline, stage), *map(dead_letter_topic, topics)]))
+
+
+def topic_tables(pipeline: Pipeline, stage: Stage) -> list[str]:
+    """The topics that a stage uses as tables."""
+    tables = (pipeline.tables[name] for name in tables_used(pipeline, stage))
+    return [table.topic for table in tables if isinstance(table, TopicTable)]
+
+
+def place_read(source: Source | Table) -> Place | None:
+    """What an input or a table reads; None if no stage can write it."""
+    if isinstance(source, TopicSource | TopicTable):
+        return "topic", source.topic
+    if isinstance(source, DeltaSource | DeltaTable):
+        return "delta", _normal(source.delta)
+    if isinstance(source, FilesSource):
+        return "files", _normal(source.files)
+    if isinstance(source, FilesTable):
+        return "files", _normal(source.path)
+    if isinstance(source, JdbcSource | JdbcTable) and source.table is not None:
+        return "jdbc", f"{source.jdbc.database or source.jdbc} {source.table}"
+    return None
+
+
+def place_written(sink: Sink) -> Place | None:
+    """What a sink writes; None for a function, which may write anything."""
+    if isinstance(sink, TopicSink):
+        return "topic", sink.topic
+    if isinstance(sink, DeltaSink):
+        return "delta", _normal(sink.delta)
+    if isinstance(sink, FilesSink):
+        return "files", _normal(sink.files)
+    if isinstance(sink, JdbcSink):
+        return "jdbc", f"{sink.jdbc.database or sink.jdbc} {sink.table}"
+    return None
+
+
+def _normal(path: str) -> str:
+    return path if "://" in path else posixpath.normpath(path)
+
+
+def places_written(pipeline: Pipeline, stage: Stage) -> set[Place]:
+    """Everything that a stage writes, dead letters included."""
+    found = {place for sink in stage.to if (place := place_written(sink)) is not None}
+    return found | {("topic", topic) for topic in dead_letter_topics(pipeline, stage)}
+
+
+def writers(pipeline: Pipeline, topic: str) -> list[Stage]:
+    """The stages that write to a topic."""
+    return place_writers(pipeline, ("topic", topic))
+
+
+def place_writers(pipeline: Pipeline, place: Place) -> list[Stage]:
+    """The stages that write to a place by a sink."""
+    return [s for s in pipeline.stages if any(place_written(sink) == place for sink in s.to)]
+
+
+def upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:
+    """The stages whose output this stage reads as a stream, dead letters included (itself, if it reads its own)."""
+    wanted = {place for source in stage.inputs if (place := place_read(source)) is not None}
+    return [other for other in pipeline.stages if wanted & places_written(pipeline, other)]
+
+
+def table_upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:
+    """The other stages that write the tables which this stage uses."""
+    wanted = {
+        place for name in tables_used(pipeline, stage) if (place := place_read(pipeline.tables[name])) is not None
+    }
+    return [other for other in pipeline.stages if other is not stage and wanted & places_written(pipeline, other)]
+
+
+def topological_order(pipeline: Pipeline) -> list[Stage]:
+    """Stages so that each comes after those that feed it, else in the order of the file.
+
+    A stage also comes after those that write its tables, as far as streams allow it. Raises ValueError for a cycle of
+    streams; `check` reports those first.
+    """
+    ordered: list[Stage] = []
+    waiting = list(pipeline.stages)
+    while waiting:
+        fed = [s for s in waiting if not any(u in waiting for u in upstream(pipeline, s))]
+        if not fed:
+            raise ValueError(f"cycle among the stages {[s.name for s in waiting]}")
+        ready = next((s for s in fed if not any(u in waiting for u in table_upstream(pipeline, s))), fed[0])
+        waiting.remove(ready)
+        ordered.append(ready)
+    return ordered
+
+
+def cycles(pipeline: Pipeline) -> list[list[Stage]]:
+    """Every cycle once, each as the stages along it."""
+    found: list[list[Stage]] = []
+    done: set[str] = set()
+
+    for start in pipeline.stages:
+        path: list[Stage] = [start]
+        branches: list[list[Stage]] = [upstream(pipeline, start)]
+        while path:
+            if not branches[-1]:
+                done.add(path.pop().name)
+                branches.pop()
+                continue
+            stage = branches[-1].pop(0)
+            if stage in path:
+                cycle = path[path.index(stage) :][::-1]
+                if {s.name for s in cycle} not in [{s.name for s in other} for other in found]:
+                    found.append(cycle)
+            elif stage.name not in done:
+                path.append(stage)
+                branches.append(upstream(pipeline, stage))
+    return found
+
+
+def tables_named(sql: str) -> tuple[frozenset[str], str]:
+    """Names of the unqualified tables that an SQL text reads, and why it could not be parsed ('' if it could).
+
+    sqlglot rejects some valid Spark SQL, so that a parse failure is never more than a warning.
+
+    >>> sorted(tables_named("WITH x AS (SELECT 1) SELECT * FROM `a.b` JOIN c USING (k), x")[0])
+    ['a.b', 'c']
+    >>> tables_named("SELEC")[0]
+    frozenset()
+    """
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        tree = sqlglot.parse_one(readable(sql), read="spark")
+    except sqlglot.errors.SqlglotError as error:
+        return frozenset(), _first_line(str(error))
+    except RecursionError:
+        return frozenset(), "it is nested too deep"
+    if not isinstance(tree, exp.Query):
+        return frozenset(), "it is not a SELECT"
+    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    names = (t.name for t in tree.find_all(exp.Table) if isinstance(t.this, exp.Identifier) and not t.db)
+    return frozenset(name for name in names if name.lower() not in local), ""
+
+
+def _first_line(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).strip().splitlines()[0] if text.strip() else "unknown error"
+
+
+def expression_fault(expression: str) -> str:
+    """Why sqlglot cannot parse an SQL expression, or ''."""
+    import sqlglot
+
+    try:
+        sqlglot.parse_one(f"SELECT {expression}", read="spark")
+    except sqlglot.errors.SqlglotError as error:
+        return _first_line(str(error))
+    except RecursionError:
+        return "it is nested too deep"
+    return ""
+
+
+def input_views(stage: Stage, position: int) -> list[str]:
+    """Names of the views of a stage's rows that a step reads: the inputs' in the first, those of the step before later.
+
+    One input keeps its name from step to step.
+    """
+    if len(stage.inputs) == 1:
+        return list(dict.fromkeys([stage.inputs[0].name, INPUT]))
+    return [source.name for source in stage.inputs] if position == 0 else [INPUT]
+
+
+def tables_used(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
+    """The tables that a stage's SQL names; all of them if a step is no SQL or sqlglot cannot tell."""
+    named: set[str] = set()
+    if not stage.transforms or not pipeline.tables:
+        return ()
+    for step in stage.transforms:
+        if isinstance(step, SqlStep):
+            names, fault = tables_named(step.sql)
+            if fault:
+                return tuple(pipeline.tables)
+            named |= {name.lower() for name in names}
+        elif step.may_read_tables:
+            return tuple(pipeline.tables)
+    return tuple(table for table in pipeline.tables if table.lower() in named)
+
+
+def known_topics(pipeline: Pipeline) -> frozenset[str]:
+    """Topics that the file declares or writes, dead letters included."""
+    # Only records that exist can be dead letters: a topic nobody declares or writes has none.
+    real = set(pipeline.topics) | {t.topic for s in pipeline.stages for t in s.to if isinstance(t, TopicSink)}
+    letters = {
+        topic
+        for stage in pipeline.stages
+        for topic in dead_letter_topics(pipeline, stage)
+        if all(source.topic in real for source in stage.topic_inputs)
+    }
+    return frozenset(real | letters)

@@ -1,0 +1,171 @@
+"""JDBC URLs: what of them may be shown, and which database they name. Pure.
+
+Each database has a grammar of its own, and most of them can hold a password. Only what is known to be a driver, a host,
+a database or a schema is shown; whatever is not understood is hidden. What names the database is told apart from users,
+passwords and settings: these may change, and it is the same database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+from headwater.pipelines.definition.secret_text import SHOWN_INSTEAD, Secrets, SecretText, references_shown
+
+_REFERENCE: Final = r"\$\{(?:env|file):[^{}]*\}"
+_HOST: Final = rf"(?:[\w.\-\\%]|{_REFERENCE})+|\[[0-9A-Fa-f:.%]+\]"
+_HOSTS: Final = re.compile(
+    rf"(?:{_HOST})(?::(?:\d+|{_REFERENCE}))?(?:,(?:{_HOST})(?::(?:\d+|{_REFERENCE}))?)*", re.ASCII
+)
+_NAME: Final = re.compile(rf"(?:[\w.$~/\-]|{_REFERENCE})*", re.ASCII)
+_SCHEME: Final = re.compile(r"jdbc:(?:[a-z][a-z0-9_+\-]*:)+", re.IGNORECASE)
+_ORACLE_ADDRESS: Final = re.compile(
+    rf"(?:tcps?:)?(?://)?(?:{_HOST})(?::\d+)?(?:[:/][\w.$\-]*(?::\w+)?(?:/\w+)?)?", re.ASCII | re.IGNORECASE
+)
+_ORACLE_PART: Final = re.compile(r"\(\s*(HOST|PORT|SERVICE_NAME|SID)\s*=\s*([\w.\-]+)\s*\)", re.ASCII | re.IGNORECASE)
+# A value in braces may hold every delimiter (SQL Server); a closing brace in it is doubled.
+_PROPERTY: Final = re.compile(r"([\w.\-]+)\s*=\s*(\{(?:[^}]|\}\})*\}[^;&]*|[^;&]*)")
+#: What names a database in some driver's grammar. A warehouse of Snowflake's is none: it computes, whatever it reads.
+_NAMING: Final = frozenset(
+    {
+        "account", "catalog", "conncatalog", "connschema", "currentschema", "database", "databasename", "dataset",
+        "datasetid", "db", "dbname", "defaultdataset", "host", "informixserver", "instance", "instancename", "keyspace",
+        "libraries", "namespace", "port", "portnumber", "project", "projectid", "region", "schema", "server",
+        "servername", "service_name", "servicename", "sid", "tenant",
+    }
+)  # fmt: skip
+#: The same in the grammar of MySQL and Teradata: `(host=db,port=1)/shop`, `/DATABASE=shop,...`.
+_LISTED: Final = re.compile(r"(?<=[(,/])\s*([\w.\-]+)\s*=\s*([^(),;&?]*)")
+_BEHIND_LIST: Final = re.compile(r"\)(/[\w.$~\-]+)", re.ASCII)
+_HASH_LENGTH: Final = 16
+_SECRET_PROPERTY: Final = re.compile(
+    r"(?i)(?:password|pwd|passphrase|secret|token)[\w.]*\s*=\s*(\{(?:[^}]|\}\})*\}|[^;&,]+)"
+)
+#: Drivers whose URL may be a name alone, of a file or of a database on this machine.
+_NAMED: Final = frozenset({"derby", "duckdb", "h2", "hsqldb", "postgresql", "sqlite"})
+_USER_INFO: Final = re.compile(r"[:/]([^:/@]+)@")
+
+
+def shown_url(url: str) -> str:
+    """Return driver, hosts and database of a JDBC URL.
+
+    >>> shown_url("jdbc:postgresql://me:p@db:5432/shop?user=x&password=y&currentSchema=a")
+    'jdbc:postgresql://db:5432/shop?currentSchema=a'
+    >>> shown_url("jdbc:oracle:thin:scott/tiger@//db:1521/orcl")
+    'jdbc:oracle:thin:@//db:1521/orcl'
+    >>> shown_url("jdbc:sqlserver://db:1433;user=sa;password={p;w}x;databaseName=shop")
+    'jdbc:sqlserver://db:1433;databaseName=shop'
+    """
+    if re.fullmatch(_REFERENCE, url):
+        return url
+    scheme = _SCHEME.match(url)
+    if scheme is None:
+        return f"jdbc:{SHOWN_INSTEAD}"
+    driver, rest = scheme[0], url[scheme.end() :]
+    if driver.lower().startswith("jdbc:oracle:"):
+        return _oracle(scheme[0], rest)
+    if rest.startswith("//"):
+        return driver + _with_hosts(rest[2:])
+    name = re.match(r"[^;?]*", rest)
+    assert name is not None
+    if driver.split(":")[1].lower() not in _NAMED or not _NAME.fullmatch(name[0]):
+        # The scheme itself may have taken a user for a part of its own.
+        return ":".join(driver.split(":")[:2]) + f":{SHOWN_INSTEAD}"
+    return driver + name[0] + _properties(rest[name.end() :])
+
+
+def _with_hosts(rest: str) -> str:
+    found = re.match(rf"(?:{_REFERENCE}|[^/;?])*", rest)
+    assert found is not None
+    authority, behind = found[0], rest[found.end() :]
+    path = re.match(rf"/(?:{_REFERENCE}|[^;?:,])*", behind)
+    name = path[0] if path is not None else ""
+    hosts = authority.rpartition("@")[2]
+    if "@" in name or not _HOSTS.fullmatch(hosts):
+        return f"//{SHOWN_INSTEAD}"  # a password with a slash, or a grammar of the driver's own
+    shown_name = name if _NAME.fullmatch(name) else f"/{SHOWN_INSTEAD}"
+    return f"//{hosts}{shown_name}{_properties(behind[len(name) :])}"
+
+
+def _properties(text: str) -> str:
+    """Return the properties that belong to the address, with the sign in front of the first."""
+    shown = [
+        f"{name}={value}"
+        for name, value in _PROPERTY.findall(text)
+        if name.lower() in _NAMING and _NAME.fullmatch(value)
+    ]
+    return text[:1] + text[:1].replace("?", "&").join(shown) if shown and text[:1] in ";?" else ""
+
+
+def _oracle(driver: str, rest: str) -> str:
+    driver = ":".join(driver.split(":")[:3]) + ":"
+    credentials, _, address = rest.rpartition("@") if rest.count("@") == 1 else ("", "", "")
+    if rest.startswith("@"):
+        credentials, address = "", rest[1:]
+    if address.lstrip().startswith("("):
+        parts = [f"({name}={value})" for name, value in _ORACLE_PART.findall(address)]
+        return f"{driver}@{''.join(parts) or SHOWN_INSTEAD}"
+    address = address.partition("?")[0]
+    if "?" in credentials or not _ORACLE_ADDRESS.fullmatch(address):
+        return f"{driver}@{SHOWN_INSTEAD}"
+    return f"{driver}@{address}"
+
+
+def named_in(url: str) -> str:
+    """Return what of a URL names the database, in one form. It may hold more than can be shown, but no password.
+
+    >>> named_in("jdbc:snowflake://acc.example/?user=u&password=p&warehouse=w&db=Shop") == named_in(
+    ...     "jdbc:snowflake://acc.example/?db=Shop"
+    ... )
+    True
+    >>> named_in("jdbc:mysql://(host=db,port=1,password=p)/shop")
+    'jdbc:mysql://***/shop;host=db;port=1'
+    """
+    if re.fullmatch(_REFERENCE, url):
+        return url
+    address = re.split(r"[?;]", shown_url(url), maxsplit=1)[0]
+    pairs = _PROPERTY.findall(url)
+    if SHOWN_INSTEAD in address:
+        pairs = _LISTED.findall(url) + [pair for pair in pairs if not set("(),=") & set(pair[1])]
+        path = _BEHIND_LIST.search(url)
+        address += path[1] if path is not None else ""
+    named = {f";{name.lower()}={value.strip()}" for name, value in pairs if name.lower() in _NAMING}
+    return address + "".join(sorted(named))
+
+
+def database_hash(named: str) -> str:
+    """Return a hash of what names a database, for records of it."""
+    return hashlib.sha256(named.encode()).hexdigest()[:_HASH_LENGTH]
+
+
+def secret_parts(url: str) -> set[str]:
+    """Return what of a URL another program's message may repeat although it is secret.
+
+    >>> sorted(secret_parts("jdbc:sqlserver://db;password={p;w}x"))
+    ['p;w', '{p;w}']
+    """
+    found = {*_SECRET_PROPERTY.findall(url), *_USER_INFO.findall(url)}
+    return found | {part[1:-1].replace("}}", "}") for part in found if part.startswith("{")}
+
+
+class JdbcUrl(SecretText):
+    """A JDBC URL: driver, hosts and database are shown, and nothing else."""
+
+    __slots__ = ()
+
+    @property
+    def database(self) -> str | None:
+        """A hash of what names the database; None if a secret that the URL refers to is not there."""
+        return None if self.value is None else database_hash(named_in(self.value))
+
+    @classmethod
+    def of(cls, text: str, secrets: Secrets | None = None, *, is_secret: bool = False) -> JdbcUrl:
+        """From substituted text; what it hides is taken out of other programs' messages, too."""
+        value = SecretText.of(text, secrets, is_secret=is_secret).value
+        shown = shown_url(references_shown(text))
+        if secrets is not None and value is not None:
+            secrets.learn(value, shown)
+            for part in secret_parts(value):
+                secrets.learn(part, SHOWN_INSTEAD)
+        return cls(shown, value)

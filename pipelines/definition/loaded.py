@@ -1,0 +1,73 @@
+"""A pipeline together with where its parts stand in the file. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+
+from headwater.pipelines.definition.pipeline import Pipeline
+from headwater.pipelines.definition.secret_text import Secrets
+from headwater.pipelines.definition.stage import Stage
+from headwater.pipelines.definition.yaml_source import Document, Loc
+from headwater.pipelines.errors import PipelineError, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checked pipeline, for messages that come later (from Spark, from the broker) as well.
+
+    `environment` is the one that was chosen, '' for none. Messages never hold the value of a secret.
+    """
+
+    pipeline: Pipeline
+    document: Document
+    folder: str
+    warnings: tuple[Problem, ...] = field(default=())
+    environment: str = ""
+    secrets: Secrets | None = field(default=None, repr=False, compare=False)
+
+    def path(self, relative: str) -> str:
+        """A path of the file, seen from the file's own folder; absolute paths and URIs stay.
+
+        >>> Loaded(None, None, "/etc/flows").path("schemas/a.json")
+        '/etc/flows/schemas/a.json'
+        >>> Loaded(None, None, "/etc/flows").path("hdfs://lake/a")
+        'hdfs://lake/a'
+        """
+        if os.path.isabs(relative) or re.match(r"^[a-z][a-z0-9+.-]*:/", relative):
+            return relative
+        return os.path.normpath(os.path.join(self.folder, relative))
+
+    def problem(self, loc: Loc, message: str, hint: str = "") -> Problem:
+        """A problem at a place of the file."""
+        return self.document.problem(loc, self.redacted(message), hint)
+
+    def redacted(self, text: str) -> str:
+        """A text, such as a message of Spark or of a database, with references instead of the secrets in it."""
+        return self.secrets.redacted(text) if self.secrets else text
+
+    def stage_loc(self, stage: Stage, *more: str | int) -> Loc:
+        """Path of a stage, or of something in it."""
+        return ("stages", self.pipeline.stages.index(stage), *more)
+
+    def input_loc(self, stage: Stage, position: int, *more: str | int) -> Loc:
+        """Path of a stage's input, or of something in it: `from` is one source or a list of them."""
+        return self.document.place(self.stage_loc(stage, "from", position, *more))
+
+    def sink_loc(self, stage: Stage, position: int, *more: str | int) -> Loc:
+        """Path of a stage's sink, or of something in it: `to` is one sink or a list of them."""
+        return self.document.place(self.stage_loc(stage, "to", position, *more))
+
+    def require_secrets(self) -> None:
+        """Called before a run. Raises PipelineError with every secret that has no value."""
+        missing = self.secrets.missing() if self.secrets else []
+        if missing:
+            raise PipelineError([self.missing_secret(reference) for reference in missing])
+
+    def missing_secret(self, reference: str) -> Problem:
+        """What to say of a secret that is not there, where the file refers to it first."""
+        kind, _, name = reference[2:-1].partition(":")
+        what = f"the environment has no variable {name}" if kind == "env" else f"the file {name} cannot be read"
+        hint = f"export {name}" if kind == "env" else "paths are seen from the pipeline's own folder"
+        return self.document.problem(self.document.references.get(reference, ()), f"{reference}: {what}", hint)

@@ -1,0 +1,97 @@
+"""The whole file. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, Field, field_validator
+
+from headwater.pipelines.definition.model import Model, Name, Path, Shown, identifier, topic_name
+from headwater.pipelines.definition.secret_text import SecretText, masked_secrets, references_shown
+from headwater.pipelines.definition.stage import Stage
+from headwater.pipelines.definition.tables import Table
+from headwater.pipelines.definition.tests import PipelineTest
+from headwater.pipelines.definition.topics import Registry, Topic
+
+STAGES_MAX = 100  # one streaming query each: a driver with more is several pipelines
+TESTS_MAX = 1_000
+
+Variables: TypeAlias = Annotated[dict[str, str], Shown("name: text")]
+SparkConf: TypeAlias = Annotated[dict[str, SecretText], AfterValidator(masked_secrets), Shown("name: value")]
+
+
+def variables_as_text(value: Any) -> Any:
+    """Numbers are text, too; references to secrets stay references."""
+    if not isinstance(value, dict):
+        return value
+    texts = {n: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for n, v in value.items()}
+    return {n: references_shown(v) if isinstance(v, str) else v for n, v in texts.items()}
+
+
+class Environment(Model):
+    """What differs in one place where the pipeline runs; chosen by `--env`."""
+
+    variables: Variables = Field(default_factory=dict, description="values of variables; `--set` wins")
+    spark: SparkConf = Field(default_factory=dict, description="Spark settings that win over the file's")
+    registry: Annotated[Registry | None, Shown("registry")] = Field(
+        default=None, description="the schema registry instead of the file's"
+    )
+
+    _texts = field_validator("variables", mode="before")(variables_as_text)
+
+
+class Pipeline(Model):
+    """The whole file."""
+
+    pipeline: Name = Field(description="name of the pipeline: its folder of the state, and part of its queries' names")
+    include: Annotated[tuple[Path, ...], Shown("list of paths")] = Field(
+        default=(), description="other files whose variables, topics, tables, stages and tests come in"
+    )
+    variables: Variables = Field(
+        default_factory=dict,
+        description="values of `${name}`, overridden by the environment's and by `--set name=value`",
+    )
+    environments: Annotated[dict[str, Environment], Shown("name: environment")] = Field(
+        default_factory=dict, description="what differs where the pipeline runs; `--env name` chooses one"
+    )
+    registry: Annotated[Registry | None, Shown("registry")] = Field(
+        default=None, description="the schema registry of `avro`, `protobuf` and `json_schema`"
+    )
+    spark: SparkConf = Field(
+        default_factory=dict, description="Spark settings, such as `spark.sql.shuffle.partitions`; `--conf` wins"
+    )
+    topics: Annotated[dict[str, Topic], Shown("name: topic")] = Field(
+        default_factory=dict, description="topics to create or to give columns"
+    )
+    tables: Annotated[dict[str, Table], Shown("name: table")] = Field(
+        default_factory=dict, description="tables to join with"
+    )
+    stages: Annotated[tuple[Stage, ...], Shown("list of stages")] = Field(
+        min_length=1, max_length=STAGES_MAX, description="what is done; their order in the file does not matter"
+    )
+    tests: Annotated[tuple[PipelineTest, ...], Shown("list of tests")] = Field(
+        default=(), max_length=TESTS_MAX, description="rows in, rows out: `headwater pipeline test` runs them"
+    )
+
+    _texts = field_validator("variables", mode="before")(variables_as_text)
+
+    @field_validator("topics")
+    @classmethod
+    def _topic_names(cls, value: dict[str, Topic]) -> dict[str, Topic]:
+        for name in value:
+            topic_name(name)
+        return value
+
+    @field_validator("tables", "environments")
+    @classmethod
+    def _names(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in value:
+            identifier(name)
+        return value
+
+    def stage(self, name: str) -> Stage:
+        """The stage of this name; KeyError if there is none."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(name)

@@ -1,0 +1,339 @@
+"""What a run will do: what each stage reads and writes, where it keeps its place. Pure; a dry run ends here.
+
+A plan holds no secret: URLs and options are shown with the references of the file.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headwater.pipelines.definition import (
+    INFERRED,
+    DeduplicateStep,
+    DeltaSink,
+    DeltaSource,
+    FilesSink,
+    FilesSource,
+    JdbcSink,
+    JdbcSource,
+    Loaded,
+    Pipeline,
+    PythonFunction,
+    PythonStep,
+    RateSource,
+    Sink,
+    Source,
+    SqlStep,
+    Stage,
+    StatefulStep,
+    Step,
+    Topic,
+    TopicSink,
+    TopicSource,
+    TopicTable,
+    WatermarkStep,
+)
+from headwater.pipelines.definition.graph import (
+    dead_letter_topics,
+    known_topics,
+    table_upstream,
+    tables_used,
+    topological_order,
+    upstream,
+    writers,
+)
+
+# A batch is persisted while it is written; half a million records of 1 KiB are 500 MiB, mostly on disk by then.
+MAX_OFFSETS_PER_TRIGGER = 500_000
+
+AT_LEAST_ONCE = (
+    "topics with the guarantee at_least_once: after a crash the records of one micro-batch may stand there twice"
+)
+READ_COMMITTED = (
+    "a micro-batch appears in all its topics at once; readers of theirs need isolation.level=read_committed, or they "
+    "may see what is aborted afterwards"
+)
+TOPIC_NOTES = {"exactly_once": READ_COMMITTED, "at_least_once": AT_LEAST_ONCE}
+LAST_WINDOWS = (
+    "an available-now run leaves the last windows open: "
+    "they are written once rows that are later by more than the watermark's delay arrive"
+)
+CALLED_AGAIN = "a function that is a sink may be called again with the same batch after a crash"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic the run needs. `partitions` is None for one that must exist already.
+
+    One `when_needed` gets dead letters, and is created when there are any.
+    """
+
+    name: str
+    partitions: int | None
+    value: str
+    columns: str
+    configs: Mapping[str, str]
+    replication_factor: int | None = None
+    when_needed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InputPlan:
+    """What a stage reads. `kind` is topic, delta, files, jdbc or rate; `limit` is of one micro-batch, None for all."""
+
+    kind: str
+    target: str
+    name: str
+    start: str
+    limit: str | None
+    watermark: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """A place where rows go. `kind` is topic, delta, files, jdbc or python; `how` is append, merge and the like."""
+
+    kind: str
+    target: str
+    key: str | None
+    partition_by: tuple[str, ...]
+    guarantee: str
+    how: str = "append"
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """A stage as one streaming query. `checkpoint` is relative to the state folder."""
+
+    name: str
+    reads: tuple[InputPlan, ...]
+    transform: str
+    tables: tuple[str, ...]
+    expectations: tuple[str, ...]
+    mode: str
+    writes: tuple[SinkPlan, ...]
+    dead_letters: tuple[str, ...]
+    after: tuple[str, ...]
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A pipeline's stages in the order in which an available-now run executes them."""
+
+    pipeline: str
+    file: str
+    environment: str
+    topics: tuple[TopicPlan, ...]
+    stages: tuple[StagePlan, ...]
+    notes: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+def max_offsets_per_trigger(stage: Stage, source: TopicSource) -> int | None:
+    """Most records of one micro-batch from an input; None reads the whole backlog at once.
+
+    A stage with a watermark reads its backlog at once unless the file says otherwise: the watermark moves between
+    micro-batches, and partitions whose keys have unlike rates do not reach one event time together, so that a limit
+    makes rows of the slower ones late. Aggregations hold state, not rows, hence such a batch needs no more memory.
+    """
+    if source.max_offsets_per_trigger is not None:
+        return source.max_offsets_per_trigger
+    return None if stage.has_watermark else MAX_OFFSETS_PER_TRIGGER
+
+
+def checkpoint_folder(pipeline: str, stage: str) -> str:
+    """Where a stage keeps its place, relative to the state folder.
+
+    >>> checkpoint_folder("flights", "clean")
+    'flights/clean/checkpoint'
+    """
+    return f"{pipeline}/{stage}/checkpoint"
+
+
+def topics_of(pipeline: Pipeline) -> dict[str, Topic]:
+    """Every topic the run needs, with the declaration that holds for it.
+
+    A sink's topic that is not declared gets as many partitions as the stage's first topic and JSON values; a
+    dead-letter topic gets one partition and raw values. A source that is neither is not listed: it exists already.
+    """
+    topics = dict(pipeline.topics)
+    for stage in topological_order(pipeline):
+        source = topics.get(stage.topic_inputs[0].topic) if stage.topic_inputs else None
+        for sink in stage.to:
+            if isinstance(sink, TopicSink) and sink.topic not in topics:
+                topics[sink.topic] = Topic(partitions=source.partitions if source else 1, value="json")
+    for stage in pipeline.stages:
+        for name in dead_letter_topics(pipeline, stage):
+            topics.setdefault(name, Topic(partitions=1, value="raw"))
+    return topics
+
+
+def letters_only(pipeline: Pipeline) -> frozenset[str]:
+    """The topics that get dead letters and nothing else, and that no part of the pipeline reads or declares."""
+    written = {sink.topic for stage in pipeline.stages for sink in stage.to if isinstance(sink, TopicSink)}
+    letters = {name for stage in pipeline.stages for name in dead_letter_topics(pipeline, stage)}
+    return frozenset(letters - pipeline.topics.keys() - written - topics_read(pipeline))
+
+
+def make_plan(loaded: Loaded) -> Plan:
+    """Plan a checked pipeline."""
+    pipeline = loaded.pipeline
+    topics = topics_of(pipeline)
+    order = topological_order(pipeline)
+    letters = letters_only(pipeline)
+    needed = [
+        TopicPlan(n, t.partitions, t.value, _columns(pipeline, n, t), _configs(t), t.replication_factor, n in letters)
+        for n, t in topics.items()
+    ]
+    needed += [
+        TopicPlan(name, None, "raw", "key and value as bytes", {})
+        for name in sorted(topics_read(pipeline) - topics.keys())
+    ]
+    return Plan(
+        pipeline.pipeline,
+        loaded.document.file,
+        loaded.environment,
+        tuple(needed),
+        tuple(_stage(loaded, stage) for stage in order),
+        _notes(order),
+    )
+
+
+def _notes(stages: list[Stage]) -> tuple[str, ...]:
+    sinks = [sink for stage in stages for sink in stage.to]
+    guarantees = {sink.guarantee for sink in sinks if isinstance(sink, TopicSink)}
+    return (
+        *(text for guarantee, text in TOPIC_NOTES.items() if guarantee in guarantees),
+        *([CALLED_AGAIN] if any(_kind(sink) == "python" for sink in sinks) else []),
+        *([LAST_WINDOWS] if any(stage.has_watermark and stage.mode == "append" for stage in stages) else []),
+    )
+
+
+def topics_read(pipeline: Pipeline) -> set[str]:
+    """Topics that inputs and tables read."""
+    inputs = {source.topic for stage in pipeline.stages for source in stage.topic_inputs}
+    return inputs | {table.topic for table in pipeline.tables.values() if isinstance(table, TopicTable)}
+
+
+def unknown_topics(pipeline: Pipeline) -> frozenset[str]:
+    """Topics read that only the broker can know."""
+    return frozenset(topics_read(pipeline) - known_topics(pipeline))
+
+
+def _configs(topic: Topic) -> dict[str, str]:
+    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in topic.configs.items()}
+
+
+def _columns(pipeline: Pipeline, name: str, topic: Topic) -> str:
+    if topic.value == "raw":
+        return "key and value as bytes"
+    if topic.value == "string":
+        return "value as text"
+    if topic.events:
+        return f"events {', '.join(topic.events)}"
+    if topic.schema_source is not None:
+        return "found in its records" if topic.schema_source == INFERRED else topic.schema_source
+    sources = writers(pipeline, name)
+    if len(sources) == 1:
+        return f"those of stage {sources[0].name}"
+    return "those of the registry" if topic.needs_registry else topic.value.upper()
+
+
+def _stage(loaded: Loaded, stage: Stage) -> StagePlan:
+    pipeline = loaded.pipeline
+    return StagePlan(
+        name=stage.name,
+        reads=tuple(_input(loaded, stage, source) for source in stage.inputs),
+        transform=", ".join(_step(step) for step in stage.transforms) or "none",
+        tables=tables_used(pipeline, stage),
+        expectations=tuple(f"{e.name}: {e.that} else {e.otherwise}" for e in stage.expect),
+        mode=stage.mode,
+        writes=tuple(_sink(loaded, stage, sink) for sink in stage.to),
+        dead_letters=dead_letter_topics(pipeline, stage),
+        after=tuple(s.name for s in [*upstream(pipeline, stage), *table_upstream(pipeline, stage)] if s is not stage),
+        checkpoint=checkpoint_folder(pipeline.pipeline, stage.name),
+    )
+
+
+def _input(loaded: Loaded, stage: Stage, source: Source) -> InputPlan:
+    mark = source.watermark
+    watermark = f"{mark.column}, {mark.delay}" if mark else None
+    if isinstance(source, TopicSource):
+        limit = max_offsets_per_trigger(stage, source)
+        most = None if limit is None else f"{limit:,} records"
+        return InputPlan("topic", source.topic, source.name, shown_start(source), most, watermark)
+    if isinstance(source, DeltaSource):
+        what = "changes of " if source.changes else ""
+        start = "the table as it is"
+        if source.starting_version is not None:
+            start = f"version {source.starting_version}"
+        elif source.starting_timestamp is not None:
+            start = source.starting_timestamp.isoformat()
+        most = f"{source.max_files_per_trigger or 1000:,} files"
+        return InputPlan("delta", what + loaded.path(source.delta), source.name, start, most, watermark)
+    if isinstance(source, FilesSource):
+        most = None if source.max_files_per_trigger is None else f"{source.max_files_per_trigger:,} files"
+        where = f"{loaded.path(source.files)} ({source.format})"
+        return InputPlan("files", where, source.name, "the files there are", most, watermark)
+    if isinstance(source, JdbcSource):
+        start = f"{source.increment} > {source.start}" if source.start is not None else f"the lowest {source.increment}"
+        return InputPlan("jdbc", f"{source.table} of {source.jdbc}", source.name, start, None, watermark)
+    assert isinstance(source, RateSource)
+    return InputPlan("rate", f"{source.rate:,} rows/s", source.name, "now", None, watermark)
+
+
+def shown_start(source: TopicSource) -> str:
+    """Where an input starts, as the file says it."""
+    start = source.starting_offsets
+    if isinstance(start, str):
+        return start
+    return start.isoformat() if isinstance(start, dt.datetime) else json.dumps(dict(start))
+
+
+def _step(step: Step) -> str:
+    if isinstance(step, SqlStep):
+        return "sql"
+    if isinstance(step, PythonStep):
+        return _function(step.python)
+    if isinstance(step, WatermarkStep):
+        return f"watermark {step.watermark.column}, {step.watermark.delay}"
+    if isinstance(step, DeduplicateStep):
+        within = f" within {step.deduplicate.within}" if step.deduplicate.within else ""
+        return f"deduplicate by {', '.join(step.deduplicate.by)}{within}"
+    assert isinstance(step, StatefulStep)
+    return f"stateful {step.stateful.file}:{step.stateful.processor} by {', '.join(step.stateful.by)}"
+
+
+def _function(function: PythonFunction) -> str:
+    return f"python {function.file}:{function.function}"
+
+
+def _kind(sink: Sink) -> str:
+    kinds = {TopicSink: "topic", DeltaSink: "delta", FilesSink: "files", JdbcSink: "jdbc"}
+    return kinds.get(type(sink), "python")
+
+
+def _sink(loaded: Loaded, stage: Stage, sink: Sink) -> SinkPlan:
+    how = "replace" if stage.mode == "complete" else "append"
+    if isinstance(sink, TopicSink):
+        return SinkPlan("topic", sink.topic, sink.key, (), sink.guarantee.replace("_", "-"))
+    if isinstance(sink, DeltaSink):
+        if sink.merge is not None:
+            deletes = f", delete when {sink.merge.delete_when}" if sink.merge.delete_when else ""
+            how = f"merge (SCD {sink.merge.scd}) by {', '.join(sink.merge.keys)}{deletes}"
+        return SinkPlan("delta", loaded.path(sink.delta), None, sink.partition_by, "exactly-once", how)
+    if isinstance(sink, FilesSink):
+        where = f"{loaded.path(sink.files)} ({sink.format})"
+        return SinkPlan("files", where, None, sink.partition_by, "exactly-once", how)
+    if isinstance(sink, JdbcSink):
+        how = f"upsert by {', '.join(sink.keys)}" if sink.keys else "append"
+        return SinkPlan("jdbc", f"{sink.table} of {sink.jdbc}", None, (), "exactly-once", how)
+    return SinkPlan("python", _function(sink.python), None, (), "at-least-once", "call")

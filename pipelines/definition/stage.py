@@ -1,0 +1,133 @@
+"""`stages:`: one streaming query each, from its inputs through its steps to its sinks. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from headwater.pipelines.definition.model import Expression, Interval, Model, Name, OneOrMany, Shown
+from headwater.pipelines.definition.sinks import Sink
+from headwater.pipelines.definition.sources import Source, TopicSource
+from headwater.pipelines.definition.steps import (
+    DeduplicateStep,
+    PythonFunction,
+    PythonStep,
+    SqlStep,
+    Step,
+    WatermarkStep,
+)
+
+INPUTS_MAX = 10  # streams of one query: Spark's state of a join grows with each
+STEPS_MAX = 50
+RESTARTS_MAX = 10_000
+
+#: Name of the expectation that stages have whose sinks go by a sequence: a row without one is a dead letter.
+SEQUENCE_KNOWN = "sequence_is_not_null"
+
+Otherwise: TypeAlias = Literal["drop", "fail", "dead_letter"]
+
+
+class Expectation(Model):
+    """A condition on the stage's rows, tried before they are written. A row meets it only if it is true (not null)."""
+
+    name: Name = Field(description="name of the expectation, in counts and dead letters")
+    that: Expression = Field(description="the condition; a row meets it only if it is true (null is not)")
+    otherwise: Otherwise = Field(
+        default="dead_letter",
+        description="what to do with a row that does not: leave it out, stop the stage before the micro-batch is "
+        "written, or keep its record",
+    )
+
+
+class Restart(Model):
+    """How a stage is started again after a failure that may pass, such as a broker's."""
+
+    attempts: int = Field(
+        default=20, ge=0, le=RESTARTS_MAX, description="most restarts within that time; then the stage is given up"
+    )
+    within: Interval = Field(default="1 hour", description="restarts before that are forgotten")
+    backoff: Interval = Field(
+        default="1 second",
+        description="pause before the first restart; it doubles up to a minute with each further one",
+    )
+
+
+class Stage(Model):
+    """One streaming query: from its inputs, through its steps, to topics, tables and files."""
+
+    name: Name = Field(
+        description="name of the stage; its checkpoint is kept under this name, so that a stage that reads something "
+        "else needs another name"
+    )
+    inputs: Annotated[tuple[Source, ...], OneOrMany(), Shown("source, or list of sources")] = Field(
+        alias="from", min_length=1, max_length=INPUTS_MAX, description="what the stage reads"
+    )
+    sql: Annotated[str | None, Shown("text")] = Field(
+        default=None,
+        min_length=1,
+        description="Spark SQL; each input is a view of its name (in backquotes if it has dots), and each table, too",
+    )
+    python: Annotated[PythonFunction | None, Shown("function")] = Field(
+        default=None, description="a function instead of SQL; without either, rows pass as they are"
+    )
+    steps: Annotated[tuple[Step, ...], Shown("list of steps")] = Field(
+        default=(), max_length=STEPS_MAX, description="several transformations, one after the other, instead of one"
+    )
+    expect: Annotated[tuple[Expectation, ...], Shown("list of expectations")] = Field(
+        default=(), description="conditions on the stage's rows, tried before they are written"
+    )
+    mode: Literal["append", "update", "complete"] = Field(
+        default="append",
+        description="what an aggregation writes: groups that are final, groups that changed, or all of them each time "
+        "(tables are then replaced)",
+    )
+    trigger: Annotated[Interval | None, Shown("interval", "at once")] = Field(
+        default=None, description="how often a continuous run begins a micro-batch"
+    )
+    restart: Annotated[Restart | None, Shown("[restart](#restart)", "20 times within an hour")] = Field(
+        default=None,
+        description="how often a run starts the stage again after a failure that may pass; without `--continuous` 5 "
+        "times by default",
+    )
+    to: Annotated[tuple[Sink, ...], OneOrMany(), Shown("sink, or list of sinks")] = Field(
+        min_length=1, description="where the rows go"
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Stage:
+        given = [name for name in ("sql", "python", "steps") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(
+                f"a stage has either {given[0]} or {given[1]}, not both: write them under steps, or make two stages"
+            )
+        if len(self.inputs) > 1 and not given:
+            raise ValueError("a stage with several inputs says by sql or python how they become one")
+        return self
+
+    @property
+    def transforms(self) -> tuple[Step, ...]:
+        """What is done, step by step: `steps`, or the one that `sql` or `python` is."""
+        if self.sql is not None:
+            return (SqlStep(sql=self.sql),)
+        if self.python is not None:
+            return (PythonStep(python=self.python),)
+        return self.steps
+
+    @property
+    def stream_steps(self) -> int:
+        """How many of `transforms` run on the stream; the others run on each micro-batch."""
+        return next((n for n, step in enumerate(self.transforms) if step.is_of_batch), len(self.transforms))
+
+    @property
+    def topic_inputs(self) -> tuple[TopicSource, ...]:
+        """The inputs that are topics."""
+        return tuple(source for source in self.inputs if isinstance(source, TopicSource))
+
+    @property
+    def has_watermark(self) -> bool:
+        """Whether rows may be late."""
+        return any(source.watermark for source in self.inputs) or any(
+            isinstance(step, WatermarkStep) or (isinstance(step, DeduplicateStep) and bool(step.deduplicate.within))
+            for step in self.steps
+        )

@@ -1,0 +1,191 @@
+"""`topics:` and `registry:`: what values are, where their schemas come from, how a missing topic is created. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias, get_args
+
+from pydantic import Field, model_validator
+
+from headwater.pipelines.definition.model import Model, Options, Shown
+from headwater.pipelines.definition.secret_text import Password, SecretText
+
+PARTITIONS_MAX = 10_000  # of one topic; the log tier is dimensioned for 5,000 a broker
+REPLICATION_FACTOR_MAX = 32_767  # the protocol's int16
+EVENTS_MAX = 100  # types in one topic: each is a column of its view
+
+ValueFormat: TypeAlias = Literal["raw", "string", "json", "csv", "avro", "protobuf", "json_schema"]
+KeyFormat: TypeAlias = Literal["raw", "string", "json", "avro", "protobuf", "json_schema"]
+VALUE_FORMATS: tuple[str, ...] = get_args(ValueFormat)
+
+FROM_REGISTRY = "registry"
+INFERRED = "inferred"
+FRAMED = ("avro", "protobuf", "json_schema")  # values carry the id of a schema that a registry has
+WITH_SCHEMA = ("json", "csv", *FRAMED)
+
+WITH_OPTIONS = ("json", "csv", "json_schema")  # formats that Spark parses
+PARSER_MODES = ("PERMISSIVE", "FAILFAST")
+
+Incompatible: TypeAlias = Literal["dead_letter", "fail"]
+
+
+class _Encoded(Model):
+    """What topics and event types share: a format and its schema."""
+
+    @property
+    def schema_file(self) -> str | None:
+        """The schema's file; None if it is inferred, comes from the registry or from the stage that writes."""
+        source: str | None = getattr(self, "schema_source", None)
+        return None if source in (None, FROM_REGISTRY, INFERRED) else source
+
+
+class Event(_Encoded):
+    """One of several event types in a topic."""
+
+    schema_source: Annotated[str, Shown("path, `registry`")] = Field(
+        default=FROM_REGISTRY,
+        min_length=1,
+        alias="schema",
+        description="the schema's file, or `registry` for the registry's latest",
+    )
+    subject: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the subject in the registry; by default the type's name (Confluent's RecordNameStrategy)",
+    )
+    message: str | None = Field(
+        default=None, min_length=1, description="the message's name in a Protobuf file that holds several"
+    )
+
+
+class EventType(Model):
+    """Where a record says which event it is. Without it, the full name of the schema it was written with does."""
+
+    header: str | None = Field(default=None, min_length=1, description="name of the header whose text is the type")
+    field: str | None = Field(
+        default=None, min_length=1, description="name of the value's field that holds the type; for `json`"
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> EventType:
+        if (self.header is None) == (self.field is None):
+            raise ValueError("give either header or field")
+        return self
+
+
+class Topic(_Encoded):
+    """A declared topic: created at the start of a run when it does not exist (an existing one is left as it is)."""
+
+    partitions: Annotated[int, Shown(f"1 to {PARTITIONS_MAX:,}")] = Field(
+        default=1, ge=1, le=PARTITIONS_MAX, description="number of partitions when the topic is created"
+    )
+    replication_factor: Annotated[int | None, Shown("number", "the broker's")] = Field(
+        default=None, ge=1, le=REPLICATION_FACTOR_MAX, description="replicas of each partition when it is created"
+    )
+    key: KeyFormat | None = Field(
+        default=None,
+        description="what the keys are; with a format that has fields, these are columns of a struct named `key`",
+    )
+    key_schema: Annotated[str | None, Shown("path, `registry`")] = Field(
+        default=None, min_length=1, description="schema of the keys: a file, or `registry` (the latest of `TOPIC-key`)"
+    )
+    value: ValueFormat = Field(default="json", description="what the values are")
+    schema_source: Annotated[str | None, Shown("path, `registry`, `inferred`")] = Field(
+        default=None,
+        min_length=1,
+        alias="schema",
+        description="the values' schema: a file, `registry` (the subject's latest version), or `inferred` (`json`: "
+        "from the records that are there when a run starts)",
+    )
+    subject: Annotated[str | None, Shown("text", "`TOPIC-value`")] = Field(
+        default=None, min_length=1, description="the subject in the registry"
+    )
+    message: str | None = Field(
+        default=None, min_length=1, description="the message's name in a Protobuf file that holds several"
+    )
+    events: dict[str, Event] = Field(
+        default_factory=dict,
+        max_length=EVENTS_MAX,
+        description="several event types in the topic, by name: each is a struct column, null in records of another "
+        "type",
+    )
+    event_type: EventType | None = Field(default=None, description="where a record says which event it is")
+    incompatible: Incompatible = Field(
+        default="dead_letter",
+        description="`avro`, `protobuf`: what to do with a record whose writer's schema cannot be read as the schema "
+        "here",
+    )
+    options: Options = Field(
+        default_factory=dict,
+        description="of the format: Spark's options of `csv` and `json` (such as `sep`, `timestampFormat`)",
+    )
+    configs: Options = Field(default_factory=dict, description="Kafka's topic configs, such as `retention.ms`")
+
+    @model_validator(mode="after")
+    def _parts_suit_the_format(self) -> Topic:
+        source = self.schema_source
+        if source is not None and self.value not in WITH_SCHEMA:
+            raise ValueError(f"schema is for {', '.join(WITH_SCHEMA)}, and this topic's value is {self.value}")
+        if source == INFERRED and self.value != "json":
+            raise ValueError(f"schema: inferred is for value: json, and this topic's value is {self.value}")
+        if source == FROM_REGISTRY and self.value not in FRAMED:
+            raise ValueError(f"schema: registry is for {', '.join(FRAMED)}, and this topic's value is {self.value}")
+        if source is None and self.value == "csv" and not self.events:
+            raise ValueError("value: csv needs a schema, which names the columns")
+        if self.message is not None and self.value != "protobuf":
+            raise ValueError(f"message is for value: protobuf, and this topic's value is {self.value}")
+        if self.events and self.value not in ("json", *FRAMED):
+            raise ValueError(f"events are for json, {', '.join(FRAMED)}, and this topic's value is {self.value}")
+        if self.events and source is not None:
+            raise ValueError("a topic with events has no schema of its own: each event has one")
+        if self.events and self.value in ("json", "json_schema") and self.event_type is None:
+            raise ValueError(f"events of value: {self.value} need event_type: {{header: NAME}} or {{field: NAME}}")
+        if self.event_type is not None and self.event_type.field is not None and self.value in ("avro", "protobuf"):
+            raise ValueError(f"event_type: {{field: …}} is for json and json_schema, not for {self.value}")
+        if self.value != "protobuf" and any(event.message is not None for event in self.events.values()):
+            raise ValueError(f"message is for value: protobuf, and this topic's value is {self.value}")
+        if self.event_type is not None and not self.events:
+            raise ValueError("event_type is for a topic with events")
+        if self.value == "json" and any(event.schema_source == FROM_REGISTRY for event in self.events.values()):
+            raise ValueError("each event of value: json needs a schema")
+        return self
+
+    @model_validator(mode="after")
+    def _the_rest_suits_the_format(self) -> Topic:
+        if self.key_schema is not None and self.key in (None, "raw", "string"):
+            raise ValueError(f"key_schema is for keys with fields, and this topic's key is {self.key or 'not given'}")
+        if self.key_schema == FROM_REGISTRY and self.key not in FRAMED:
+            raise ValueError(f"key_schema: registry is for {', '.join(FRAMED)}, and this topic's key is {self.key}")
+        if self.options and self.value not in WITH_OPTIONS:
+            raise ValueError(f"options are for {', '.join(WITH_OPTIONS)}, and this topic's value is {self.value}")
+        mode = self.options.get("mode")
+        if mode is not None and str(mode).upper() not in PARSER_MODES:
+            raise ValueError(f"the option mode is {' or '.join(PARSER_MODES)}: what does not fit becomes a dead letter")
+        return self
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether values or keys carry the id of a schema that only a registry knows."""
+        return self.value in FRAMED or self.key in FRAMED
+
+
+class Registry(Model):
+    """A schema registry with Confluent's interface."""
+
+    url: Annotated[SecretText, Shown("text")] = Field(description="such as `http://localhost:8081`")
+    username: Annotated[SecretText | None, Shown("text")] = Field(default=None, description="for basic authentication")
+    password: Annotated[Password | None, Shown("secret")] = Field(default=None, description="for basic authentication")
+    token: Annotated[Password | None, Shown("secret")] = Field(default=None, description="a bearer token instead")
+    ca: Annotated[str | None, Shown("path")] = Field(
+        default=None, min_length=1, description="PEM file of the authorities that sign the registry's certificate"
+    )
+    auto_register: bool = Field(
+        default=True, description="register the schema of what a stage writes; else it must be there already"
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_authenticate(self) -> Registry:
+        if self.token is not None and self.username is not None:
+            raise ValueError("give either username and password or token")
+        if (self.username is None) != (self.password is None):
+            raise ValueError("username and password go together")
+        return self

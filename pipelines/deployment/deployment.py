@@ -1,0 +1,220 @@
+"""A pipeline beside what was deployed of it before: what a run does first, under its lock.
+
+A checkpoint that does not fit is refused, with the reason and what to do, before anything is touched; a stage that is
+to be reset gets a new checkpoint; what is started is noted for the next time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headwater.pipelines.definition import Loaded, Stage, TopicSource
+from headwater.pipelines.deployment.changes import Change, Deployed, Effect, changes_of_pipeline
+from headwater.pipelines.deployment.imported_code import hash_with_imports
+from headwater.pipelines.deployment.stage_record import (
+    SHUFFLE_PARTITIONS,
+    StageRecord,
+    code_files,
+    imports_of,
+    record_of,
+    schema_files,
+)
+from headwater.pipelines.deployment.state_folder import StageFolder, StateFolder, TopicOffsets
+from headwater.pipelines.errors import PipelineError, Problem, nearest
+from headwater.pipelines.monitoring.stage_state import StageState, State
+
+if TYPE_CHECKING:
+    from headwater.pipelines.monitoring.progress import StageProgress
+    from headwater.pipelines.monitoring.watching import RunInfo, RunWatch
+
+__all__ = ["Deployment"]
+
+
+class Deployment:
+    """What of a pipeline is in its state folder, and how the file differs from it."""
+
+    def __init__(self, loaded: Loaded, state: str, spark_conf: Mapping[str, str] | None = None) -> None:
+        """`spark_conf` are settings that win over the file's."""
+        self._loaded = loaded
+        self._folder = StateFolder(state, loaded.pipeline.pipeline)
+        given = {name: str(value) for name, value in loaded.pipeline.spark.items()} | dict(spark_conf or {})
+        partitions = given.get(SHUFFLE_PARTITIONS)
+        self._records = {
+            stage.name: record_of(loaded, stage, _code(loaded, stage), partitions, _schemas(loaded, stage))
+            for stage in loaded.pipeline.stages
+        }
+        self._before: dict[str, tuple[StageRecord | None, int | None]] = {}
+
+    def stage(self, name: str) -> StageFolder:
+        """The files of a stage."""
+        return self._folder.stage(name)
+
+    def changes(self) -> list[Change]:
+        """Every difference between the file and what was deployed; none for what was never run."""
+        deployed = {}
+        for name in dict.fromkeys((*self._records, *self._folder.stages())):
+            folder = self.stage(name)
+            progress = folder.progress()
+            record = folder.deployed()
+            if record is not None:
+                kept = progress.conf.get(SHUFFLE_PARTITIONS)
+                is_stateful = folder.keeps_state if progress.done is not None else None
+                record = dataclasses.replace(record, shuffle_partitions=kept, is_stateful=is_stateful)
+            waits = progress.planned if progress.planned != progress.done else None
+            deployed[name] = Deployed(progress.planned is not None, record, progress.planned_topics(), waits)
+        return changes_of_pipeline(self._records, deployed)
+
+    def take_ids(self, cluster_id: str | None, topic_ids: Mapping[str, str]) -> None:
+        """Take note of what the brokers say of the topics whose offsets a checkpoint holds.
+
+        A table's topic is none of them: it is read whole. Brokers that could not be asked (None) take nothing back.
+        """
+        if cluster_id is None:
+            return
+        for stage in self._loaded.pipeline.stages:
+            read = [source.topic for source in stage.topic_inputs]
+            ids = {f"topic {name}": topic_ids[name] for name in read if name in topic_ids}
+            if read:
+                ids["cluster"] = cluster_id
+            self._records[stage.name] = dataclasses.replace(self._records[stage.name], ids=ids)
+
+    def prepare(self, stages: Sequence[str], reset: Iterable[str]) -> tuple[Loaded, list[str]]:
+        """Reset what is to be reset; returns the pipeline with the starts that replays have set, and what was done.
+
+        The caller holds the lock. Raises PipelineError, before anything is moved, if a checkpoint of `stages` does not
+        fit, or if there is no stage to reset.
+        """
+        chosen = tuple(dict.fromkeys(reset))
+        for name in chosen:
+            if name not in stages:
+                known = nearest(name, list(stages))
+                raise PipelineError([self._loaded.problem(("stages",), f"--reset: no stage '{name}' is run", known)])
+        unfit = [
+            change
+            for change in self.changes()
+            if change.effect is Effect.NEEDS_RESET and change.stage in stages and change.stage not in chosen
+        ]
+        if unfit:
+            raise PipelineError([self._problem(change) for change in unfit])
+        done = []
+        for name in chosen:
+            moved = self.stage(name).set_aside()
+            kept = f"; its checkpoint was moved to {moved}" if moved else ": it had no checkpoint"
+            done.append(f"stage {name} starts anew{kept}")
+        starts = {name: start for name in self._records if (start := self.stage(name).start()) is not None}
+        return started_at(self._loaded, starts), done
+
+    def _problem(self, change: Change) -> Problem:
+        hint = (
+            f"`--reset {change.stage}` lets it start anew where the file says, and moves the checkpoint away; "
+            "or give the stage another name"
+        )
+        stage = self._loaded.pipeline.stage(change.stage)
+        message = f"the checkpoint of stage {change.stage} does not fit: {change.what}: {change.reason}"
+        return self._loaded.problem(place(self._loaded, stage, change), message, hint)
+
+    # -- while it runs -----------------------------------------------------------------------------------------------
+
+    def began(self, info: RunInfo, watch: RunWatch) -> None:
+        """The stages are about to start (see `watching.Listener`, which this is)."""
+
+    def changed(self, state: StageState, progress: StageProgress | None) -> None:
+        """Note a stage that runs as deployed, and why one has failed."""
+        folder = self.stage(state.stage)
+        if state.state in (State.FAILED, State.RESTARTING):
+            folder.note_error(state.error, time.time())
+            record, done = self._before.pop(state.stage, (None, None))
+            if record is not None and folder.progress().done == done:
+                folder.note_deployed(record)  # Spark may have refused what it is now: the checkpoint is as before
+        elif (progress is not None or state.state in (State.RUNNING, State.IDLE)) and state.stage not in self._before:
+            before = folder.deployed()
+            self._before[state.stage] = (before, folder.progress().done)
+            folder.note_deployed(_with_known_ids(self._records[state.stage], before))
+            folder.note_error(None, 0.0)
+
+    def ended(self) -> None:
+        """The run is over."""
+
+
+def _with_known_ids(record: StageRecord, before: StageRecord | None) -> StageRecord:
+    """The record with the ids that are known from before: who could not be asked has not changed.
+
+    The offsets in the checkpoint are those of the topics that were asked first.
+    """
+    if before is None or not before.ids:
+        return record
+    read = {"cluster", *(f"topic {each['target']}" for each in record.inputs if each["kind"] == "topic")}
+    known = {name: value for name, value in before.ids.items() if name in read}
+    return dataclasses.replace(record, ids=known | dict(record.ids or {}))
+
+
+def started_at(loaded: Loaded, starts: Mapping[str, TopicOffsets]) -> Loaded:
+    """A pipeline whose stages start at other offsets of their topics than the file says."""
+    if not starts:
+        return loaded
+    stages = []
+    for stage in loaded.pipeline.stages:
+        start = starts.get(stage.name, {})
+        inputs = []
+        for source in stage.inputs:
+            moved = start.get(source.topic) if isinstance(source, TopicSource) else None
+            inputs.append(source if moved is None else source.model_copy(update={"starting_offsets": dict(moved)}))
+        stages.append(stage.model_copy(update={"inputs": tuple(inputs)}))
+    pipeline = loaded.pipeline.model_copy(update={"stages": tuple(stages)})
+    return dataclasses.replace(loaded, pipeline=pipeline)
+
+
+def place(loaded: Loaded, stage: Stage, change: Change) -> tuple[str | int, ...]:
+    """Where in the file a change stands."""
+    if not change.place:
+        return loaded.stage_loc(stage)
+    field, *rest = change.place
+    if field == "from" and rest:
+        return loaded.input_loc(stage, int(rest[0]), *rest[1:])
+    if field == "to" and rest:
+        return loaded.sink_loc(stage, int(rest[0]), *rest[1:])
+    if field in ("steps", "sql"):
+        field = "sql" if stage.sql is not None else "python" if stage.python is not None else "steps"
+    return loaded.stage_loc(stage, field)
+
+
+def _code(loaded: Loaded, stage: Stage) -> dict[str, str]:
+    """Hashes of the stage's Python files, each followed by that of the modules that it imports."""
+    found = {}
+    for path in code_files(stage):
+        try:
+            own, imported = hash_with_imports(loaded.path(path))
+        except OSError:
+            continue  # it is told where it is needed
+        found[path] = own
+        found[imports_of(path)] = imported
+    return found
+
+
+def _schemas(loaded: Loaded, stage: Stage) -> dict[str, str]:
+    """Hashes of the schema files that say which columns the stage reads."""
+    found = {}
+    for path in schema_files(loaded, stage):
+        try:
+            with open(loaded.path(path), "rb") as file:
+                found[path] = schema_hash(file.read())
+        except OSError:
+            continue  # as above
+    return found
+
+
+def schema_hash(text: bytes) -> str:
+    """A hash of a schema's text that the layout of JSON does not change.
+
+    >>> schema_hash(b'{"type": "object"}') == schema_hash(b'{ "type":"object" }')
+    True
+    """
+    with contextlib.suppress(ValueError, RecursionError):
+        text = json.dumps(json.loads(text)).encode()
+    return hashlib.sha256(text).hexdigest()[:16]

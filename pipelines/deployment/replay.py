@@ -1,0 +1,267 @@
+"""A stage starts anew from offsets or a moment: where that is, whether the log has it, what is written twice. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headwater.pipelines.definition import DeltaSink, FilesSink, JdbcSink, Loaded, Stage, TopicSink
+from headwater.pipelines.definition.graph import place_read, place_written, upstream
+from headwater.pipelines.deployment.state_folder import TopicOffsets
+
+__all__ = [
+    "Gone",
+    "LogBounds",
+    "Origin",
+    "Replay",
+    "default_stages",
+    "furthest",
+    "histories",
+    "parse_origin",
+    "replay_of",
+    "written_twice",
+]
+
+_FIRST: Final = -2  # Kafka's own numbers for the first and the next offset
+_NEXT: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a replay begins: at the earliest record there is, at a moment (ms since 1970), or at offsets.
+
+    `offsets` are by topic; those under '' are of the stage's only topic.
+    """
+
+    moment_ms: int | None = None
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    @property
+    def is_earliest(self) -> bool:
+        """Whether it is whatever the log begins with."""
+        return self.moment_ms is None and not self.offsets
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """Of each partition the first offset, the next offset, and the first that is not before the moment (-1: none)."""
+
+    first: TopicOffsets
+    end: TopicOffsets
+    at_moment: TopicOffsets = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A partition that no longer has what was asked for; `asked` is None for a moment, of which no offset is known."""
+
+    topic: str
+    partition: int
+    asked: int | None
+    first: int
+
+    def __str__(self) -> str:
+        asked = "records since then" if self.asked is None else f"offset {self.asked}"
+        kept = f"the log begins at offset {self.first}"
+        return (
+            f"{self.topic}-{self.partition}: {asked} may be gone, {kept}"
+            if self.asked is None
+            else (f"{self.topic}-{self.partition}: {asked} is gone, {kept}")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Where each partition of a stage's topics starts, and what of it the log no longer has."""
+
+    start: dict[str, dict[int, int]]
+    gone: tuple[Gone, ...]
+
+
+def parse_origin(text: str) -> Origin:
+    """Read `--from`. Raises ValueError.
+
+    >>> parse_origin('{"0": 17, "1": -2}').offsets
+    {'': {0: 17, 1: -2}}
+    >>> parse_origin('{"orders": {"0": 17}}').offsets
+    {'orders': {0: 17}}
+    >>> parse_origin("2026-01-01T00:00:00Z").moment_ms, parse_origin("@1767225600000").moment_ms
+    (1767225600000, 1767225600000)
+    >>> parse_origin("earliest").is_earliest
+    True
+    """
+    if text == "earliest":
+        return Origin()
+    if text.startswith("{"):
+        return Origin(offsets=_offsets(text))
+    moment = text.removeprefix("@")
+    if text.startswith("@") and moment.isdecimal() and moment.isascii() and len(moment) <= 16:
+        return Origin(moment_ms=int(moment))
+    try:
+        found = dt.datetime.fromisoformat(moment)
+    except ValueError:
+        raise ValueError(
+            f"{text[:80]!r} is no place to start: use earliest, a moment (2026-01-01T00:00:00Z), or offsets "
+            '({"0": 17, "1": 3} or {"TOPIC": {"0": 17}}; -2 is the earliest, -1 the next record)'
+        ) from None
+    found = found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+    return Origin(moment_ms=int(found.timestamp() * 1000))
+
+
+def _offsets(text: str) -> dict[str, dict[int, int]]:
+    try:
+        parsed = json.loads(text)
+        if parsed and not any(isinstance(value, dict) for value in parsed.values()):
+            parsed = {"": parsed}
+        found = {str(topic): {int(p): _offset(at) for p, at in parts.items()} for topic, parts in parsed.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise ValueError(
+            f'{text[:80]!r} is not of the form {{"0": 17, "1": 3}} or {{"TOPIC": {{"0": 17}}}}: offsets by partition'
+        ) from None
+    if not any(found.values()):
+        raise ValueError("no partition is named")
+    return found
+
+
+def _offset(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < _FIRST:
+        raise ValueError(value)
+    return value
+
+
+def replay_of(stage: Stage, origin: Origin, bounds: LogBounds, known: TopicOffsets) -> Replay:
+    """Where a stage starts. `known` is where it is now, which counts for partitions that are not named.
+
+    Raises ValueError for what does not fit the stage's topics.
+    """
+    topics = list(dict.fromkeys(source.topic for source in stage.topic_inputs))
+    if len(stage.topic_inputs) < len(stage.inputs) or not topics:
+        raise ValueError(
+            f"stage {stage.name} reads something else than topics: `headwater pipeline run --reset {stage.name}` "
+            "starts it anew from its beginning"
+        )
+    start: dict[str, dict[int, int]] = {}
+    gone: list[Gone] = []
+    asked = _by_topic(stage, origin, topics)
+    for topic in topics:
+        first, end = bounds.first[topic], bounds.end[topic]
+        if origin.is_earliest:
+            start[topic] = dict(first)
+        elif origin.moment_ms is not None:
+            start[topic] = {p: at if at >= 0 else end[p] for p, at in bounds.at_moment[topic].items()}
+            # What was before the first offset may have been after the moment: nobody can tell any more.
+            gone += [
+                Gone(topic, p, None, first[p])
+                for p, at in sorted(start[topic].items())
+                if first[p] > 0 and at <= first[p]
+            ]
+        else:
+            start[topic] = _named(stage, topic, asked.get(topic, {}), first, end, known.get(topic, {}))
+            gone += [Gone(topic, p, at, first[p]) for p, at in sorted(start[topic].items()) if at < first[p]]
+    return Replay(start, tuple(gone))
+
+
+def _by_topic(stage: Stage, origin: Origin, topics: list[str]) -> dict[str, Mapping[int, int]]:
+    asked = dict(origin.offsets)
+    if "" in asked:
+        if len(topics) > 1:
+            raise ValueError(
+                f"stage {stage.name} reads {' and '.join(topics)}: give offsets by topic, "
+                f'{{"{topics[0]}": {{"0": 17}}}}'
+            )
+        asked[topics[0]] = asked.pop("")
+    unknown = sorted(asked.keys() - set(topics))
+    if unknown:
+        raise ValueError(f"stage {stage.name} does not read the topic '{unknown[0]}', but {', '.join(topics)}")
+    return asked
+
+
+def _named(
+    stage: Stage,
+    topic: str,
+    asked: Mapping[int, int],
+    first: Mapping[int, int],
+    end: Mapping[int, int],
+    known: Mapping[int, int],
+) -> dict[int, int]:
+    unknown = sorted(asked.keys() - end.keys())
+    if unknown:
+        raise ValueError(f"topic {topic} has no partition {unknown[0]}: it has {len(end)}")
+    found = {}
+    for partition in sorted(end):
+        if partition not in asked and partition not in known:
+            raise ValueError(
+                f"no offset is given for {topic}-{partition}, and stage {stage.name} has not read it yet; "
+                "-2 is the earliest, -1 the next record"
+            )
+        at = asked.get(partition, known.get(partition, 0))
+        found[partition] = {_FIRST: first[partition], _NEXT: end[partition]}.get(at, at)
+        if found[partition] > end[partition]:
+            raise ValueError(f"{topic}-{partition} ends at offset {end[partition]}; {at} lies beyond")
+    return found
+
+
+def furthest(one: TopicOffsets, other: TopicOffsets) -> dict[str, dict[int, int]]:
+    """Of each partition the higher of two offsets.
+
+    >>> furthest({"a": {0: 5, 1: 2}}, {"a": {0: 3, 1: 4}, "b": {0: 1}})
+    {'a': {0: 5, 1: 4}, 'b': {0: 1}}
+    """
+    found: dict[str, dict[int, int]] = {}
+    for offsets in (one, other):
+        for topic, parts in offsets.items():
+            known = found.setdefault(topic, {})
+            for partition, offset in parts.items():
+                known[partition] = max(offset, known.get(partition, offset))
+    return found
+
+
+def default_stages(loaded: Loaded) -> list[str]:
+    """The stages that no other stage feeds: what they write again goes through the others by itself."""
+    pipeline = loaded.pipeline
+    return [s.name for s in pipeline.stages if not any(u is not s for u in upstream(pipeline, s))]
+
+
+def histories(loaded: Loaded, topic: str) -> list[str]:
+    """Delta tables of the pipeline that hold what was in a topic, each with what it holds, for people."""
+    found = []
+    for stage in loaded.pipeline.stages:
+        writes = any(place_written(sink) == ("topic", topic) for sink in stage.to)
+        reads = any(place_read(source) == ("topic", topic) for source in stage.inputs)
+        if not (writes or reads):
+            continue
+        made = f"the rows that stage {stage.name} wrote to it" if writes else f"what stage {stage.name} made of it"
+        for sink in stage.to:
+            if isinstance(sink, DeltaSink):
+                only = ", the latest state of each key" if sink.merge is not None and sink.merge.scd == 1 else ""
+                found.append(f"{loaded.path(sink.delta)} ({made}{only})")
+    return list(dict.fromkeys(found))
+
+
+def written_twice(loaded: Loaded, stage: Stage) -> list[str]:
+    """What of a stage's output stands twice when it reads records again, for people; empty if nothing does."""
+    found = []
+    for sink in stage.to:
+        if isinstance(sink, TopicSink):
+            readers = [
+                other.name
+                for other in loaded.pipeline.stages
+                if other.name != stage.name and any(place_read(s) == ("topic", sink.topic) for s in other.inputs)
+            ]
+            again = f", which stage {', '.join(readers)} reads again" if readers else ""
+            found.append(f"records of topic {sink.topic}{again}")
+        elif isinstance(sink, DeltaSink):
+            if sink.merge is None and stage.mode != "complete":
+                found.append(f"rows of the Delta table {loaded.path(sink.delta)}")
+        elif isinstance(sink, FilesSink):
+            if stage.mode != "complete":
+                found.append(f"rows of the files in {loaded.path(sink.files)}")
+        elif isinstance(sink, JdbcSink):
+            if not sink.keys and stage.mode != "complete":
+                found.append(f"rows of {sink.table}")
+        else:
+            found.append(f"calls of {sink.python.file}:{sink.python.function}")
+    return found

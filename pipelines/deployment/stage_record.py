@@ -1,0 +1,324 @@
+"""What a stage was when it was deployed, as the state folder keeps it: the stage without layout, comments and defaults.
+
+Two records that are equal are one stage to its checkpoint. `headwater.pipelines.deployment.changes` says what a
+difference means.
+A record
+holds no secret: addresses are as plans show them, and a database is told by a hash of what names it. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from headwater.pipelines.definition import (
+    DeduplicateStep,
+    DeltaSink,
+    DeltaSource,
+    FilesSink,
+    FilesSource,
+    FilesTable,
+    JdbcSink,
+    JdbcSource,
+    JdbcTable,
+    Loaded,
+    Pipeline,
+    PythonFunction,
+    PythonSink,
+    PythonStep,
+    RateSource,
+    Sink,
+    Source,
+    SqlStep,
+    Stage,
+    StatefulStep,
+    Step,
+    Table,
+    TopicSink,
+    TopicSource,
+    TopicTable,
+    WatermarkStep,
+)
+from headwater.pipelines.definition.graph import input_views, tables_used
+from headwater.pipelines.definition.plan import shown_start
+from headwater.pipelines.definition.tables import is_columns
+from headwater.pipelines.definition.topics import FROM_REGISTRY
+from headwater.pipelines.recorded_databases import with_databases
+from headwater.pipelines.sql_text.shape import SqlShape, normal_expression, sql_shape, tokens_of
+
+__all__ = [
+    "SHUFFLE_PARTITIONS",
+    "RecordError",
+    "StageRecord",
+    "code_files",
+    "imports_of",
+    "record_of",
+    "schema_files",
+    "topics_read_by",
+]
+
+SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_FORMAT_VERSION: Final = 1
+#: Of a topic's declaration what says how it is kept, not what its records mean.
+_STORED: Final = ("partitions", "replication_factor", "configs")
+
+
+class RecordError(Exception):
+    """A record that a later release wrote, or somebody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """A stage as it was deployed.
+
+    `operators` keep state, as far as the file shows; `is_stateful` is what the checkpoint tells, None without one.
+    `code` are the hashes of the Python files that the stage names, by the path in the file; `reads` the inputs' views
+    in the order in which its SQL names them. `declared` are, by what they belong to, the other things that rows are
+    made by: `topic NAME`, `table NAME`, `schema PATH`; `ids` those of the cluster and of topics. None is of a record
+    that an earlier release wrote: what it was is not known.
+    """
+
+    inputs: tuple[dict[str, Any], ...]
+    reads: tuple[str, ...]
+    steps: tuple[dict[str, Any], ...]
+    operators: tuple[dict[str, Any], ...]
+    watermarks: tuple[dict[str, str], ...]
+    mode: str
+    sinks: tuple[dict[str, Any], ...]
+    expect: tuple[dict[str, str], ...] = ()
+    trigger: str | None = None
+    code: Mapping[str, str] = field(default_factory=dict)
+    shuffle_partitions: str | None = None
+    is_stateful: bool | None = None
+    declared: Mapping[str, Any] | None = None
+    ids: Mapping[str, str] | None = None
+
+    def encode(self) -> str:
+        """As the file `deployed.json` has it."""
+        return json.dumps({"version": _FORMAT_VERSION, **asdict(self)}, indent=1, ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def decode(text: str) -> StageRecord:
+        """The inverse of `encode`. Raises RecordError."""
+        try:
+            values = json.loads(text)
+            if values.pop("version") != _FORMAT_VERSION:
+                raise ValueError("another version of the format")
+            tuples = ("inputs", "reads", "steps", "operators", "watermarks", "sinks", "expect")
+            return StageRecord(**with_databases(values | {name: tuple(values[name]) for name in tuples}))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RecordError(f"it cannot be read ({error}); a later release may have written it") from None
+
+
+def record_of(
+    loaded: Loaded,
+    stage: Stage,
+    code: Mapping[str, str],
+    shuffle_partitions: str | None = None,
+    schemas: Mapping[str, str] | None = None,
+) -> StageRecord:
+    """The record of a stage. `code` are the hashes of Python files by their paths in the file, `schemas` of schemas."""
+    shapes = [_sql(stage, position) for position in range(len(stage.transforms))]
+    steps = tuple(_step(step, shape, code) for step, shape in zip(stage.transforms, shapes, strict=True))
+    operators: list[dict[str, Any]] = []
+    for position, (step, shape) in enumerate(zip(stage.transforms, shapes, strict=True)):
+        if position < stage.stream_steps:
+            operators += [{**each, "step": position} for each in _operators(step, shape)]
+    first = shapes[0] if shapes else None
+    names = tuple(source.name.lower() for source in stage.inputs)
+    return StageRecord(
+        inputs=tuple(_input(loaded, source) for source in stage.inputs),
+        reads=first.reads if first is not None and first.is_known and first.reads else names,
+        steps=steps,
+        operators=tuple(operators),
+        watermarks=_watermarks(stage),
+        mode=stage.mode,
+        sinks=tuple(_sink(loaded, sink) for sink in stage.to),
+        expect=tuple(e.model_dump() for e in stage.expect),
+        trigger=stage.trigger,
+        code={name: code[name] for path in code_files(stage) for name in (path, imports_of(path)) if name in code},
+        shuffle_partitions=shuffle_partitions,
+        declared=_declared(loaded, stage, schemas or {}),
+    )
+
+
+def imports_of(path: str) -> str:
+    """What the modules that a Python file imports are called among the hashes of code."""
+    return f"imports of {path}"
+
+
+def topics_read_by(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
+    """The topics that a stage reads, as streams and as tables."""
+    found = [source.topic for source in stage.topic_inputs]
+    tables = [pipeline.tables[name] for name in tables_used(pipeline, stage)]
+    return tuple(dict.fromkeys([*found, *(table.topic for table in tables if isinstance(table, TopicTable))]))
+
+
+def _declared(loaded: Loaded, stage: Stage, schemas: Mapping[str, str]) -> dict[str, Any]:
+    """How topics and tables are read, as the file declares it, and what the schemas that it names say."""
+    pipeline = loaded.pipeline
+    found: dict[str, Any] = {}
+    for name in tables_used(pipeline, stage):
+        found[f"table {name.lower()}"] = _rows_of_table(loaded, pipeline.tables[name])
+    for topic in topics_read_by(pipeline, stage):
+        if topic in pipeline.topics:
+            found[f"topic {topic}"] = pipeline.topics[topic].model_dump(mode="json", exclude=set(_STORED))
+    found |= {f"schema {path}": schemas[path] for path in schema_files(loaded, stage) if path in schemas}
+    return found
+
+
+def _rows_of_table(loaded: Loaded, table: Table) -> dict[str, Any]:
+    """What identifies a table and makes its rows; nothing that may hold a secret."""
+    if isinstance(table, JdbcTable):
+        where = {"jdbc": str(table.jdbc), "database": table.jdbc.database}
+        return {**where, "table": table.table, "query": table.query}
+    found = table.model_dump(mode="json", exclude={"refresh"})
+    for name in ("path", "delta"):
+        if name in found:
+            found[name] = loaded.path(found[name])
+    return found
+
+
+def schema_files(loaded: Loaded, stage: Stage) -> tuple[str, ...]:
+    """The schema files that say which columns a stage's inputs and tables have, as the pipeline names them."""
+    pipeline = loaded.pipeline
+    tables = [pipeline.tables[name] for name in tables_used(pipeline, stage)]
+    found: list[str | None] = []
+    for topic in topics_read_by(pipeline, stage):
+        declared = pipeline.topics.get(topic)
+        if declared is not None:
+            found += [declared.schema_file, None if declared.key_schema == FROM_REGISTRY else declared.key_schema]
+            found += [event.schema_file for event in declared.events.values()]
+    sources: list[object] = [*stage.inputs, *tables]
+    found += [each.schema_source for each in sources if isinstance(each, FilesSource | FilesTable)]
+    return tuple(dict.fromkeys(path for path in found if path is not None and not is_columns(path)))
+
+
+def code_files(stage: Stage) -> tuple[str, ...]:
+    """The Python files that a stage names, as it names them."""
+    found = [step.python.file for step in stage.transforms if isinstance(step, PythonStep)]
+    found += [step.stateful.file for step in stage.transforms if isinstance(step, StatefulStep)]
+    found += [sink.python.file for sink in stage.to if isinstance(sink, PythonSink)]
+    return tuple(dict.fromkeys(found))
+
+
+# -- inputs --------------------------------------------------------------------------------------------------------
+
+
+def _input(loaded: Loaded, source: Source) -> dict[str, Any]:
+    """What identifies an input, how its rows are made, where it starts, and what else is said of it."""
+    if isinstance(source, TopicSource):
+        made = {"event": source.event, "envelope": source.envelope}
+        return _input_of(source, "topic", source.topic, made, shown_start(source), ("topic", "starting_offsets", *made))
+    if isinstance(source, DeltaSource):
+        start = str(source.starting_version if source.starting_version is not None else source.starting_timestamp)
+        told = ("delta", "changes", "starting_version", "starting_timestamp")
+        return _input_of(source, "delta", loaded.path(source.delta), {"changes": source.changes}, start, told)
+    if isinstance(source, FilesSource):
+        rows = {"format": source.format, "schema": source.schema_source}
+        return _input_of(source, "files", loaded.path(source.files), rows, "", ("files", "format", "schema_source"))
+    if isinstance(source, JdbcSource):
+        where, rows = f"{source.table} of {source.jdbc}", {"increment": source.increment}
+        hidden = ("jdbc", "table", "increment", "start", "username", "password")
+        found = _input_of(source, "jdbc", where, rows, str(source.start), hidden)
+        return {**found, "database": source.jdbc.database}
+    assert isinstance(source, RateSource)
+    return _input_of(source, "rate", "rows made by Spark", {}, "", ())
+
+
+def _input_of(
+    source: Source, kind: str, target: str, rows: Mapping[str, Any], start: str, told: tuple[str, ...]
+) -> dict[str, Any]:
+    rest = source.model_dump(mode="json", exclude={"alias", "watermark", *told})
+    return {"kind": kind, "target": target, "name": source.name, "rows": dict(rows), "start": start, "more": rest}
+
+
+def _watermarks(stage: Stage) -> tuple[dict[str, str], ...]:
+    found = [(source.name, source.watermark) for source in stage.inputs if source.watermark is not None]
+    found += [("steps", step.watermark) for step in stage.transforms if isinstance(step, WatermarkStep)]
+    return tuple({"of": name, "column": mark.column.lower(), "delay": mark.delay} for name, mark in found)
+
+
+# -- steps ---------------------------------------------------------------------------------------------------------
+
+
+def _sql(stage: Stage, position: int) -> SqlShape | None:
+    step = stage.transforms[position]
+    return sql_shape(step.sql, input_views(stage, position)) if isinstance(step, SqlStep) else None
+
+
+def _step(step: Step, shape: SqlShape | None, code: Mapping[str, str]) -> dict[str, Any]:
+    if shape is not None:
+        outputs = dict(shape.outputs) if shape.is_known else None
+        assert isinstance(step, SqlStep)
+        source = tokens_of(step.sql)
+        return {
+            "kind": "sql", "text": shape.text, "outputs": outputs, "of_batch": step.is_of_batch, "source": source
+        }  # fmt: skip
+    if isinstance(step, PythonStep):
+        return {"kind": "python", **_function(step.python, code), "of_batch": step.is_of_batch}
+    if isinstance(step, WatermarkStep):
+        return {"kind": "watermark", **step.watermark.model_dump()}
+    if isinstance(step, DeduplicateStep):
+        return {"kind": "deduplicate", **step.deduplicate.model_dump(mode="json")}
+    assert isinstance(step, StatefulStep)
+    return {"kind": "stateful", **step.stateful.model_dump(mode="json"), "code": code.get(step.stateful.file)}
+
+
+def _function(function: PythonFunction, code: Mapping[str, str]) -> dict[str, Any]:
+    return {"file": function.file, "function": function.function, "code": code.get(function.file)}
+
+
+def _operators(step: Step, shape: SqlShape | None) -> list[dict[str, Any]]:
+    """What keeps state, as far as a step shows; `uses` are the columns that it looks at."""
+    if shape is not None:
+        return [{**each, "uses": sorted(shape.uses)} for each in shape.operators]
+    if isinstance(step, DeduplicateStep):
+        same = step.deduplicate
+        column = same.column.lower() if same.within is not None else None
+        by = sorted(name.lower() for name in same.by)
+        return [
+            {"kind": "deduplicate", "by": by, "column": column, "uses": sorted({*by, *([column] if column else [])})}
+        ]
+    if isinstance(step, StatefulStep):
+        state = step.stateful
+        by = [name.lower() for name in state.by]
+        output = " ".join(state.output.lower().replace(",", " , ").split())
+        return [
+            {"kind": "stateful", "by": by, "output": output, "form": state.form, "time": state.time, "uses": sorted(by)}
+        ]
+    return []
+
+
+# -- sinks ---------------------------------------------------------------------------------------------------------
+
+
+def _sink(loaded: Loaded, sink: Sink) -> dict[str, Any]:
+    """Where rows go, what an existing target holds to (`kept`), and what else is said of it."""
+    if isinstance(sink, TopicSink):
+        return {"kind": "topic", "target": sink.topic, "kept": {}, "more": _more(sink, "topic")}
+    if isinstance(sink, DeltaSink):
+        kept: dict[str, Any] = {"partition_by": [normal_expression(text) for text in sink.partition_by], "merge": None}
+        more = _more(sink, "delta", "partition_by", "merge")
+        if sink.merge is not None:
+            kept["merge"] = {
+                "keys": [name.lower() for name in sink.merge.keys],
+                "sequence": [name.lower() for name in sink.merge.sequence],
+                "scd": sink.merge.scd,
+            }
+            more["delete_when"] = sink.merge.delete_when
+        return {"kind": "delta", "target": loaded.path(sink.delta), "kept": kept, "more": more}
+    if isinstance(sink, FilesSink):
+        return {"kind": "files", "target": loaded.path(sink.files), "kept": {}, "more": _more(sink, "files")}
+    if isinstance(sink, JdbcSink):
+        more = _more(sink, "jdbc", "table", "keys", "sequence", "username", "password")
+        kept = {name: [each.lower() for each in getattr(sink, name)] for name in ("keys", "sequence")}
+        where = {"target": f"{sink.table} of {sink.jdbc}", "database": sink.jdbc.database}
+        return {"kind": "jdbc", **where, "kept": kept, "more": more}
+    return {"kind": "python", "target": f"{sink.python.file}:{sink.python.function}", "kept": {}, "more": {}}
+
+
+def _more(sink: Sink, *known: str) -> dict[str, Any]:
+    return sink.model_dump(mode="json", exclude=set(known))

@@ -1,0 +1,256 @@
+"""What lies in a pipeline's state folder, read and moved without Spark.
+
+`<state>/<pipeline>/<stage>/` holds:
+  checkpoint/          Spark's own
+  checkpoint.<n>/      the stage's earlier checkpoints, set aside by a reset or a replay; nothing here removes them
+  deployed.json        what the stage was when its query was started last (`stage_record`); deployed.<n>.json likewise
+  start.json           where the stage starts under one epoch of its checkpoint, if not where its file says
+  last_error.json      why its last run failed, until one does not
+
+The epoch of a stage's checkpoint is the number under which it will be set aside. A moved checkpoint keeps the id that
+Spark gave it, and a new one has another: by that the exactly-once sink and Delta tell their batches apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from headwater.pipelines.definition.plan import checkpoint_folder
+from headwater.pipelines.deployment.stage_record import RecordError, StageRecord
+
+__all__ = ["CheckpointProgress", "StageFolder", "StateFolder", "TopicOffsets"]
+
+TopicOffsets = Mapping[str, Mapping[int, int]]
+"""The next offset of each partition, by topic."""
+
+_OFFSET_LOG_HEAD: Final = 2  # lines before those of the sources: the version, and what Spark says of the batch
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointProgress:
+    """How far a checkpoint is: the last micro-batch that is done, and the one that is planned, with its end offsets.
+
+    `offsets` are those of the sources after the last batch that is done, as Spark has them.
+    """
+
+    planned: int | None = None
+    done: int | None = None
+    done_at: float | None = None
+    offsets: tuple[Any, ...] = ()
+    planned_offsets: tuple[Any, ...] = ()
+    watermark_ms: int = 0
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def topics(self) -> dict[str, dict[int, int]]:
+        """Of the offsets those of topics."""
+        return topics_of(self.offsets)
+
+    def planned_topics(self) -> frozenset[str]:
+        """The topics of any batch, planned or done."""
+        return frozenset(topics_of(self.planned_offsets)) | frozenset(topics_of(self.offsets))
+
+
+def topics_of(offsets: tuple[Any, ...]) -> dict[str, dict[int, int]]:
+    """Of what Spark's offset log says of sources, the offsets of topics; of one that is read twice, the slower one.
+
+    >>> topics_of(({"flights": {"0": 5, "1": 7}}, {"reservoirId": "x"}, None, 17))
+    {'flights': {0: 5, 1: 7}}
+    """
+    found: dict[str, dict[int, int]] = {}
+    for source in offsets:
+        if not isinstance(source, dict) or not all(isinstance(parts, dict) for parts in source.values()):
+            continue
+        for topic, partitions in source.items():
+            known = found.setdefault(topic, {})
+            for partition, offset in partitions.items():
+                known[int(partition)] = min(int(offset), known.get(int(partition), int(offset)))
+    return found
+
+
+class StageFolder:
+    """The files of one stage."""
+
+    def __init__(self, state: str, pipeline: str, stage: str) -> None:
+        self.stage = stage
+        self.checkpoint = os.path.abspath(os.path.join(state, checkpoint_folder(pipeline, stage)))
+        self.path = os.path.dirname(self.checkpoint)
+
+    # -- the checkpoint ----------------------------------------------------------------------------------------------
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether a micro-batch has been planned: an empty checkpoint binds nobody."""
+        return self.progress().planned is not None
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether Spark has kept state for a batch that is done."""
+        return os.path.isdir(os.path.join(self.checkpoint, "state"))
+
+    def progress(self) -> CheckpointProgress:
+        """How far the checkpoint is. Files that Spark is just writing are passed over."""
+        planned, done = (_last(os.path.join(self.checkpoint, name)) for name in ("offsets", "commits"))
+        if planned is None:
+            return CheckpointProgress()
+        head, planned_offsets = self._offsets(planned)
+        done_at = None
+        offsets: tuple[Any, ...] = ()
+        if done is not None:
+            offsets = planned_offsets if done == planned else self._offsets(done)[1]
+            with contextlib.suppress(OSError):
+                done_at = os.stat(os.path.join(self.checkpoint, "commits", str(done))).st_mtime
+        watermark_ms, conf = head.get("batchWatermarkMs", 0), head.get("conf", {})
+        return CheckpointProgress(
+            planned, done, done_at, offsets, planned_offsets, int(watermark_ms), {k: str(v) for k, v in conf.items()}
+        )
+
+    def _offsets(self, batch: int) -> tuple[dict[str, Any], tuple[Any, ...]]:
+        try:
+            with open(os.path.join(self.checkpoint, "offsets", str(batch)), encoding="utf-8") as file:
+                lines = file.read().splitlines()
+        except OSError:
+            return {}, ()
+        head = _parsed(lines[1]) if len(lines) > 1 else {}
+        sources = tuple(_parsed(line) for line in lines[_OFFSET_LOG_HEAD:])
+        return (head if isinstance(head, dict) else {}), sources
+
+    # -- epochs ------------------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The number of the present checkpoint: 1 for the first."""
+        return 1 + max((_epoch_of(name) for name in _listed(self.path)), default=0)
+
+    def set_aside(self, start: TopicOffsets | None = None) -> str | None:
+        """Move the checkpoint away, so that the stage starts anew: at `start`, else where its file says.
+
+        Returns where the checkpoint went, None if there was none. Whoever calls it holds the run's lock. A crash on the
+        way leaves the stage either as it was or started anew at `start`: one renaming decides.
+        """
+        epoch = self.epoch
+        exists = os.path.isdir(self.checkpoint)
+        os.makedirs(self.path, exist_ok=True)
+        if start is None:
+            _remove(os.path.join(self.path, "start.json"))
+        else:
+            offsets = {topic: {str(p): offset for p, offset in parts.items()} for topic, parts in start.items()}
+            self._write("start.json", {"epoch": epoch + 1 if exists else epoch, "offsets": offsets})
+        _remove(os.path.join(self.path, "last_error.json"))
+        if not exists:
+            return None
+        target = f"{self.checkpoint}.{epoch}"
+        os.rename(self.checkpoint, target)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(os.path.join(self.path, "deployed.json"), os.path.join(self.path, f"deployed.{epoch}.json"))
+        return target
+
+    def start(self) -> dict[str, dict[int, int]] | None:
+        """Where the present epoch starts, if a replay said so."""
+        found = self._read("start.json")
+        if not isinstance(found, dict) or found.get("epoch") != self.epoch:
+            return None
+        return {topic: {int(p): int(at) for p, at in parts.items()} for topic, parts in found["offsets"].items()}
+
+    # -- what a run notes --------------------------------------------------------------------------------------------
+
+    def deployed(self) -> StageRecord | None:
+        """What the stage was when it was started last; None if nobody noted it, or nobody can read it."""
+        try:
+            with open(os.path.join(self.path, "deployed.json"), encoding="utf-8") as file:
+                return StageRecord.decode(file.read())
+        except (OSError, UnicodeDecodeError, RecordError):
+            return None
+
+    def note_deployed(self, record: StageRecord | None) -> None:
+        """Note what the stage is now; None forgets it."""
+        if record is None:
+            _remove(os.path.join(self.path, "deployed.json"))
+        else:
+            self._write_text("deployed.json", record.encode())
+
+    def last_error(self) -> dict[str, Any] | None:
+        """When and why the last run failed: `at` (seconds since 1970) and `error`."""
+        found = self._read("last_error.json")
+        return found if isinstance(found, dict) else None
+
+    def note_error(self, error: str | None, at: float) -> None:
+        """Note why a run failed; None if it did not."""
+        if error is None:
+            _remove(os.path.join(self.path, "last_error.json"))
+        else:
+            self._write("last_error.json", {"at": at, "error": error})
+
+    def _read(self, name: str) -> Any:
+        try:
+            with open(os.path.join(self.path, name), encoding="utf-8") as file:
+                return _parsed(file.read())
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def _write(self, name: str, value: Any) -> None:
+        self._write_text(name, json.dumps(value, ensure_ascii=False) + "\n")
+
+    def _write_text(self, name: str, text: str) -> None:
+        """All of it or nothing: a reader never sees a half."""
+        path = os.path.join(self.path, name)
+        os.makedirs(self.path, exist_ok=True)
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.new", path)
+
+
+class StateFolder:
+    """The state of one pipeline."""
+
+    def __init__(self, state: str, pipeline: str) -> None:
+        self.pipeline = pipeline
+        self.path = os.path.join(state, pipeline)
+        self._state = state
+
+    def stage(self, name: str) -> StageFolder:
+        """The files of a stage, whether there are any or not."""
+        return StageFolder(self._state, self.pipeline, name)
+
+    def stages(self) -> list[str]:
+        """The stages that have run."""
+        return [name for name in _listed(self.path) if os.path.isdir(os.path.join(self.path, name, "checkpoint"))]
+
+    @staticmethod
+    def pipelines(state: str) -> list[str]:
+        """The pipelines that have run with this state folder."""
+        return [name for name in _listed(state) if os.path.isfile(os.path.join(state, name, "lock"))]
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _last(folder: str) -> int | None:
+    return max((int(name) for name in _listed(folder) if name.isdecimal()), default=None)
+
+
+def _epoch_of(name: str) -> int:
+    number = name.removeprefix("checkpoint.")
+    return int(number) if number != name and number.isdecimal() else 0
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None  # a source without data yet (`-`), or one whose offsets are no JSON
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)

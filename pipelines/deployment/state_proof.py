@@ -1,0 +1,278 @@
+"""Whether the state in a checkpoint is what the changed steps of a stage would have made. Pure.
+
+A stage goes on with its state only if that is proven: everything up to the last operator that keeps state is the same,
+and what follows it asks of that operator for the same columns in the same order. Spark keeps aggregates and rows of
+joins by position, and leaves out what nothing behind them uses; hence a swap of two sums, or a column that is no longer
+selected, changes the state as another function does. What this module does not know counts as part of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headwater.pipelines.sql_text.functions import AGGREGATES
+from headwater.pipelines.sql_text.shape import group_keys, is_understood, parsed_query
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+__all__ = ["StateForm", "state_form"]
+
+_ALL = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class StateForm:
+    """What a state was made of: two steps lists of one form make the same state.
+
+    `before` is what comes before the last operator with state, `core` that operator without what it gives out, `keys`
+    and `values` are what it keeps, in order, and `behind` is what follows it and was not seen through.
+    """
+
+    before: tuple[str, ...]
+    core: tuple[str, ...]
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    behind: tuple[str, ...] = ()
+
+    def difference(self, other: StateForm) -> str:
+        """The first part that is not the same, in words; '' if none."""
+        if self.before != other.before:
+            return "what comes before the operator that keeps state"
+        if self.core != other.core:
+            return "what the operator that keeps state reads, or how"
+        if self.keys != other.keys:
+            return "the keys of the state"
+        if self.values != other.values:
+            return "the values that the state holds, or their order"
+        return "what follows the operator that keeps state" if self.behind != other.behind else ""
+
+
+def state_form(steps: Sequence[Mapping[str, Any]], last: int | None) -> StateForm:
+    """The form of the steps that run on the stream, of which `last` is the last one that is known to keep state.
+
+    Without `last`, any step may be the one.
+
+    >>> def form(sql):
+    ...     return state_form([{"kind": "sql", "text": sql}], 0)
+    >>> form("SELECT k, sum(a) AS s FROM t GROUP BY k") == form("SELECT k AS c, sum(a) * 2 FROM t GROUP BY 1")
+    True
+    >>> form("SELECT percentile(a, 0.5) FROM t") == form("SELECT percentile(a, 0.5, b) FROM t")
+    False
+    >>> form("SELECT sum(a), sum(b) FROM t").difference(form("SELECT sum(b), sum(a) FROM t"))
+    'the values that the state holds, or their order'
+    """
+    if last is None:
+        return StateForm(tuple(map(_whole, steps)), (), (), ())
+    before = tuple(_whole(step) for step in steps[:last])
+    step, rest = steps[last], steps[last + 1 :]
+    if step["kind"] == "deduplicate":
+        # It keeps nothing but the values of its columns, whatever becomes of its rows.
+        behind = () if all(_is_projection(each) for each in rest) else tuple(_whole(each) for each in rest)
+        return StateForm(before, (_whole(step),), (), (), behind)
+    made = _operator(step) if step["kind"] == "sql" else None
+    if made is None:
+        return StateForm(before, (_whole(step),), (), (), tuple(_whole(each) for each in rest))
+    given = made.given
+    for position, each in enumerate(rest):
+        passed = _passed(each, given)
+        if passed is None:
+            # What follows is not seen through: neither it nor what it reads may change.
+            behind = (str(sorted(given.items())), *(_whole(other) for other in rest[position:]))
+            return StateForm(before, made.core, made.keys, made.values, behind)
+        given = passed
+    used = {value for values in given.values() for value in values}
+    demanded = tuple(value for value in made.values if value in used or value in made.always)
+    return StateForm(before, made.core, made.keys, demanded)
+
+
+def _whole(step: Mapping[str, Any]) -> str:
+    """A step as one text in which layout, comments and the case of names make no difference."""
+    if step["kind"] != "sql":
+        return str(sorted((name, value) for name, value in step.items()))
+    text = step.get("source", step["text"])
+    tree = parsed_query(text)
+    return text if tree is None or not is_understood(text) else repr(tree)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """One SELECT that keeps state; `given` are its columns, each with those of `values` that it is made of."""
+
+    core: tuple[str, ...]
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    given: Mapping[str, tuple[str, ...]]
+    always: frozenset[str] = frozenset()
+
+
+class _OpaqueError(Exception):
+    """An expression that the optimizer may rewrite in ways that are not known here."""
+
+
+def _operator(step: Mapping[str, Any]) -> _Operator | None:
+    from sqlglot import exp
+
+    text = step.get("source", step["text"])
+    tree = parsed_query(text) if is_understood(text) else None
+    if not isinstance(tree, exp.Select) or tree.args.get("distinct") or not _is_plain_group(tree):
+        return None
+    if any(select.args.get("distinct") for select in tree.find_all(exp.Select)) or tree.find(exp.SetOperation):
+        return None
+    keys = [repr(key) for key in group_keys(tree)]
+    having = _thresholds(tree)
+    is_aggregate = bool(keys) or having is not None or any(_aggregates(column) for column in tree.expressions)
+    if not is_aggregate and len(list(tree.find_all(exp.Select))) > 1:
+        return None  # the operator is in a query within this one
+    values: list[str] = []
+    given: dict[str, tuple[str, ...]] = {}
+    is_opaque = False
+    for column in tree.expressions:
+        try:
+            leaves = list(_leaves(column.unalias(), keys, is_aggregate=is_aggregate))
+        except _OpaqueError:
+            leaves, is_opaque = [f"as it is: {column.unalias()!r}"], True
+        values += leaves
+        name = _ALL if column.is_star else column.alias_or_name or repr(column)
+        if name in given:
+            return None
+        given[name] = tuple(leaves)
+    kept = list(having or ())
+    rest = tree.copy()
+    rest.set("expressions", [])
+    if having is not None:
+        rest.set("having", None)
+    if group := rest.args.get("group"):
+        # A name behind GROUP BY may be a column of the input or an alias: both what is written and what it is count.
+        written = [repr(key) for key in group.expressions if not isinstance(key, exp.Literal)]
+        group.set("expressions", [])
+        keys += [text for text in written if text not in keys]
+    core = [repr(rest)]
+    if is_opaque:
+        core += [column.alias_or_name for column in tree.expressions]  # one column may use the name of another
+    all_values = tuple(dict.fromkeys([*values, *kept]))
+    if not is_aggregate:
+        all_values = tuple(sorted(all_values))  # a join keeps its rows' columns in the order of the input
+    return _Operator(tuple(core), tuple(keys), all_values, given, frozenset(kept))
+
+
+def _is_plain_group(select: exp.Select) -> bool:
+    """Whether groups are listed one by one, without CUBE, ALL and the like."""
+    group = select.args.get("group")
+    return group is None or not any(value for name, value in group.args.items() if name != "expressions")
+
+
+def _thresholds(select: exp.Select) -> list[str] | None:
+    """The aggregates of a HAVING that compares nothing but aggregates with numbers; None if it does more, or is not.
+
+    Only such a condition stays behind the state: one on a key is applied before, and says which groups there are.
+    """
+    from sqlglot import exp
+
+    having = select.args.get("having")
+    if having is None:
+        return None
+    conditions = list(having.this.flatten()) if isinstance(having.this, exp.And) else [having.this]
+    found = []
+    for each in conditions:
+        condition = each.unnest()
+        is_comparison = isinstance(condition, exp.GT | exp.GTE | exp.LT | exp.LTE)
+        if not is_comparison or not _is_aggregate(condition.this) or not _is_number(condition.expression):
+            return None
+        found.append(repr(condition.this))
+    return found
+
+
+def _is_number(node: exp.Expr) -> bool:
+    from sqlglot import exp
+
+    return isinstance(node, exp.Literal) and not node.is_string
+
+
+def _is_aggregate(node: exp.Expr) -> bool:
+    """Whether a node is a call of an aggregate function, with what belongs to the call: FILTER, IGNORE NULLS."""
+    from sqlglot import exp
+
+    while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
+        node = node.this
+    return isinstance(node, exp.AggFunc) or (isinstance(node, exp.Anonymous) and node.name.lower() in AGGREGATES)
+
+
+def _aggregates(node: exp.Expr) -> bool:
+    return any(_is_aggregate(each) for each in node.walk())
+
+
+def _leaves(node: exp.Expr, keys: Sequence[str], *, is_aggregate: bool) -> Iterator[str]:
+    """What of the state an expression uses, in Spark's order. Raises _OpaqueError for one that is not seen through.
+
+    The expressions that are let through use each of their leaves whatever the optimizer does: it removes none.
+    """
+    from sqlglot import exp
+
+    if repr(node) in keys or _is_number(node):
+        return  # keys are kept whether they are selected or not
+    is_leaf = _is_aggregate(node) if is_aggregate else isinstance(node, exp.Column | exp.Star)
+    if is_leaf:
+        yield repr(node)
+    elif isinstance(node, exp.Dot) and repr(node.this) in keys and isinstance(node.expression, exp.Identifier):
+        return
+    elif _is_seen_through(node):
+        for part in (node.this, node.expression if isinstance(node, exp.Binary) else None):
+            if part is not None:
+                yield from _leaves(part, keys, is_aggregate=is_aggregate)
+    else:
+        raise _OpaqueError
+
+
+def _is_seen_through(node: exp.Expr) -> bool:
+    from sqlglot import exp
+
+    if isinstance(node, exp.Round):
+        return all(_is_number(value) for name, value in node.args.items() if name != "this" and value)
+    plain = exp.Paren, exp.Neg, exp.Abs, exp.Upper, exp.Lower, exp.Add, exp.Sub, exp.Mul, exp.Div
+    return isinstance(node, plain)
+
+
+def _computed(step: Mapping[str, Any]) -> exp.Select | None:
+    """The SELECT of a step that only computes columns of those it reads; None if it does more."""
+    from sqlglot import exp
+
+    tree = parsed_query(step.get("source", step["text"])) if step["kind"] == "sql" else None
+    if not isinstance(tree, exp.Select):
+        return None
+    done = {name for name, value in tree.args.items() if value} - {"expressions", "from_", "from", "kind"}
+    if done or len(list(tree.find_all(exp.Table))) != 1:
+        return None
+    for column in tree.expressions:
+        if column.is_star and (not isinstance(column, exp.Star) or any(column.args.values())):
+            return None
+        try:
+            list(_leaves(column.unalias(), (), is_aggregate=False))
+        except _OpaqueError:
+            return None
+    return tree
+
+
+def _is_projection(step: Mapping[str, Any]) -> bool:
+    return _computed(step) is not None
+
+
+def _passed(step: Mapping[str, Any], given: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]] | None:
+    """The columns of a step that only computes columns of those that it is given; None if it does more."""
+    from sqlglot import exp
+
+    tree = _computed(step)
+    if tree is None:
+        return None
+    found: dict[str, tuple[str, ...]] = {}
+    for column in tree.expressions:
+        if column.is_star:
+            found |= given
+            continue
+        names = [each.name for each in column.find_all(exp.Column)]
+        if not column.alias_or_name or any(name not in given for name in names):
+            return None
+        found[column.alias_or_name] = tuple(value for name in names for value in given[name])
+    return found

@@ -1,0 +1,1 @@
+"""A run: its stages as streaming queries, their micro-batches, restarts."""

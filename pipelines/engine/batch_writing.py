@@ -1,0 +1,278 @@
+"""What a stage does with a micro-batch: counts, writes, commits.
+
+In this order: rows are computed and kept, expectations are counted (one that says `fail` stops the stage before
+anything is written); Delta tables are written, each commit with the batch's number, so that a batch which runs again is
+skipped there; at-least-once topics; last, in one transaction, all exactly-once topics, the dead letters and the source
+offsets for the consumer group `<pipeline>.<stage>`. A batch whose transaction is committed already is not written
+again: that is asked first.
+
+A stage all of whose topic sinks say `at_least_once` has no transactions: its dead letters are at-least-once, too, and
+the source offsets are committed when all is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.topics import ensure_topic
+from headwater.pipelines import columns
+from headwater.pipelines.analysis.analysis import Analysis
+from headwater.pipelines.datasource.brokers import Brokers, connection_options
+from headwater.pipelines.datasource.offsets import Offsets
+from headwater.pipelines.datasource.options import WriteOptions
+from headwater.pipelines.dead_letters import frames as dead_letters
+from headwater.pipelines.definition import Expectation, Loaded, Stage, TopicSink
+from headwater.pipelines.definition.graph import dead_letter_topic, row_dead_letters, topic_tables
+from headwater.pipelines.definition.plan import letters_only
+from headwater.pipelines.engine.offset_log import end_offsets, query_id, topic_offsets
+from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.sinks import topic as topic_sink
+from headwater.pipelines.sinks.commit_metadata import USER_METADATA_CONF, user_metadata
+from headwater.pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
+from headwater.pipelines.sinks.exactly_once_fence import Batch, Step
+from headwater.pipelines.sinks.outside import OutsideSinks
+from headwater.pipelines.sinks.source_offsets import SourceOffsets
+from headwater.pipelines.sources.table_dead_letters import TableRefusals
+from headwater.pipelines.transforms import expectations
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["BatchWriter", "OnStep", "Outcome", "StageFrames", "no_step"]
+
+#: Hears what a batch has come to: stage, number of the batch, step. For tests, which kill the process there. The steps:
+#: begun, computed, tables_written, transaction_open, records_sent, committed, done.
+OnStep = Callable[[str, int, str], None]
+
+
+def no_step(stage: str, batch: int, step: str) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the rows of one micro-batch."""
+
+    stage: str
+    written: int
+    undecodable: int
+    unmet: dict[str, int]
+    dead_letters: int
+
+
+class StageFrames(Protocol):
+    """What a stage makes of a micro-batch; `stage_query` builds it."""
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether Spark keeps state for the stage: then a batch must be computed even if it is not written."""
+
+    def rows(self, frame: DataFrame) -> DataFrame:
+        """The stage's rows."""
+
+    def record_headers(self) -> DataFrame | None:
+        """Headers of the batch's records, by their places (see `StageInputs.headers_again`)."""
+
+    def refused(self) -> Mapping[str, DataFrame]:
+        """Records that cannot be decoded, by the topic they come from; asked when the rows are computed."""
+
+    def refused_by_tables(self) -> TableRefusals:
+        """Records of tables' topics that cannot be decoded; asked then, too, once a batch."""
+
+
+class BatchWriter:
+    """Writes the micro-batches of one stage, one after the other. `close` it at the end of the query."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        loaded: Loaded,
+        stage: Stage,
+        analysis: Analysis,
+        frames: StageFrames,
+        bootstrap_servers: Brokers,
+        on_step: OnStep = no_step,
+    ) -> None:
+        """A writer for queries that are started on `session`."""
+        self._session = session
+        self._loaded = loaded
+        self._pipeline = loaded.pipeline.pipeline
+        self._stage = stage
+        self._analysis = analysis
+        self._frames = frames
+        self._servers = bootstrap_servers
+        self._on_step = on_step
+        self._outside = OutsideSinks(loaded, stage)
+        self._unmade = set(letters_only(loaded.pipeline))
+        self._transactions: ExactlyOnceTopics | None = None
+        self._source_offsets: SourceOffsets | None = None
+        options = WriteOptions.parse(connection_options(bootstrap_servers))
+        if has_transactions(stage):
+            self._transactions = ExactlyOnceTopics(options, self._pipeline, stage.name)
+        elif stage.topic_inputs or topic_tables(loaded.pipeline, stage):
+            self._source_offsets = SourceOffsets(options.client, self._pipeline, stage.name)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._transactions is not None:
+            self._transactions.close()
+        if self._source_offsets is not None:
+            self._source_offsets.close()
+
+    def write(self, frame: DataFrame, batch_id: int) -> Outcome:
+        """Write a micro-batch, or find that it is written already. Called by foreachBatch, on its thread."""
+        query = query_id(self._session)
+        batch = Batch(query, batch_id, end_offsets(self._session, query, batch_id))
+        self._on_step(self._stage.name, batch_id, "begun")
+        if self._transactions is not None and self._transactions.step(batch) is Step.SKIP:
+            if self._frames.is_stateful:
+                frame.write.format("noop").mode("overwrite").save()  # its state is part of the checkpoint
+            return Outcome(self._stage.name, 0, 0, {}, 0)
+        outcome = self._compute_and_write(frame, batch)
+        self._on_step(self._stage.name, batch_id, "done")
+        return outcome
+
+    def _compute_and_write(self, frame: DataFrame, batch: Batch) -> Outcome:
+        from pyspark.sql import functions as f
+
+        rows = self._frames.rows(frame)
+        expected = expectations.of_stage(self._stage, rows.columns)
+        rows = expectations.marked(rows, expected)
+        if columns.VALUE in rows.columns:
+            # The bytes as they came are wanted for dead letters only: the others need not be kept.
+            value = f.when(f.col(columns.FAILED).isNotNull(), f.col(columns.VALUE))
+            rows = rows.withColumn(columns.VALUE, value)
+        rows.persist()
+        try:
+            counted = expectations.counts(rows)  # computes all of them: the transaction has not begun yet
+            self._fail_if_asked(rows, counted)
+            refused = {topic: (found, found.count()) for topic, found in self._frames.refused().items()}
+            self._on_step(self._stage.name, batch.number, "computed")
+            tables = self._frames.refused_by_tables()
+            letters, outcome = self._dead_letters(rows, refused, counted, expected)
+            letters, outcome = self._with_tables(tables, letters, outcome)
+            met = rows.where(f.col(columns.FAILED).isNull()).drop(columns.FAILED)
+            self._write(met, letters, outcome, batch, tables.ends)
+            return outcome
+        finally:
+            rows.unpersist()
+
+    def _make_topics(self, letters: list[TopicRecords]) -> None:
+        """Make the topics of dead letters when the first ones come: most pipelines never have any."""
+        needed = {letter.topic for letter in letters} & self._unmade
+        if not needed:
+            return
+        with ClusterClient(WriteOptions.parse(connection_options(self._servers)).client) as cluster:
+            for topic in sorted(needed):
+                ensure_topic(cluster, topic, partitions=1, configs={})
+        self._unmade -= needed
+
+    def _write(
+        self, met: DataFrame, letters: list[TopicRecords], outcome: Outcome, batch: Batch, table_ends: Offsets
+    ) -> None:
+        self._make_topics(letters)
+        if outcome.written or self._stage.mode == "complete":  # an empty result replaces a table, too
+            self._write_tables(met, batch)
+        self._on_step(self._stage.name, batch.number, "tables_written")
+        exactly_once = list(letters) if self._transactions is not None else []
+        for sink in self._stage.to:
+            if not isinstance(sink, TopicSink) or not outcome.written:
+                continue
+            ordered = topic_sink.in_source_order(met, sink, is_stateful=self._frames.is_stateful)
+            encoding = self._analysis.encoding(sink.topic)
+            encoding.ready()
+            records = topic_sink.records(ordered, sink, encoding)
+            if sink.guarantee == "exactly_once":
+                exactly_once.append(TopicRecords(sink.topic, records, outcome.written, sink.compression))
+            else:
+                topic_sink.write_records(records, sink.topic, self._servers, sink.compression)
+        ends = topic_offsets(batch.end_offsets, [source.topic for source in self._stage.topic_inputs])
+        ends |= table_ends
+        if self._transactions is not None:
+            self._transactions.write(
+                batch, exactly_once, ends, lambda step: self._on_step(self._stage.name, batch.number, step)
+            )
+            return
+        for letter in letters:
+            topic_sink.write_records(letter.records, letter.topic, self._servers)
+        if self._source_offsets is not None:
+            self._source_offsets.commit(batch.number, ends)
+
+    def _write_tables(self, met: DataFrame, batch: Batch) -> None:
+        app_id = f"headwater/{self._pipeline}/{self._stage.name}/{batch.checkpoint}"
+        met.sparkSession.conf.set(USER_METADATA_CONF, user_metadata(self._pipeline, self._stage.name, batch))
+        self._outside.write(met, app_id, batch.number)
+
+    def _dead_letters(
+        self,
+        rows: DataFrame,
+        refused: Mapping[str, tuple[DataFrame, int]],
+        counted: Mapping[str, int],
+        expected: Sequence[Expectation],
+    ) -> tuple[list[TopicRecords], Outcome]:
+        from pyspark.sql import functions as f
+
+        stage, pipeline = self._stage, self._loaded.pipeline
+        buried = {e.name: e.that for e in expected if e.otherwise == "dead_letter" and counted.get(e.name)}
+        has_letters = bool(buried) or any(count for _, count in refused.values())
+        headers = self._frames.record_headers() if has_letters else None  # most batches have none to keep
+        letters = [
+            TopicRecords(
+                dead_letter_topic(topic), dead_letters.undecodable(found, self._pipeline, stage.name, headers), count
+            )
+            for topic, (found, count) in refused.items()
+            if count
+        ]
+        if buried:
+            failing = rows.where(f.col(columns.FAILED).isin(*buried))
+            found = dead_letters.unmet(failing, self._pipeline, stage.name, buried, headers)
+            letters.append(
+                TopicRecords(row_dead_letters(pipeline, stage), found, sum(counted[name] for name in buried))
+            )
+        outcome = Outcome(
+            stage.name,
+            counted.get("", 0),
+            sum(count for _, count in refused.values()),
+            {name: number for name, number in counted.items() if name},
+            sum(letter.count for letter in letters),
+        )
+        return letters, outcome
+
+    def _with_tables(
+        self, tables: TableRefusals, letters: list[TopicRecords], outcome: Outcome
+    ) -> tuple[list[TopicRecords], Outcome]:
+        """What a batch has come to, with the dead letters of its stage's tables."""
+        own = []
+        for topic, found in tables.refused.items():
+            count = found.count()
+            if count:
+                records = dead_letters.undecodable(found, self._pipeline, self._stage.name, tables.headers[topic])
+                own.append(TopicRecords(dead_letter_topic(topic), records, count))
+        number = sum(letter.count for letter in own)
+        outcome = replace(outcome, undecodable=outcome.undecodable + number, dead_letters=outcome.dead_letters + number)
+        return [*letters, *own], outcome
+
+    def _fail_if_asked(self, rows: DataFrame, counted: Mapping[str, int]) -> None:
+        from pyspark.sql import functions as f
+
+        for expectation in self._stage.expect:
+            if expectation.otherwise != "fail" or not counted.get(expectation.name):
+                continue
+            where = ""
+            if columns.PARTITION in rows.columns and columns.OFFSET in rows.columns:
+                first = rows.where(f.col(columns.FAILED) == expectation.name).orderBy(columns.PARTITION, columns.OFFSET)
+                row = first.select(columns.PARTITION, columns.OFFSET).first()
+                where = f"; the first is offset {row[1]} of partition {row[0]}" if row else ""
+            raise PipelineFailed(
+                f"stage {self._stage.name}: {counted[expectation.name]} rows do not meet the expectation "
+                f"{expectation.name} ({expectation.that}){where}"
+            )
+
+
+def has_transactions(stage: Stage) -> bool:
+    """Whether what the stage writes to topics is exactly-once; where it writes to none, its dead letters are."""
+    guarantees = [sink.guarantee for sink in stage.to if isinstance(sink, TopicSink)]
+    return not guarantees or "exactly_once" in guarantees

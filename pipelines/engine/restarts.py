@@ -1,0 +1,69 @@
+"""Whether a stage that failed is started again, and when. Pure: time and chance are arguments.
+
+A run restarts a stage alone; the other stages go on. Only a failure that may pass by itself is worth it (see
+`headwater.pipelines.engine.transient_failures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["ATTEMPTS_ONCE", "GiveUp", "Restart", "RestartPolicy", "decide"]
+
+ATTEMPTS: Final = 20
+# Of a run that processes what there is: pauses of half a minute in all, since whoever started it waits for its end.
+ATTEMPTS_ONCE: Final = 5
+WITHIN_MS: Final = 60 * 60_000
+BACKOFF_MS: Final = 1_000
+# With the others: a broker may be away for a quarter of an hour before a stage is given up.
+BACKOFF_MAX_MS: Final = 60_000
+# Of the pause; stages that failed together, by the same broker, do not come back together.
+JITTER: Final = 0.5
+_DOUBLINGS_MAX: Final = 31
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """At most `attempts` restarts within `within_ms`, after pauses that double from `backoff_ms` on."""
+
+    attempts: int = ATTEMPTS
+    within_ms: int = WITHIN_MS
+    backoff_ms: int = BACKOFF_MS
+    backoff_max_ms: int = BACKOFF_MAX_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start it again after a pause; `attempt` counts from 1 within the policy's time."""
+
+    attempt: int
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Do not start it again: so many restarts within the policy's time have not helped."""
+
+    attempts: int
+
+
+def decide(policy: RestartPolicy, restarts_ms: Sequence[int], now_ms: int, chance: float) -> Restart | GiveUp:
+    """What follows a failure at `now_ms` of a stage that was restarted at these times; `chance` is in [0, 1).
+
+    >>> policy = RestartPolicy(attempts=3, within_ms=60_000, backoff_ms=1_000, backoff_max_ms=3_000)
+    >>> [decide(policy, [0] * count, 10, 0.0) for count in (0, 1, 3)]
+    [Restart(attempt=1, after_ms=1000), Restart(attempt=2, after_ms=2000), GiveUp(attempts=3)]
+    >>> decide(policy, [0, 0, 0], 61_000, 0.0)
+    Restart(attempt=1, after_ms=1000)
+    >>> decide(policy, [], 0, 0.5)
+    Restart(attempt=1, after_ms=750)
+    """
+    recent = sum(1 for at_ms in restarts_ms if now_ms - at_ms <= policy.within_ms)
+    if recent >= policy.attempts:
+        return GiveUp(recent)
+    pause_ms = min(policy.backoff_ms << min(recent, _DOUBLINGS_MAX), policy.backoff_max_ms)
+    # A pause that is declared longer than the most is kept.
+    pause_ms = max(pause_ms, policy.backoff_ms)
+    return Restart(recent + 1, int(pause_ms * (1 - JITTER * chance)))

@@ -1,0 +1,284 @@
+"""Runs a pipeline: one streaming query a stage, available-now in topological order or all at once and for ever.
+
+Files, under the state folder: `<pipeline>/lock` (held while a run lives), `<pipeline>/<stage>/checkpoint/` (Spark's
+own), `<pipeline>/spark.log`. A run that stops or dies goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headwater.pipelines.analysis.analysis import Analysis, analyse
+from headwater.pipelines.datasource.brokers import Brokers, brokers
+from headwater.pipelines.definition import Loaded, Stage
+from headwater.pipelines.definition.graph import topological_order
+from headwater.pipelines.definition.plan import Plan, TopicPlan, checkpoint_folder, make_plan
+from headwater.pipelines.deployment.cluster_ids import ids_of
+from headwater.pipelines.deployment.deployment import Deployment
+from headwater.pipelines.deployment.run_lock import hold
+from headwater.pipelines.deployment.stage_record import topics_read_by
+from headwater.pipelines.engine.batch_writing import OnStep, no_step
+from headwater.pipelines.engine.stage_query import StageQuery
+from headwater.pipelines.engine.supervision import OnEvent, OnProgress, Supervisor
+from headwater.pipelines.errors import PipelineError, PipelineFailed, nearest
+from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
+from headwater.pipelines.monitoring.watching import Listener, RunInfo, RunWatch
+from headwater.pipelines.spark.cluster_check import ClusterError, check_cluster
+from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX, LOCAL_MASTER, lost_jvm, open_session
+from headwater.pipelines.spark.shipping import is_cluster
+from headwater.pipelines.spark.spark_errors import first_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EnsureTopics = Callable[[Sequence[TopicPlan]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run. `stages` limits the run to some stages; empty means all.
+
+    Stages in `reset` get a new checkpoint first. With `fail_fast` a stage that is given up ends a continuous run;
+    otherwise the others go on. `command_config` is the path of a file that says how to connect. `spark_master`
+    counts where neither the pipeline nor `spark_conf` has a `spark.master`.
+    """
+
+    bootstrap_servers: str
+    state: str
+    available_now: bool = True
+    stages: tuple[str, ...] = ()
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    spark_master: str = LOCAL_MASTER
+    fail_fast: bool = False
+    reset: tuple[str, ...] = ()
+    command_config: str = ""
+
+    @property
+    def brokers(self) -> Brokers:
+        """The brokers, with the file that says how to connect."""
+        return brokers(self.bootstrap_servers, self.command_config)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run did; `stopped` says that it was asked to stop before its end."""
+
+    totals: Mapping[str, StageTotals]
+    stopped: bool
+
+
+def _quiet(progress: StageProgress, totals: StageTotals) -> None:  # noqa: ARG001 - the default callback
+    return
+
+
+def _no_event(line: str) -> None:  # noqa: ARG001 - the default callback
+    return
+
+
+class Runner:
+    """Runs one pipeline once. `run` blocks; `stop` may be called from a signal handler or another thread."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        options: RunOptions,
+        ensure_topics: EnsureTopics,
+        on_progress: OnProgress = _quiet,
+        on_step: OnStep = no_step,
+        *,
+        listeners: Sequence[Listener] = (),
+        on_event: OnEvent = _no_event,
+        on_phase: OnEvent = _no_event,
+    ) -> None:
+        """A run of a pipeline.
+
+        `on_progress` hears of each micro-batch, `on_step` of what a batch has come to, `on_event` of what needs
+        attention while the run goes on, in a line, and `on_phase` what the run does before its stages start;
+        `listeners` watch it (see `headwater.pipelines.monitoring.watching`).
+        """
+        self.plan: Plan = make_plan(loaded)
+        self._loaded = loaded
+        self._options = options
+        self._ensure_topics = ensure_topics
+        self._on_progress = on_progress
+        self._on_step = on_step
+        self._on_event = on_event
+        self._on_phase = on_phase
+        self._stop = threading.Event()
+        self._deployment = Deployment(loaded, options.state, options.spark_conf)
+        self._watch = RunWatch(loaded.pipeline.pipeline, (*listeners, self._deployment))
+        self._folder = os.path.join(options.state, loaded.pipeline.pipeline)
+        # Machines of the cluster that do not see the state folder.
+        self._unseen_by: list[str] = []
+
+    @property
+    def log_path(self) -> str:
+        """Where Spark logs."""
+        return os.path.join(self._folder, "spark.log")
+
+    def stop(self) -> None:
+        """Ask the run to stop: each stage ends its present batch and begins no other."""
+        self._stop.set()
+
+    def run(self, on_session: Callable[[SparkSession], None] | None = None) -> RunResult:
+        """Run to the end of what is available, or until `stop`.
+
+        `on_session` is called once Spark is up (it replaces signal handlers). Raises PipelineError (the user's
+        mistake), PipelineBusy (another run has the state), PipelineFailed (a stage failed), SessionError (Spark did not
+        start).
+        """
+        stages = self._chosen()
+        self._loaded.require_secrets()
+        _require_path(self._options.state)
+        with hold(self._folder):
+            names = [stage.name for stage in stages]
+            self._take_ids()
+            self._loaded, done = self._deployment.prepare(names, self._options.reset)
+            stages = self._chosen()  # with the starts that replays have set
+            for line in done:
+                self._on_event(line)
+            own = {name: text.reveal() for name, text in self._loaded.pipeline.spark.items()}
+            conf = {"spark.master": self._options.spark_master, **own, **self._options.spark_conf}
+            self._on_phase("starting Spark")
+            spark = open_session(f"headwater {self._loaded.pipeline.pipeline}", self.log_path, conf)
+            if on_session is not None:
+                on_session(spark)
+            for stage in stages:
+                self._watch.add(stage.name)
+            if self._stop.is_set():
+                return RunResult(self.totals, True)
+            with self._told():
+                if is_cluster(conf["spark.master"]):
+                    self._unseen_by = self._ask_cluster(spark)
+                self._on_phase("looking at what the stages read and write")
+                analysis = analyse(spark, self._loaded, self._options.brokers)
+                # Last of all: a run that is refused leaves no topics behind.
+                self._ensure_topics([t for t in self.plan.topics if t.partitions is not None and not t.when_needed])
+                self._take_ids()
+                with self._watched(self._info(spark, analysis, stages)):
+                    if self._options.available_now:
+                        self._available_now(spark, analysis, stages)
+                    else:
+                        self._supervise(spark, analysis, stages)
+        return RunResult(self.totals, self._stop.is_set())
+
+    def _take_ids(self) -> None:
+        read = {topic for stage in self._chosen() for topic in topics_read_by(self._loaded.pipeline, stage)}
+        self._deployment.take_ids(*ids_of(self._options.brokers, read))
+
+    @contextmanager
+    def _watched(self, info: RunInfo) -> Iterator[None]:
+        self._watch.begin(info)
+        try:
+            yield
+        finally:
+            self._watch.end()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What Spark raises outside of a stage's query, in one line."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        try:
+            yield
+        except (Py4JError, PySparkException, ConnectionError) as error:
+            self._require_session(JVM_LOST_SECONDS_MAX)
+            if isinstance(error, ConnectionError):
+                raise
+            said = self._loaded.redacted(first_line(error))
+            raise PipelineFailed(f"Spark failed: {said} (details: {self.log_path})") from error
+
+    def _require_session(self, wait_s: float) -> None:
+        """Raise PipelineFailed when Spark's JVM has ended: no stage can go on in this run."""
+        lost = lost_jvm(wait_s)
+        if lost is not None:
+            raise PipelineFailed(
+                f"{lost}; what was written before is kept, and the next run goes on from there "
+                f"(details: {self.log_path})"
+            )
+
+    def _ask_cluster(self, spark: SparkSession) -> list[str]:
+        try:
+            return check_cluster(spark, self._folder)
+        except ClusterError as fault:
+            raise PipelineFailed(f"the cluster cannot run pipelines: {fault} (details: {self.log_path})") from fault
+
+    def _chosen(self) -> list[Stage]:
+        order = topological_order(self._loaded.pipeline)
+        known = [stage.name for stage in order]
+        wrong = [name for name in self._options.stages if name not in known]
+        if wrong:
+            problem = self._loaded.problem(("stages",), f"there is no stage '{wrong[0]}'", nearest(wrong[0], known))
+            raise PipelineError([problem])
+        return [stage for stage in order if not self._options.stages or stage.name in self._options.stages]
+
+    @property
+    def totals(self) -> dict[str, StageTotals]:
+        """What each stage has done so far."""
+        return {state.stage: state.totals for state in self._watch.states()}
+
+    def _query(self, spark: SparkSession, analysis: Analysis, stage: Stage) -> StageQuery:
+        checkpoint = os.path.join(self._options.state, checkpoint_folder(self._loaded.pipeline.pipeline, stage.name))
+        return StageQuery(
+            spark,
+            self._loaded,
+            stage,
+            analysis,
+            self._options.brokers,
+            os.path.abspath(checkpoint),
+            self._stop,
+            self._watch.add_outcome,
+            self._on_step,
+            self._unseen_by,
+        )
+
+    def _available_now(self, spark: SparkSession, analysis: Analysis, stages: Sequence[Stage]) -> None:
+        for stage in stages:
+            # Each stage ends before the next begins: a stage fixes where it will stop when it starts.
+            if self._stop.is_set():
+                return
+            self._supervise(spark, analysis, [stage])
+
+    def _supervise(self, spark: SparkSession, analysis: Analysis, stages: Sequence[Stage]) -> None:
+        Supervisor(
+            self._loaded,
+            stages,
+            lambda stage: self._query(spark, analysis, stage),
+            self._watch,
+            self._stop,
+            self.log_path,
+            self._require_session,
+            continuous=not self._options.available_now,
+            fail_fast=self._options.fail_fast,
+            multiple_watermark_policy=str(spark.conf.get("spark.sql.streaming.multipleWatermarkPolicy", "min")),
+            on_progress=self._on_progress,
+            on_event=self._on_event,
+        ).run()
+
+    def _info(self, spark: SparkSession, analysis: Analysis, stages: Sequence[Stage]) -> RunInfo:
+        return RunInfo(
+            self._loaded,
+            self.plan,
+            analysis,
+            tuple(stage.name for stage in stages),
+            continuous=not self._options.available_now,
+            bootstrap_servers=self._options.bootstrap_servers,
+            started_ms=time.time_ns() // 1_000_000,
+            versions={"spark": str(spark.version), "python": platform.python_version()},
+        )
+
+
+def _require_path(state: str) -> None:
+    if "://" in state:
+        raise PipelineFailed(
+            f"the state folder {state} must be a path of this machine, not a URL: mount the file system that the "
+            "cluster's machines share, and give the path with --state (docs/spark_cluster.md)"
+        )

@@ -1,0 +1,299 @@
+"""One stage as one streaming query.
+
+The stage's steps run on the streaming frame, where Spark keeps what state they need; those that say `each_batch` run on
+the rows of a micro-batch. Records that cannot be decoded are counted on the way, and only a batch that has some reads
+its records again to find them.
+
+What becomes of a batch's rows is the business of `batch_writing`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headwater.pipelines import columns
+from headwater.pipelines.analysis.analysis import Analysis
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.datasource.errors import SourceError
+from headwater.pipelines.definition import Loaded, Stage, TopicSource, interval_ms
+from headwater.pipelines.engine.batch_writing import BatchWriter, OnStep, Outcome, no_step
+from headwater.pipelines.errors import PipelineError, PipelineFailed
+from headwater.pipelines.monitoring.progress import EVENT_TIME
+from headwater.pipelines.sources.event_times import event_time_ms, latest_event_times
+from headwater.pipelines.sources.inputs import StageInputs, may_refuse
+from headwater.pipelines.sources.table_dead_letters import TableLetters, TableRefusals
+from headwater.pipelines.sources.tables import StageTables
+from headwater.pipelines.spark.spark_errors import first_line, problem_at
+from headwater.pipelines.transforms.stateful import STATE_STORE_CONF
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+# Plan nodes that look at one row at a time. Every other node makes a stage stateful, so that Spark itself decides.
+STATELESS_NODES = frozenset({
+    "Project", "Filter", "SubqueryAlias", "View", "Generate", "Union", "LocalRelation", "LogicalRelation",
+    "StreamingRelation", "StreamingRelationV2", "StreamingDataSourceV2Relation", "DataSourceV2Relation",
+    "EventTimeWatermark", "ResolvedHint", "MapInPandas", "MapInArrow", "MapPartitions", "DeserializeToObject",
+    "SerializeFromObject", "MapElements", "TypedFilter", "Expand", "WithCTE", "CTERelationRef",
+    "CTERelationDef", "InMemoryRelation", "BatchEvalPython", "ArrowEvalPython", "Repartition",
+    "RepartitionByExpression", "Range", "OneRowRelation", "LogicalRDD", "Join", "CollectMetrics"
+})  # fmt: skip
+
+
+# Name, with the input's position, of the observation that counts records that cannot be decoded.
+REFUSED = "headwater_refused_"
+
+
+class StopRequested(Exception):  # noqa: N818 - it is no error
+    """Raised at the start of a batch when the run shall stop: the batch is not begun, and runs next time."""
+
+
+def is_stateless(plan: Any) -> bool:
+    """Whether a streaming plan (a JVM LogicalPlan) holds no state. Static branches may hold anything."""
+    if not plan.isStreaming():
+        return True
+    name = plan.nodeName()
+    children = [plan.children().apply(i) for i in range(plan.children().size())]
+    if name not in STATELESS_NODES:
+        return False
+    if name == "Join" and all(child.isStreaming() for child in children):
+        return False
+    return all(is_stateless(child) for child in children)
+
+
+class StageQuery:
+    """Builds and starts the query of a stage.
+
+    `error` holds what the stage's own code raised in a batch; `is_busy` says whether one is under way.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        loaded: Loaded,
+        stage: Stage,
+        analysis: Analysis,
+        bootstrap_servers: Brokers,
+        checkpoint: str,
+        stop: threading.Event,
+        on_outcome: Callable[[Outcome], None],
+        on_step: OnStep = no_step,
+        unseen_by: Sequence[str] = (),
+    ) -> None:
+        """`unseen_by`: machines of a cluster that do not see the folder of the checkpoint."""
+        self.stage = stage
+        self.error: BaseException | None = None
+        self.is_busy = False
+        self.query: StreamingQuery | None = None
+        self._loaded = loaded
+        self._analysis = analysis
+        self._servers = bootstrap_servers
+        self._checkpoint = checkpoint
+        self._stop = stop
+        self._on_outcome = on_outcome
+        self._session = spark.newSession()
+        self._writer = BatchWriter(self._session, loaded, stage, analysis, self, bootstrap_servers, on_step)
+        self._tables = StageTables(self._session, loaded, stage, analysis, bootstrap_servers)
+        group = f"{loaded.pipeline.pipeline}.{stage.name}"
+        self._table_letters = TableLetters(self._session, analysis, bootstrap_servers, group)
+        self._inputs = StageInputs(self._session, loaded, stage, analysis, bootstrap_servers, checkpoint)
+        self._chain = analysis.chains[stage.name]
+        self._stateful = False
+        self._unseen_by = unseen_by
+
+    def start(self, *, available_now: bool) -> StreamingQuery:
+        """Start the query. Raises PipelineError for what Spark refuses in a stream."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        stage = self.stage
+        if self._chain.keeps_user_state:
+            for name, value in STATE_STORE_CONF.items():
+                self._session.conf.set(name, value)
+        try:
+            self._tables.open()
+            inputs = self._inputs.open(available_now=available_now, on_failure=self._input_failed)
+        except (PySparkException, Py4JError) as error:
+            raise PipelineFailed(f"stage {stage.name}: {self._loaded.redacted(first_line(error))}") from error
+        try:
+            frame = self._frame(inputs)
+            self._check_checkpoint()
+            if self._stateful and self._unseen_by:
+                raise PipelineFailed(
+                    f"stage {stage.name} keeps state, and {', '.join(self._unseen_by)} does not see the folder "
+                    f"{self._checkpoint}: give a folder that all machines share with --state (docs/spark_cluster.md)"
+                )
+            writer = (
+                frame.writeStream.queryName(f"{self._loaded.pipeline.pipeline}.{stage.name}")
+                .option("checkpointLocation", self._checkpoint)
+                .outputMode(stage.mode)
+                .foreachBatch(self._batch)
+            )
+            if available_now:
+                writer = writer.trigger(availableNow=True)
+            elif stage.trigger is not None:
+                writer = writer.trigger(processingTime=f"{interval_ms(stage.trigger)} milliseconds")
+            self.query = writer.start()
+        except PySparkException as error:
+            loc = self._chain.loc(max(len(self._chain) - 1, 0))
+            raise PipelineError([problem_at(self._loaded, loc, error, "Spark refuses this in a stream")]) from None
+        return self.query
+
+    def event_times(self, ends: Sequence[Mapping[tuple[str, int], int]]) -> list[dict[tuple[str, int], int]]:
+        """The latest event time (ms) of each partition of each input with a watermark, before these next offsets.
+
+        A look at the last records, by a job beside the query. Raises what Spark or the broker says.
+        """
+        found: list[dict[tuple[str, int], int]] = []
+        for source, read_to in zip(self.stage.inputs, ends, strict=False):
+            if isinstance(source, TopicSource) and source.watermark is not None and read_to:
+                found.append(latest_event_times(self._session, self._servers, self._analysis, source, read_to))
+            else:
+                found.append({})
+        return found
+
+    def close(self) -> None:
+        """Forget the tables, and close the connections of inputs and writer."""
+        self._inputs.close()
+        self._writer.close()
+        self._tables.close()
+
+    def _input_failed(self, error: BaseException) -> None:
+        """An input's own thread has failed: the query would wait for ever."""
+        said = self._loaded.redacted(first_line(error))
+        self.error = PipelineFailed(f"stage {self.stage.name}: {said}")
+        self.error.__cause__ = error  # tells whether it may pass
+        if self.query is not None:
+            self.query.stop()
+
+    def _check_checkpoint(self) -> None:
+        """Raises PipelineError if the checkpoint has state and the stage none.
+
+        What the file tells is compared before Spark starts (`headwater.pipelines.deployment.deployment`); of code only
+        Spark can
+        tell.
+        """
+        if self._stateful or not os.path.isdir(os.path.join(self._checkpoint, "state")):
+            return
+        name = self.stage.name
+        what = f"the checkpoint of stage {name} does not fit: it holds state, and the stage keeps none now"
+        hint = f"`--reset {name}` lets it start anew where the file says, or give the stage another name"
+        raise PipelineError([self._loaded.problem(self._chain.loc(max(len(self._chain) - 1, 0)), what, hint)])
+
+    def _frame(self, inputs: list[DataFrame]) -> DataFrame:
+        """The frame that the query runs: decoded records, transformed."""
+        from pyspark.sql import functions as f
+
+        good = []
+        for position, (source, decoded) in enumerate(zip(self.stage.inputs, inputs, strict=True)):
+            frame = decoded
+            if may_refuse(source):
+                told = [f.count(f.col(columns.ERROR)).alias(REFUSED)]
+                if columns.HEADERS_SEEN in frame.columns:
+                    told.append(f.max(f.col(columns.HEADERS_SEEN)).alias(columns.HEADERS_SEEN))
+                frame = frame.observe(f"{REFUSED}{position}", *told).drop(columns.HEADERS_SEEN)
+                frame = frame.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR)
+            if source.watermark is not None:
+                # Whose event times hold the stage's watermark back, Spark does not tell.
+                latest = f.max(event_time_ms(frame, source.watermark.column)).alias("latest")
+                frame = frame.observe(f"{EVENT_TIME}{position}", latest)
+                frame = frame.withWatermark(source.watermark.column, source.watermark.delay)
+            good.append(frame)
+        rows = self._chain.apply_to_streams(good)
+        self._stateful = not is_stateless(rows._jdf.queryExecution().analyzed())
+        return rows
+
+    def _batch(self, frame: DataFrame, batch_id: int) -> None:
+        """foreachBatch: Spark calls it on a thread of its own and shows only the text of what it raises."""
+        try:
+            if self._stop.is_set():
+                raise StopRequested(self.stage.name)
+            self.is_busy = True
+            self._tables.refresh()
+            self._on_outcome(self._writer.write(frame, batch_id))
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self.is_busy = False
+
+    # -- what `batch_writing` asks for -------------------------------------------------------------------------------
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether Spark keeps state for the stage."""
+        return self._stateful
+
+    def rows(self, frame: DataFrame) -> DataFrame:
+        """The stage's rows of a micro-batch, given what its query made of it."""
+        return self._chain.apply_to_batch(frame)
+
+    def refused(self) -> dict[str, DataFrame]:
+        """The records of the present micro-batch that cannot be decoded, by topic (by stage, if they are no topic's).
+
+        Asked when the batch's rows are computed: then their number is known, and most batches have none.
+        """
+        from pyspark.sql import functions as f
+
+        found: dict[str, DataFrame] = {}
+        for position, source in enumerate(self.stage.inputs):
+            origin = self._inputs.origin(source)
+            if may_refuse(source) and origin not in found:
+                rejected = self._refused_again(position)
+                if rejected is not None:
+                    found[origin] = rejected.where(f.col(columns.ERROR).isNotNull())
+        return found
+
+    def refused_by_tables(self) -> TableRefusals:
+        """The records of tables' topics that cannot be decoded and that no batch has seen yet.
+
+        Asked when the batch's rows are computed: what these could read, is looked at.
+        """
+        try:
+            return self._table_letters.look(self._tables.take_read_topics())
+        except SourceError as error:
+            raise PipelineFailed(f"stage {self.stage.name}: {error}") from error
+
+    def record_headers(self) -> DataFrame | None:
+        """The headers of the present micro-batch's records, read again; None if it is known that none has any."""
+        execution = self._execution()
+        topics = [position for position, source in enumerate(self.stage.inputs) if isinstance(source, TopicSource)]
+        if not any(_may_have_headers(execution, position) for position in topics):
+            return None
+        return self._inputs.headers_again(execution.logical())
+
+    def _execution(self) -> Any:
+        """Of the present micro-batch, which only Spark's JVM interface shows."""
+        streams = self._session._jsparkSession.streams()
+        return streams.get(checkpoint_id(self._checkpoint)).streamingQuery().lastExecution()
+
+    def _refused_again(self, position: int) -> DataFrame | None:
+        """The records of the present batch, read again; None if all of an input's can be decoded.
+
+        How many there are is known once the batch's rows are computed. Spark keeps count and offsets in the batch's
+        execution.
+        """
+        execution = self._execution()
+        counted = execution.observedMetrics().get(f"{REFUSED}{position}")
+        if counted.isDefined() and not counted.get().getLong(0):
+            return None
+        return self._inputs.read_again(position, execution.logical())
+
+
+def _may_have_headers(execution: Any, position: int) -> bool:
+    """Whether records of an input may have some in a batch: what its format passes on of HEADERS_SEEN is observed."""
+    observed = execution.observedMetrics().get(f"{REFUSED}{position}")
+    if not observed.isDefined() or observed.get().length() < 2:
+        return True
+    return not observed.get().isNullAt(1) and bool(observed.get().getBoolean(1))
+
+
+def checkpoint_id(checkpoint: str) -> str:
+    """The identity that Spark gave a checkpoint: it tells the batches of this checkpoint from another's."""
+    with open(os.path.join(checkpoint, "metadata"), encoding="utf-8") as file:
+        return str(json.load(file)["id"])

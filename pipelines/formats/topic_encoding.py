@@ -1,0 +1,136 @@
+"""How the rows of stages become keys and values of a topic; and the ids of their schemas, got on the driver.
+
+An `Encoding` is made when a stage is analysed. Its schemas are registered, or looked up, once, before the first
+micro-batch that is written: a dry run changes nothing in a registry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headwater.pipelines.formats import ValueColumns, format_of
+from headwater.pipelines.formats.registry_client import AVRO, JSON, PROTOBUF, Connection, RegistryError, client_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+    from headwater.pipelines.formats.framed_tasks import Writer
+
+SCHEMA_TYPES = {"avro": AVRO, "protobuf": PROTOBUF, "json_schema": JSON}
+
+
+@dataclass(slots=True)
+class RegisteredPart:
+    """The schema of a topic's keys or values in a registry: `writer` has its text. `id` is known once it is `ready`."""
+
+    writer: Writer
+    subject: str
+    connection: Connection
+    auto_register: bool
+    id: int | None = None
+
+    def ready(self) -> int:
+        """The schema's id, registered or looked up when it is first asked for. Raises RegistryError."""
+        if self.id is None:
+            client, text = client_of(self.connection), self.writer.schema.text
+            kind = SCHEMA_TYPES[self.writer.format]
+            try:
+                if self.auto_register:
+                    self.id = client.register(self.subject, kind, text)
+                else:
+                    self.id = client.look_up(self.subject, kind, text)
+            except RegistryError as error:
+                what = f"the schema of the topic '{self.writer.topic}' (subject {self.subject})"
+                raise RegistryError(f"{what} cannot be used: {error}") from None
+        return self.id
+
+
+@dataclass(slots=True)
+class Encoding:
+    """Of one topic. `wanted` are the columns that its values are declared with, if they are."""
+
+    topic: str
+    value_format: str
+    wanted: ValueColumns = field(default_factory=ValueColumns)
+    value_part: RegisteredPart | None = None
+    key_format: str | None = None
+    key_part: RegisteredPart | None = None
+
+    def ready(self) -> None:
+        """Get the ids of the schemas. Raises RegistryError."""
+        for part in (self.value_part, self.key_part):
+            if part is not None:
+                part.ready()
+
+    def value(self, rows: DataFrame) -> Column:
+        """All data columns of rows as values. Raises ValueError if the rows do not suit."""
+        part = self.value_part
+        if self.value_format in SCHEMA_TYPES:
+            assert part is not None, "an analysis has found the schema"
+            if self.value_format == "json_schema":
+                return self._json(format_of("json_schema").encode(rows, self.wanted), part)
+            from headwater.pipelines.formats import framed
+
+            return framed.encode(framed.row_of(rows, part.writer), part.writer, _id(part))
+        return format_of(self.value_format).encode(rows, self.wanted)
+
+    def value_of(self, column: Column, kind: DataType) -> Column | None:
+        """A structure as a value of the topic's schema; None if it is none, or the topic has no schema."""
+        from pyspark.sql.types import StructType
+
+        if self.value_part is None or not isinstance(kind, StructType):
+            return None
+        return self._framed(column, kind, self.value_format, self.value_part)
+
+    def key(self, column: Column, kind: DataType) -> Column | None:
+        """A key in the topic's format; None if that is text as everywhere. Raises ValueError if it does not suit."""
+        from pyspark.sql.types import BinaryType
+
+        if self.key_format in SCHEMA_TYPES:
+            assert self.key_part is not None, "an analysis has found the schema"
+            return self._framed(column, kind, self.key_format, self.key_part)
+        if self.key_format == "json":
+            return _json_text(column, kind).cast("binary")
+        if self.key_format == "raw" and not isinstance(kind, BinaryType):
+            raise ValueError(f"the keys of '{self.topic}' are raw, and the key is {kind.simpleString()}: give bytes")
+        return None
+
+    def _framed(self, column: Column, kind: DataType, value_format: str | None, part: RegisteredPart) -> Column:
+        from headwater.pipelines.formats import framed
+        from headwater.pipelines.formats.fitting import fitted
+
+        if value_format == "json_schema":
+            return self._json(_json_text(column, kind).cast("binary"), part)
+        name = part.writer.part
+        fit = fitted(column, kind, framed.spark_type(framed.row_type(part.writer)), name)
+        return framed.encode(fit, part.writer, _id(part))
+
+    @staticmethod
+    def _json(text: Column, part: RegisteredPart) -> Column:
+        from headwater.pipelines.formats import framed_json
+
+        return framed_json.framed(text, _id(part))
+
+
+def plain(value_format: str, topic: str = "") -> Encoding:
+    """Of a topic whose values need no schema."""
+    return Encoding(topic, value_format)
+
+
+def _id(part: RegisteredPart) -> int:
+    """The schema's id; 0 while the stage is only analysed."""
+    return 0 if part.id is None else part.id
+
+
+def _json_text(column: Column, kind: Any) -> Column:
+    """A value as JSON; null stays null."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType | ArrayType | MapType):
+        return f.to_json(column)
+    # Spark writes structures only: the brackets of a list of one are taken off again.
+    text = f.to_json(f.array(column))
+    return f.when(column.isNotNull(), text.substr(f.lit(2), f.length(text) - 2))

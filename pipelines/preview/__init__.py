@@ -1,0 +1,1 @@
+"""What a stage would write, without writing."""

@@ -1,0 +1,284 @@
+"""What a stage would write, of records that are there now, without writing anything.
+
+No checkpoint, no topic, no table is made, nothing is committed, no schema is registered. Everything is computed as one
+batch: of a stage that keeps state, what comes out is not cut off by the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headwater.pipelines import columns
+from headwater.pipelines.analysis.analysis import Analysis
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.dead_letters import frames as dead_letters
+from headwater.pipelines.dead_letters import headers as letter_headers
+from headwater.pipelines.definition import (
+    DeltaSink,
+    DeltaSource,
+    Expectation,
+    FilesSink,
+    FilesSource,
+    JdbcSink,
+    JdbcSource,
+    Loaded,
+    RateSource,
+    Sink,
+    Source,
+    Stage,
+    TopicSink,
+    TopicSource,
+)
+from headwater.pipelines.definition.graph import tables_used
+from headwater.pipelines.definition.plan import SinkPlan, make_plan
+from headwater.pipelines.engine.stage_query import is_stateless
+from headwater.pipelines.formats.topic_encoding import plain as plain_encoding
+from headwater.pipelines.preview.start_offsets import Start, offsets_json, ranges_of
+from headwater.pipelines.rows.comparison import plain
+from headwater.pipelines.sinks import delta, delta_merge, jdbc
+from headwater.pipelines.sinks import files as files_sink
+from headwater.pipelines.sinks import topic as topic_sink
+from headwater.pipelines.sources import decoding, files
+from headwater.pipelines.sources import delta as delta_source
+from headwater.pipelines.sources import jdbc as jdbc_source
+from headwater.pipelines.sources import topic as topic_source
+from headwater.pipelines.sources.inputs import may_refuse
+from headwater.pipelines.sources.table_gaps import TableGap, gaps_of
+from headwater.pipelines.sources.tables import read_table
+from headwater.pipelines.spark.collected_rows import rows_of
+from headwater.pipelines.transforms import expectations
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_READABLE = ("json", "string", "raw", "csv")  # values of other formats are shown as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class InputRead:
+    """What was read of an input. `there` is how many offsets a topic spans, None for what is no topic."""
+
+    kind: str
+    target: str
+    rows: int
+    undecodable: int
+    there: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRows:
+    """The first rows that a sink would get."""
+
+    kind: str
+    target: str
+    how: str
+    rows: list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Preview:
+    """What came of it. `stopped_by` names expectations at which a run would stop, before it writes anything.
+
+    `gaps` are of the tables that the stage joins with.
+    """
+
+    stage: str
+    keeps_state: bool
+    inputs: list[InputRead] = field(default_factory=list)
+    gaps: list[TableGap] = field(default_factory=list)
+    written: int = 0
+    unmet: dict[str, int] = field(default_factory=dict)
+    stopped_by: list[str] = field(default_factory=list)
+    sinks: list[SinkRows] = field(default_factory=list)
+    dead_letters: int = 0
+    letters: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to look at: where to begin, how many records of each input to read, how many rows to show."""
+
+    start: Start
+    records_max: int
+    rows_max: int
+
+
+class StagePreview:
+    """Computes a stage once. `empty_folder` has no files: a stream of it tells whether the stage keeps state."""
+
+    def __init__(
+        self, spark: SparkSession, loaded: Loaded, stage: Stage, analysis: Analysis, where: Brokers, empty_folder: str
+    ) -> None:
+        self._session = spark.newSession()
+        self._loaded = loaded
+        self._stage = stage
+        self._analysis = analysis
+        self._where = where
+        self._empty_folder = empty_folder
+
+    def compute(self, request: Request) -> Preview:
+        """Read, transform, count. Raises SourceError, PipelineFailed, or what Spark says."""
+        from pyspark.sql import functions as f
+
+        tables = tables_used(self._loaded.pipeline, self._stage)
+        for name in tables:
+            frame = read_table(self._session, self._loaded, self._analysis, name, self._where)
+            frame.createOrReplaceTempView(f"`{name}`")
+        found = Preview(self._stage.name, keeps_state=False)
+        found.gaps = gaps_of(self._session, self._loaded, self._analysis, tables, self._where)
+        inputs, refused = self._read(request, found)
+        found.keeps_state = self._keeps_state(inputs)
+        chain = self._analysis.chains[self._stage.name]
+        unmarked = chain.apply_to_batch(chain.apply_to_streams(inputs))
+        expected = expectations.of_stage(self._stage, unmarked.columns)
+        rows = expectations.marked(unmarked, expected).persist()
+        try:
+            counted = expectations.counts(rows)
+            found.written = counted.pop("", 0)
+            found.unmet = {
+                e.name: counted.get(e.name, 0) for e in expected if e in self._stage.expect or e.name in counted
+            }
+            found.stopped_by = [e.name for e in self._stage.expect if e.otherwise == "fail" and counted.get(e.name)]
+            met = rows.where(f.col(columns.FAILED).isNull()).drop(columns.FAILED)
+            plans = next(stage for stage in make_plan(self._loaded).stages if stage.name == self._stage.name).writes
+            for sink, plan in zip(self._stage.to, plans, strict=True):
+                shown = self._sink_rows(met, sink).limit(request.rows_max)
+                found.sinks.append(SinkRows(plan.kind, plan.target, _how(plan), plain(rows_of(shown))))
+            self._letters(rows, refused, request, found, expected)
+        finally:
+            rows.unpersist()
+            for frame in (*inputs, *refused):
+                frame.unpersist()
+        return found
+
+    # -- inputs ------------------------------------------------------------------------------------------------------
+
+    def _read(self, request: Request, found: Preview) -> tuple[list[DataFrame], list[DataFrame]]:
+        """The inputs' rows, and what of them cannot be decoded."""
+        from pyspark.sql import functions as f
+
+        inputs, refused = [], []
+        plan = next(stage for stage in make_plan(self._loaded).stages if stage.name == self._stage.name)
+        for position, source in enumerate(self._stage.inputs):
+            frame, there = self._frame(source, position, request)
+            frame = frame.persist()
+            count, undecodable = frame.count(), 0
+            if columns.ERROR in frame.columns:
+                bad = frame.where(f.col(columns.ERROR).isNotNull())
+                undecodable = bad.count()
+                if undecodable:
+                    refused.append(bad)
+                frame = frame.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR)
+            read = plan.reads[position]
+            found.inputs.append(InputRead(read.kind, read.target, count, undecodable, there))
+            inputs.append(frame)
+        return inputs, refused
+
+    def _frame(self, source: Source, position: int, request: Request) -> tuple[DataFrame, int | None]:
+        session = self._session
+        if isinstance(source, TopicSource):
+            committed = source.isolation == topic_source.READ_COMMITTED
+            found = ranges_of(self._where, source.topic, request.start, request.records_max, committed=committed)
+            records = topic_source.batch_between(
+                session,
+                self._where,
+                source.topic,
+                offsets_json(source.topic, found, end=False),
+                offsets_json(source.topic, found, end=True),
+                isolation=source.isolation,
+                headers=decoding.needs_headers(self._analysis, source),
+            )
+            there = sum(one.latest - one.earliest for one in found.values())
+            return decoding.decode_input(self._analysis, records, source), there
+        schema = self._analysis.inputs[self._stage.name, position]
+        if isinstance(source, DeltaSource):
+            path = self._loaded.path(source.delta)
+            if not delta_source.exists(session, path):
+                return session.createDataFrame([], schema), None  # a stage makes it
+            reader = session.read.format("delta")
+            if source.changes:
+                reader = reader.option("readChangeFeed", "true").option("startingVersion", source.starting_version or 0)
+            return reader.load(path).limit(request.records_max), None
+        if isinstance(source, FilesSource):
+            rows = files.batch(session, source, [self._loaded.path(source.files)], schema)
+            rows = rows if may_refuse(source) else rows.drop(columns.ERROR)
+            return rows.limit(request.records_max), None
+        if isinstance(source, JdbcSource):
+            table = jdbc_source.table(session, source, source.table)
+            if source.start is not None:
+                table = table.where(table[source.increment] > source.start)
+            return table.limit(request.records_max), None
+        assert isinstance(source, RateSource)
+        made = session.range(min(source.rate, request.records_max))
+        return made.selectExpr("current_timestamp() AS timestamp", "id AS value"), None
+
+    def _keeps_state(self, inputs: Sequence[DataFrame]) -> bool:
+        """Whether the stage as a stream keeps state; a stream of no files has the plan without being run."""
+        streams = []
+        for source, frame in zip(self._stage.inputs, inputs, strict=True):
+            stream = self._session.readStream.schema(frame.schema).parquet(self._empty_folder)
+            mark = source.watermark
+            streams.append(stream if mark is None else stream.withWatermark(mark.column, mark.delay))
+        rows = self._analysis.chains[self._stage.name].apply_to_streams(streams)
+        return not is_stateless(rows._jdf.queryExecution().analyzed())
+
+    # -- outputs -----------------------------------------------------------------------------------------------------
+
+    def _sink_rows(self, rows: DataFrame, sink: Sink) -> DataFrame:
+        """The rows as a sink has them: records as text, tables with their columns."""
+        from pyspark.sql import functions as f
+
+        if isinstance(sink, TopicSink):
+            encoding = self._analysis.encoding(sink.topic)
+            if encoding.value_format not in _READABLE or encoding.key_format not in (None, "string", "raw"):
+                encoding = plain_encoding("json", sink.topic)  # a registry is not asked
+            records = topic_sink.records(rows, sink, encoding)
+            shown = [f.col(name).cast("string").alias(name) for name in ("key", "value")]
+            if "headers" in records.columns:
+                texts = f.transform("headers", lambda h: f.concat(h["key"], f.lit("="), h["value"].cast("string")))
+                shown.append(texts.alias("headers"))
+            if "timestamp_ms" in records.columns:
+                shown.append(f.timestamp_millis("timestamp_ms").alias("timestamp"))
+            return records.select(*shown)
+        if isinstance(sink, DeltaSink):
+            return delta_merge.changes(rows, sink) if sink.merge is not None else delta.table_rows(rows, sink)
+        if isinstance(sink, FilesSink):
+            return files_sink.file_rows(rows, sink)
+        if isinstance(sink, JdbcSink):
+            return jdbc.table_rows(rows, sink)
+        return rows
+
+    def _letters(
+        self,
+        rows: DataFrame,
+        refused: Sequence[DataFrame],
+        request: Request,
+        found: Preview,
+        expected: Sequence[Expectation],
+    ) -> None:
+        from pyspark.sql import functions as f
+
+        name, stage = self._loaded.pipeline.pipeline, self._stage
+        letters = [dead_letters.undecodable(frame, name, stage.name) for frame in refused]
+        buried = {e.name: e.that for e in expected if e.otherwise == "dead_letter" and found.unmet.get(e.name)}
+        if buried:
+            letters.append(
+                dead_letters.unmet(rows.where(f.col(columns.FAILED).isin(*buried)), name, stage.name, buried)
+            )
+        found.dead_letters = sum(one.undecodable for one in found.inputs) + sum(found.unmet[name] for name in buried)
+        for frame in letters:
+            left = request.rows_max - len(found.letters)
+            for row in rows_of(frame.limit(left)) if left > 0 else ():
+                headers = {header["key"]: header["value"] for header in row["headers"] or ()}
+                error = headers.get(letter_headers.ERROR) or b""
+                found.letters.append(plain({"error": error, "key": row["key"], "value": row["value"]}))
+
+
+def _how(plan: SinkPlan) -> str:
+    return ", ".join([*([f"key {plan.key}"] if plan.key else []), *([plan.how] if plan.how != "append" else [])])

@@ -1,0 +1,116 @@
+"""Which records of a topic a preview reads: from a place on, and no more than a limit. Pure but for `ranges_of`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from headwater.pipelines.datasource.brokers import Brokers, connection_options
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+RECORDS_MAX: Final = 10_000  # of a topic, unless more are asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin: the first records, the last ones, those from an offset on, or those since a moment (ms)."""
+
+    kind: str
+    number: int = 0
+
+
+def parse_start(text: str) -> Start:
+    """Read `earliest`, `latest`, an offset or a moment.
+
+    >>> parse_start("latest"), parse_start("47")
+    (Start(kind='latest', number=0), Start(kind='offset', number=47))
+    >>> parse_start("2013-01-01T05:00:00Z")
+    Start(kind='timestamp', number=1357016400000)
+    """
+    if text in (EARLIEST, LATEST):
+        return Start(text)
+    if text.isascii() and text.isdecimal() and len(text) <= 18:
+        return Start("offset", int(text))
+    try:
+        moment = dt.datetime.fromisoformat(text.removeprefix("@"))
+    except ValueError:
+        raise ValueError(f"{text[:60]!r} is neither earliest, latest, an offset nor a moment in ISO 8601") from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+    return Start("timestamp", int(moment.timestamp() * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The offsets of a partition that are read (the end excluded), and those that there are."""
+
+    first: int
+    end: int
+    earliest: int
+    latest: int
+
+
+def ranges(
+    start: Start, bounds: Mapping[int, tuple[int, int]], since: Mapping[int, int], records_max: int
+) -> dict[int, Range]:
+    """The range of each partition. `bounds` are its first and next offset, `since` where the moment begins.
+
+    The limit is shared: a partition with fewer records leaves its share to the others.
+
+    >>> ranges(Start("earliest"), {0: (0, 100), 1: (5, 8)}, {}, 10)
+    {0: Range(first=0, end=7, earliest=0, latest=100), 1: Range(first=5, end=8, earliest=5, latest=8)}
+    >>> ranges(Start("latest"), {0: (0, 100)}, {}, 10)
+    {0: Range(first=90, end=100, earliest=0, latest=100)}
+    """
+    firsts = {}
+    for partition, (earliest, latest) in bounds.items():
+        wanted = earliest
+        if start.kind == "offset":
+            wanted = start.number
+        elif start.kind == "timestamp":
+            found = since.get(partition, -1)
+            wanted = latest if found < 0 else found
+        firsts[partition] = min(max(wanted, earliest), latest)
+    shares = _shared({p: bounds[p][1] - first for p, first in firsts.items()}, records_max)
+    chosen = {}
+    for partition, (earliest, latest) in bounds.items():
+        first = latest - shares[partition] if start.kind == LATEST else firsts[partition]
+        chosen[partition] = Range(first, first + shares[partition], earliest, latest)
+    return chosen
+
+
+def _shared(there: Mapping[int, int], most: int) -> dict[int, int]:
+    """How many each gets of what there is, as evenly as it goes."""
+    shares = {}
+    left = most
+    for count, partition in enumerate(sorted(there, key=lambda p: (there[p], p))):
+        shares[partition] = min(there[partition], left // (len(there) - count))
+        left -= shares[partition]
+    return shares
+
+
+def ranges_of(where: Brokers, topic: str, start: Start, records_max: int, *, committed: bool) -> dict[int, Range]:
+    """Ask the brokers. Raises SourceError; a topic that is not there is one, too."""
+    from headwater.logtier.client import cluster as client
+    from headwater.pipelines.datasource.errors import client_errors
+    from headwater.pipelines.datasource.options import ReadOptions
+
+    isolation = "read_committed" if committed else "read_uncommitted"
+    options = ReadOptions.parse(connection_options(where) | {"subscribe": topic, "kafka.isolation.level": isolation})
+    with client_errors(), client.ClusterClient(options.client) as cluster:
+        partitions = cluster.partitions(topic)
+        first = cluster.list_offsets({(topic, partition): client.EARLIEST for partition in partitions})
+        last = cluster.list_offsets({(topic, partition): client.LATEST for partition in partitions})
+        since = {}
+        if start.kind == "timestamp":
+            since = cluster.list_offsets({(topic, partition): start.number for partition in partitions})
+    bounds = {partition: (first[topic, partition], last[topic, partition]) for partition in sorted(partitions)}
+    return ranges(start, bounds, {partition: offset for (_, partition), offset in since.items()}, records_max)
+
+
+def offsets_json(topic: str, found: Mapping[int, Range], *, end: bool) -> str:
+    """One end of the ranges as the option `startingOffsets` or `endingOffsets` has it."""
+    return json.dumps({topic: {str(p): one.end if end else one.first for p, one in found.items()}})

@@ -1,0 +1,48 @@
+"""Spark's errors in one line, at the place of the pipeline's file that caused them."""
+
+from __future__ import annotations
+
+import re
+
+from headwater.pipelines.datasource.errors import user_message
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.definition.yaml_source import Loc
+from headwater.pipelines.errors import Problem
+
+_SQL_PLACE = re.compile(r"[;(]?\s*\(?line (\d+),? pos (\d+)\)?")
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line: without the plan, the SQLSTATE and the stack trace that Spark appends.
+
+    >>> first_line(ValueError("[X] no such column. SQLSTATE: 42703; line 1 pos 7;\\n'Project ['a]\\n"))
+    '[X] no such column.'
+    """
+    cause = getattr(error, "_cause", None)
+    if type(error).__name__.endswith("StreamingQueryException") and cause is not None:
+        return first_line(cause)  # the outer text is the query's identity and plan
+    ours = user_message(error)
+    if ours is not None:
+        return ours
+    text = str(error).strip()
+    if "Traceback (most recent call last)" in text:
+        # A Python worker's error: its last line names the exception.
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        raised = [line for line in lines if re.match(r"^[A-Za-z_][\w.]*(Error|Exception|Warning)?: ", line)]
+        return raised[-1] if raised else lines[0]
+    java = re.search(r"^: ((?:[a-z]\w*\.)+[A-Z]\w*: .*)$", text, re.MULTILINE)
+    if java:
+        return java[1]  # py4j's own first line only says which call failed
+    line = next((part.strip() for part in text.splitlines() if part.strip()), type(error).__name__)
+    line = re.sub(r"\s*SQLSTATE:.*$", "", line)
+    return _SQL_PLACE.sub("", line).strip().rstrip(";")
+
+
+def problem_at(loaded: Loaded, loc: Loc, error: BaseException, what: str) -> Problem:
+    """A problem at `loc`. In a block of SQL text (`sql: |`) its line is that of the SQL's own line."""
+    problem = loaded.problem(loc, f"{what}: {first_line(error)}")
+    place = _SQL_PLACE.search(str(error))
+    block = loaded.document.mark(loc).block
+    if place and block:
+        return Problem(problem.file, block + int(place[1]) - 1, 0, problem.field, problem.message)
+    return problem

@@ -1,0 +1,1 @@
+"""SQL statements as text: their shape, and Spark's functions by name. Pure."""

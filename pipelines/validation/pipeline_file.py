@@ -1,0 +1,49 @@
+"""A pipeline's file on a disk: read and checked, with the files that it includes or names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from headwater.pipelines.definition import Loaded, parse
+from headwater.pipelines.definition.secret_text import SECRET_BYTES_MAX
+from headwater.pipelines.definition.yaml_source import FILE_BYTES_MAX
+from headwater.pipelines.errors import PipelineError, Problem
+from headwater.pipelines.validation.named_files import check_files
+
+
+def load(
+    path: str,
+    variables: Mapping[str, str] | None = None,
+    existing_topics: frozenset[str] = frozenset(),
+    environment: str = "",
+    environ: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Read and check a file. Raises PipelineError with every problem; a file that cannot be read is one, too.
+
+    `environment` is the choice among the file's `environments`; `environ` are the variables of `${env:NAME}`, by
+    default those of this process. A secret that is missing is a warning here: `Loaded.require_secrets` makes it a
+    problem where it is needed.
+    """
+    try:
+        text = _text(path, FILE_BYTES_MAX + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise PipelineError([Problem(path, 0, 0, "", f"cannot read the pipeline: {why}")]) from None
+    folder = os.path.dirname(os.path.abspath(path))
+    return parse(
+        text,
+        path,
+        variables,
+        existing_topics,
+        folder,
+        environment,
+        os.environ if environ is None else environ,
+        lambda name: _text(os.path.join(folder, name), max(FILE_BYTES_MAX + 1, SECRET_BYTES_MAX)),
+        check_files,
+    )
+
+
+def _text(path: str, length_max: int) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read(length_max)
