@@ -7,7 +7,8 @@ import functools
 import random
 from dataclasses import dataclass
 
-from headwater.pipelines.definition import Loaded, SqlStep, parse
+from headwater.pipelines.definition import Loaded, SqlStep
+from headwater.pipelines.definition.loading import parse
 from headwater.pipelines.deployment.changes import Deployed, Effect, changes_of_stage
 from headwater.pipelines.deployment.stage_record import StageRecord, record_of
 

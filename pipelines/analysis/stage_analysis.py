@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headwater.pipelines import columns
-from headwater.pipelines.analysis.analysis import Analysis, topic_table_columns
-from headwater.pipelines.analysis.stage_sinks import check_sink, stored_columns
+from headwater.pipelines.analysis.stage_sinks import check_sink, stored_columns, topic_columns
 from headwater.pipelines.definition import (
     DeltaSink,
     DeltaSource,
-    DeltaTable,
     FilesSource,
-    FilesTable,
     JdbcSource,
-    JdbcTable,
     Loaded,
     SecretMissingError,
     SqlStep,
     Stage,
     TopicSink,
     TopicSource,
-    TopicTable,
     WatermarkStep,
 )
-from headwater.pipelines.definition.graph import place_read, place_writers
 from headwater.pipelines.errors import Problem
+from headwater.pipelines.formats.topic_encoding import Encoding
 from headwater.pipelines.sources import debezium, decoding, files, jdbc, rate
 from headwater.pipelines.sources import delta as delta_source
-from headwater.pipelines.sources.tables import read_table
+from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.spark.spark_errors import first_line, problem_at
 from headwater.pipelines.transforms import expectations, python
 from headwater.pipelines.transforms.chain import Chain
@@ -40,69 +35,59 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def external_tables(
-    spark: SparkSession, loaded: Loaded, found: Analysis, wanted: Collection[str] | None = None
-) -> list[Problem]:
-    """Columns of the tables that no stage writes; of `wanted` ones, if not of all."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
+@dataclass(frozen=True, slots=True)
+class StageAnalysis:
+    """What was found of one stage.
 
-    problems = []
-    for name, table in loaded.pipeline.tables.items():
-        place = place_read(table)
-        if name in found.tables or (wanted is not None and name not in wanted):
-            continue
-        if isinstance(table, TopicTable):
-            schema = topic_table_columns(spark, found, table)
-            if schema is not None:
-                found.tables[name] = schema
-            continue
-        if place is not None and place_writers(loaded.pipeline, place):
-            continue
-        loc = ("tables", name, {FilesTable: "path", DeltaTable: "delta", JdbcTable: "jdbc"}[type(table)])
-        try:
-            found.tables[name] = read_table(spark, loaded, found, name, "").schema
-        except (
-            PySparkException,
-            Py4JError,
-            SecretMissingError,
-        ) as error:  # a file of another format comes as the second
-            hint = ""
-            if isinstance(table, FilesTable) and "://" not in table.path:
-                hint = f"looked in {os.path.dirname(loaded.path(table.path))}"
-            what = f"cannot read the table {name}: {first_line(error)}"
-            problems.append(loaded.problem(loc, what.rstrip("."), hint))
-        except files.SchemaError as error:
-            problems.append(loaded.problem(("tables", name, "schema"), str(error)))
-    return problems
+    Attributes:
+        columns: What is known now: the stage's inputs, and the topics and tables that it writes, are added.
+        encodings: How the topics are written that the stage writes.
+        chain: Its transformation; None if that is wrong.
+        problems: What is wrong.
+    """
+
+    columns: KnownColumns
+    encodings: Mapping[str, Encoding] = field(default_factory=dict)
+    chain: Chain | None = None
+    problems: tuple[Problem, ...] = ()
 
 
-def analyse_stage(spark: SparkSession, loaded: Loaded, stage: Stage, found: Analysis) -> list[Problem]:
-    """Put the stage's chain and the columns of what it writes into `found`; returns what is wrong."""
+def analyse_stage(
+    spark: SparkSession, loaded: Loaded, stage: Stage, known: KnownColumns, encodings: Mapping[str, Encoding]
+) -> StageAnalysis:
+    """Find the stage's chain and the columns of what it writes.
+
+    `encodings` are those of the topics that are declared or that other stages write.
+    """
     session = spark.newSession()
-    for name, schema in found.tables.items():
+    for name, schema in known.tables.items():
         session.createDataFrame([], schema).createOrReplaceTempView(f"`{name}`")
     frames: list[DataFrame] = []
     problems: list[Problem] = []
+    inputs = dict(known.inputs)
     for position in range(len(stage.inputs)):
-        frame = _input(session, loaded, stage, position, found)
+        frame = _input(session, loaded, stage, position, known)
         if isinstance(frame, Problem):
             problems.append(frame)
-        else:
-            frames.append(frame)
+            continue
+        if frame.stored is not None:
+            inputs[stage.name, position] = frame.stored
+        frames.append(frame.rows)
+    known = replace(known, inputs=inputs)
     if problems:
-        return problems
+        return StageAnalysis(known, problems=tuple(problems))
     chain = Chain(loaded, stage)
     rows = _steps(loaded, stage, chain, frames)
     if isinstance(rows, Problem):
-        return [rows]
-    found.chains[stage.name] = chain
+        return StageAnalysis(known, problems=(rows,))
     twice = {n for n in rows.columns if [c.lower() for c in rows.columns].count(n.lower()) > 1}
     if twice:
         names = ", ".join(sorted(twice))
         what, hint = f"two columns have one name: {names}", "name the columns one by one, with AS"
-        return [loaded.problem(chain.loc(max(len(chain) - 1, 0)), what, hint)]
-    return _expectations(loaded, stage, rows) + _sinks(loaded, stage, rows, found)
+        return StageAnalysis(known, problems=(loaded.problem(chain.loc(max(len(chain) - 1, 0)), what, hint),))
+    unmet = _expectations(loaded, stage, rows)
+    known, written, wrong = _sinks(loaded, stage, rows, known, encodings)
+    return StageAnalysis(known, written, chain, (*unmet, *wrong))
 
 
 def _steps(loaded: Loaded, stage: Stage, chain: Chain, frames: list[DataFrame]) -> DataFrame | Problem:
@@ -136,37 +121,44 @@ def no_event_time(rows: DataFrame, column: str) -> str:
     return f"the column {column} is {kind.simpleString()}, not a timestamp"
 
 
-def _input(session: SparkSession, loaded: Loaded, stage: Stage, position: int, found: Analysis) -> DataFrame | Problem:
-    """An empty frame with the columns of an input, its watermark set."""
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """An empty frame with the columns of an input, its watermark set; and the columns of one that is no topic."""
+
+    rows: DataFrame
+    stored: StructType | None = None
+
+
+def _input(session: SparkSession, loaded: Loaded, stage: Stage, position: int, known: KnownColumns) -> _Input | Problem:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     source = stage.inputs[position]
     kind = next(name for name in ("topic", "delta", "files", "jdbc", "rate") if name in type(source).model_fields)
     loc = loaded.input_loc(stage, position, kind)
+    schema: StructType | None = None
     try:
         if isinstance(source, TopicSource):
-            if not found.has_columns(source.topic):
+            if not known.has_columns(source.topic):
                 return loaded.problem(
                     loc, f"the columns of '{source.topic}' are unknown", f"add a schema to topics.{source.topic}"
                 )
-            if source.envelope is not None and found.value_format(source.topic) == "avro":
-                declared = found.values[source.topic].schema
+            if source.envelope is not None and known.value_format(source.topic) == "avro":
+                declared = known.values[source.topic].schema
                 if declared is None or not debezium.is_envelope(declared):
                     where = loaded.input_loc(stage, position, "envelope")
                     what = f"the schema of '{source.topic}' is not that of change events: it has no op and after"
                     return loaded.problem(where, what, "name the schema that Debezium has registered, or registry")
-            decoded = decoding.decode_input(found, decoding.empty_records(session), source)
+            decoded = decoding.decode_input(known, decoding.empty_records(session), source)
             frame = decoded.drop(columns.ERROR)
             frame.schema  # noqa: B018 - analysed here
         else:
-            schema = found.inputs.get((stage.name, position))
+            schema = known.inputs.get((stage.name, position))
             if schema is None:
-                schema = input_columns(session, loaded, source, found)
+                schema = input_columns(session, loaded, source, known)
             if schema is None:
                 assert isinstance(source, DeltaSource)
                 return loaded.problem(loc, f"there is no Delta table at {loaded.path(source.delta)}")
-            found.inputs[stage.name, position] = schema
             frame = session.createDataFrame([], schema)
             if isinstance(source, FilesSource):
                 frame = files.with_origin(frame)
@@ -176,7 +168,7 @@ def _input(session: SparkSession, loaded: Loaded, stage: Stage, position: int, f
         return loaded.problem(loaded.input_loc(stage, position, "schema"), str(error))
     mark = source.watermark
     if mark is None:
-        return frame
+        return _Input(frame, schema)
     where = loaded.input_loc(stage, position, "watermark", "column")
     try:
         if wrong := no_event_time(frame, mark.column):
@@ -185,17 +177,17 @@ def _input(session: SparkSession, loaded: Loaded, stage: Stage, position: int, f
         frame.schema  # noqa: B018 - analysed here
     except PySparkException as error:
         return problem_at(loaded, where, error, "the watermark cannot be used")
-    return frame
+    return _Input(frame, schema)
 
 
-def input_columns(session: SparkSession, loaded: Loaded, source: object, found: Analysis) -> StructType | None:
+def input_columns(session: SparkSession, loaded: Loaded, source: object, known: KnownColumns) -> StructType | None:
     """The columns of an input that is no topic; None for a Delta table that neither exists nor is written."""
     from pyspark.sql.types import StructType
 
     if isinstance(source, DeltaSource):
         path = loaded.path(source.delta)
-        if path in found.stored:
-            return delta_source.columns(found.stored[path], source)
+        if path in known.stored:
+            return delta_source.columns(known.stored[path], source)
         if not delta_source.exists(session, path):
             return None
         return delta_source.columns(session.read.format("delta").load(path).schema, source)
@@ -221,14 +213,23 @@ def _expectations(loaded: Loaded, stage: Stage, rows: DataFrame) -> list[Problem
     return problems
 
 
-def _sinks(loaded: Loaded, stage: Stage, rows: DataFrame, found: Analysis) -> list[Problem]:
+def _sinks(
+    loaded: Loaded, stage: Stage, rows: DataFrame, known: KnownColumns, encodings: Mapping[str, Encoding]
+) -> tuple[KnownColumns, dict[str, Encoding], list[Problem]]:
+    """What is known with the sinks' topics and tables, how the topics are written, what is wrong."""
     from pyspark.errors import PySparkException
 
     problems = []
+    written: dict[str, Encoding] = {}
     for position, sink in enumerate(stage.to):
         where = loaded.sink_loc(stage, position)
         try:
-            check_sink(loaded, sink, rows, found)
+            if isinstance(sink, TopicSink):
+                encoding = written.get(sink.topic) or encodings.get(sink.topic)
+                found = topic_columns(loaded, sink, rows, known, encoding)
+                known, written[sink.topic] = found.columns, found.encoding
+            else:
+                check_sink(loaded, sink, rows)
         except PySparkException as error:
             problems.append(problem_at(loaded, where, error, "Spark refuses the sink"))
         except (ValueError, python.UserCodeError) as error:
@@ -236,5 +237,5 @@ def _sinks(loaded: Loaded, stage: Stage, rows: DataFrame, found: Analysis) -> li
             problems.append(loaded.problem(where, str(error), hint))
         else:
             if isinstance(sink, DeltaSink):
-                found.stored[loaded.path(sink.delta)] = stored_columns(rows, sink)
-    return problems
+                known = replace(known, stored={**known.stored, loaded.path(sink.delta): stored_columns(rows, sink)})
+    return known, written, problems

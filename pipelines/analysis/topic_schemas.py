@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headwater.pipelines import columns as names
@@ -21,12 +23,12 @@ from headwater.pipelines.formats.registry_client import (
 )
 from headwater.pipelines.formats.topic_encoding import SCHEMA_TYPES, Encoding, RegisteredPart
 from headwater.pipelines.sources import topic as topic_source
+from headwater.pipelines.sources.known_columns import KnownColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-    from headwater.pipelines.analysis.analysis import Analysis
 
 INFERENCE_RECORDS_MAX = 100_000  # of a topic, that are looked at for their fields
 KEY = "key"  # the column of keys that have a format with fields
@@ -41,18 +43,54 @@ class _Mistake(Exception):  # noqa: N818 - it becomes a Problem
         self.hint = hint
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaColumns:
+    """The columns of a schema; and the schema in the registry, for formats that have theirs there."""
+
+    columns: ValueColumns
+    part: RegisteredPart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What declared topics say.
+
+    Attributes:
+        columns: What is known with the columns of their values and keys.
+        encodings: How each of them is written, by topic.
+        problems: What is wrong.
+    """
+
+    columns: KnownColumns
+    encodings: Mapping[str, Encoding]
+    problems: tuple[Problem, ...]
+
+
 def find_declared(
-    spark: SparkSession, loaded: Loaded, found: Analysis, bootstrap_servers: Brokers | None
-) -> list[Problem]:
-    """Put the columns of every topic that says where they come from into `found`; returns what is wrong.
+    spark: SparkSession, loaded: Loaded, known: KnownColumns, bootstrap_servers: Brokers | None
+) -> Declared:
+    """Find the columns of every topic that says where they come from.
 
     Without a broker's address no other system is asked: the columns of a topic with `schema: inferred` or `registry`
     stay unknown.
     """
     problems: list[Problem] = []
+    encodings: dict[str, Encoding] = {}
+    values, events, keys = dict(known.values), dict(known.events), dict(known.keys)
     for name, topic in loaded.pipeline.topics.items():
+        finder = _Finder(spark, loaded, bootstrap_servers, name, topic)
         try:
-            _Finder(spark, loaded, found, bootstrap_servers, name, topic).find()
+            found = finder.values(known)
+            if found.values is not None:
+                values[name] = found.values
+            if found.events:
+                events[name] = found.events
+            encodings[name] = found.encoding
+            taken = [*(schema.fieldNames() if (schema := _schema(values.get(name))) is not None else []), *found.events]
+            key = finder.keys(taken, found.encoding)
+            if key.columns is not None:
+                keys[name] = key.columns
+            encodings[name] = key.encoding
         except _Mistake as mistake:
             problems.append(loaded.problem(mistake.loc, str(mistake), mistake.hint))
     topics = loaded.pipeline.topics.values()
@@ -60,51 +98,50 @@ def find_declared(
         from headwater.pipelines.formats.avro import warm
 
         warm()
-    return problems
+    return Declared(replace(known, values=values, events=events, keys=keys), encodings, tuple(problems))
 
 
-def derive(loaded: Loaded, found: Analysis, topic: str, rows: DataFrame) -> None:
-    """Give a topic that has no schema of its own the columns of the first stage that writes it.
+def _schema(values: ValueColumns | None) -> StructType | None:
+    return None if values is None else values.schema
+
+
+def derive(loaded: Loaded, known: KnownColumns, topic: str, rows: DataFrame) -> SchemaColumns | None:
+    """The columns that a stage writes, for a topic that has no schema of its own; else None.
 
     Raises ValueError for columns that the topic's format has no type for.
     """
     from pyspark.sql.types import StructType
 
     fields = [field for field in rows.schema.fields if field.name not in names.RESERVED]
-    value_format = found.value_format(topic)
-    if topic in found.values or topic in found.events or value_format not in ("json", "avro", "json_schema"):
-        return
-    declared = found.topics.get(topic)
+    value_format = known.value_format(topic)
+    if topic in known.values or topic in known.events or value_format not in ("json", "avro", "json_schema"):
+        return None
+    declared = known.topics.get(topic)
     if value_format == "json":
         # A declared schema is what readers of the topic go by; else they get what this stage writes.
         options = _options(declared) if declared is not None else {}
-        found.values[topic] = ValueColumns(StructType(fields), options=options)
-        return
+        return SchemaColumns(ValueColumns(StructType(fields), options=options))
     assert declared is not None, "a topic that nobody declared is json"
     connection = _connection(loaded)
     text = _derived_schema(value_format, StructType(fields), topic)
     schema = RegisteredSchema(SCHEMA_TYPES[value_format], text)
     values = _framed_columns(value_format, schema, connection, topic, None, declared, "value")
-    found.values[topic] = values
     subject = declared.subject or f"{topic}-value"
-    encoding = found.encoding(topic)
-    encoding.wanted = values
-    encoding.value_part = _part(loaded, value_format, schema, topic, None, "value", subject, connection)
+    return SchemaColumns(values, _part(loaded, value_format, schema, topic, None, "value", subject, connection))
 
 
-def derive_key(loaded: Loaded, found: Analysis, topic: str, kind: DataType) -> None:
-    """Give the keys of a topic that say no schema one of the type that a stage writes. Raises ValueError."""
-    declared = found.topics.get(topic)
-    encoding = found.encoding(topic)
-    if declared is None or declared.key not in FRAMED or encoding.key_part is not None:
-        return
+def derive_key(loaded: Loaded, known: KnownColumns, topic: str, kind: DataType) -> SchemaColumns | None:
+    """The same of keys that say no schema: that of the type that a stage writes. Raises ValueError."""
+    declared = known.topics.get(topic)
+    if declared is None or declared.key not in FRAMED:
+        return None
     if declared.key == "protobuf":
         raise ValueError(f"the keys of '{topic}' are protobuf: name their schema by key_schema")
     text = _derived_schema(declared.key, kind, f"{topic}_key")
     connection = _connection(loaded)
     schema = RegisteredSchema(SCHEMA_TYPES[declared.key], text)
-    found.keys.setdefault(topic, _framed_columns(declared.key, schema, connection, topic, None, declared, "key"))
-    encoding.key_part = _part(loaded, declared.key, schema, topic, None, "key", f"{topic}-key", connection)
+    keys = known.keys.get(topic) or _framed_columns(declared.key, schema, connection, topic, None, declared, "key")
+    return SchemaColumns(keys, _part(loaded, declared.key, schema, topic, None, "key", f"{topic}-key", connection))
 
 
 def _derived_schema(value_format: str, kind: DataType, name: str) -> str:
@@ -201,53 +238,64 @@ def _options(declared: Topic) -> dict[str, str]:
     return {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in declared.options.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What a topic says of its values: their columns, those of its event types, how they are written."""
+
+    encoding: Encoding
+    values: ValueColumns | None = None
+    events: Mapping[str, ValueColumns] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What it says of its keys; `columns` are those of keys with fields."""
+
+    encoding: Encoding
+    columns: ValueColumns | None = None
+
+
 class _Finder:
     """Finds what one topic says of its values and keys."""
 
-    def __init__(
-        self, spark: SparkSession, loaded: Loaded, found: Analysis, servers: Brokers | None, name: str, topic: Topic
-    ) -> None:
+    def __init__(self, spark: SparkSession, loaded: Loaded, servers: Brokers | None, name: str, topic: Topic) -> None:
         self._spark = spark
         self._loaded = loaded
-        self._found = found
         self._servers = servers
         self._name = name
         self._topic = topic
         self._loc: Loc = ("topics", name)
 
-    def find(self) -> None:
-        """Put it into the analysis. Raises _Mistake."""
-        self._values()
-        self._keys()
-
-    def _values(self) -> None:
-        topic, found, name = self._topic, self._found, self._name
+    def values(self, known: KnownColumns) -> _Values:
+        """Raises _Mistake."""
+        topic, name = self._topic, self._name
         if topic.events:
-            events = found.events.setdefault(name, {})
+            events = dict(known.events.get(name, {}))
             for event, declared in topic.events.items():
                 loc = (*self._loc, "events", event)
                 subject = declared.subject or event
-                values = self._declared((*loc, "schema"), (*loc, "subject"), declared, subject)
-                if values is not None:
-                    events[event] = values
-            if not events:
-                del found.events[name]
-            return
+                found = self._declared((*loc, "schema"), (*loc, "subject"), declared, subject)
+                if found is not None:
+                    events[event] = found.columns
+            return _Values(self._encoding(known.values.get(name)), events=events)
         if topic.schema_source == INFERRED:
-            if self._servers is not None:
-                found.values[name] = self._inferred()
-            return
+            values = self._inferred() if self._servers is not None else None
+            return _Values(self._encoding(values or known.values.get(name)), values)
         loc = self._loc
-        values = self._declared((*loc, "schema"), (*loc, "subject"), topic, topic.subject or f"{name}-value")
-        if values is not None:
-            found.values[name] = values
+        found = self._declared((*loc, "schema"), (*loc, "subject"), topic, topic.subject or f"{name}-value")
+        if found is None:
+            return _Values(self._encoding(known.values.get(name)))
+        return _Values(replace(self._encoding(found.columns), value_part=found.part), found.columns)
 
-    def _declared(self, loc: Loc, subject_loc: Loc, declared: Topic | Event, subject: str) -> ValueColumns | None:
+    def _encoding(self, wanted: ValueColumns | None) -> Encoding:
+        return Encoding(self._name, self._topic.value, wanted or ValueColumns(), key_format=self._topic.key)
+
+    def _declared(self, loc: Loc, subject_loc: Loc, declared: Topic | Event, subject: str) -> SchemaColumns | None:
         """The columns of values, or of one event. None if nothing but a writing stage tells them."""
         topic = self._topic
         if topic.value not in FRAMED:
             text = self._text(loc, declared.schema_file)
-            return None if text is None else self._of_json_schema(loc, text)
+            return None if text is None else SchemaColumns(self._of_json_schema(loc, text))
         is_written = bool(writers(self._loaded.pipeline, self._name))
         source = declared.schema_source
         if source is None and is_written and topic.value != "protobuf":
@@ -266,48 +314,40 @@ class _Finder:
         except ValueError as error:
             where = f"the registry's schema of {subject}" if text is None else f"the schema {declared.schema_file}"
             raise _Mistake(loc, f"{where} cannot be used: {error}") from None
+        part = None
         if isinstance(declared, Topic):
-            encoding = self._found.encoding(self._name)
-            encoding.wanted = values
-            encoding.value_part = _part(
-                self._loaded, topic.value, schema, self._name, declared.message, "value", subject, connection
-            )
-        return values
+            part = _part(self._loaded, topic.value, schema, self._name, declared.message, "value", subject, connection)
+        return SchemaColumns(values, part)
 
-    def _keys(self) -> None:
+    def keys(self, taken: Sequence[str], encoding: Encoding) -> _Keys:
+        """`taken` are the names of the values' columns. Raises _Mistake."""
         topic, name = self._topic, self._name
-        encoding = self._encoding()
-        encoding.key_format = topic.key
         loc = (*self._loc, "key_schema")
         if topic.key is None or topic.key in ("raw", "string"):
-            return
+            return _Keys(encoding)
         source = topic.key_schema
         text = self._text(loc, None if source in (None, FROM_REGISTRY) else source)
         if topic.key == "json":
-            if text is not None:
-                self._found.keys[name] = self._of_json_schema(loc, text)
-                self._check_key_name(loc)
-            return
+            if text is None:
+                return _Keys(encoding)
+            columns = self._of_json_schema(loc, text)
+            self._check_key_name(loc, taken)
+            return _Keys(encoding, columns)
         is_written = bool(writers(self._loaded.pipeline, name))
         if text is None and (self._servers is None or (source is None and is_written and topic.key != "protobuf")):
-            return
+            return _Keys(encoding)
         subject = f"{name}-key"
         schema = self._latest(loc, subject) if text is None else RegisteredSchema(SCHEMA_TYPES[topic.key], text)
         connection = self._connection()
         try:
-            self._found.keys[name] = _framed_columns(topic.key, schema, connection, name, None, topic, "key")
+            columns = _framed_columns(topic.key, schema, connection, name, None, topic, "key")
         except ValueError as error:
             raise _Mistake(loc, f"the schema of the keys cannot be used: {error}") from None
-        self._check_key_name(loc)
-        encoding.key_part = _part(self._loaded, topic.key, schema, name, None, "key", subject, connection)
+        self._check_key_name(loc, taken)
+        part = _part(self._loaded, topic.key, schema, name, None, "key", subject, connection)
+        return _Keys(replace(encoding, key_part=part), columns)
 
-    def _encoding(self) -> Encoding:
-        return self._found.encoding(self._name)
-
-    def _check_key_name(self, loc: Loc) -> None:
-        values = self._found.values.get(self._name)
-        events = self._found.events.get(self._name, {})
-        taken = [*(values.schema.fieldNames() if values is not None and values.schema is not None else []), *events]
+    def _check_key_name(self, loc: Loc, taken: Sequence[str]) -> None:
         if KEY in [name.lower() for name in taken]:
             what = f"the values of '{self._name}' have a field named key, which is the column of its keys, too"
             raise _Mistake(loc, what, "leave key_schema out, and read the key as _key")

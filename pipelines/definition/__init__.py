@@ -6,7 +6,6 @@ reference page are made of them. `loading` puts the parts together. Whoever uses
 """
 
 from headwater.pipelines.definition.loaded import Loaded
-from headwater.pipelines.definition.loading import parse
 from headwater.pipelines.definition.model import Model, fields_of, identifier, interval, interval_ms, topic_name
 from headwater.pipelines.definition.pipeline import STAGES_MAX, Environment, Pipeline
 from headwater.pipelines.definition.secret_text import Password, SecretMissingError, Secrets, SecretText
@@ -63,5 +62,5 @@ __all__ = [
     "JdbcTable", "Loaded", "Merge", "Model", "Password", "Pipeline", "PipelineTest", "PythonFunction", "PythonSink",
     "PythonStep", "RateSource", "Registry", "Restart", "SecretMissingError", "SecretText", "Secrets", "Sink", "Source",
     "SqlStep", "Stage", "Stateful", "StatefulStep", "Step", "Table", "Topic", "TopicSink", "TopicSource", "TopicTable",
-    "Watermark", "WatermarkStep", "fields_of", "identifier", "interval", "interval_ms", "parse", "topic_name",
+    "Watermark", "WatermarkStep", "fields_of", "identifier", "interval", "interval_ms", "topic_name",
 ]  # fmt: skip

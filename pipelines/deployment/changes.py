@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headwater.pipelines.definition import interval_ms
+from headwater.pipelines.deployment.recorded_databases import aligned, aligned_tables, is_untold, url_of
 from headwater.pipelines.deployment.stage_record import SHUFFLE_PARTITIONS, StageRecord
 from headwater.pipelines.deployment.state_proof import StateForm, state_form
-from headwater.pipelines.recorded_databases import aligned, aligned_tables, is_untold, url_of
 
 __all__ = ["Change", "Deployed", "Effect", "changes_of_pipeline", "changes_of_stage"]
 

@@ -45,7 +45,7 @@ from headwater.pipelines.definition.graph import input_views, tables_used
 from headwater.pipelines.definition.plan import shown_start
 from headwater.pipelines.definition.tables import is_columns
 from headwater.pipelines.definition.topics import FROM_REGISTRY
-from headwater.pipelines.recorded_databases import with_databases
+from headwater.pipelines.deployment.recorded_databases import with_databases
 from headwater.pipelines.sql_text.shape import SqlShape, normal_expression, sql_shape, tokens_of
 
 __all__ = [

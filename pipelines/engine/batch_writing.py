@@ -13,7 +13,7 @@ the source offsets are committed when all is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.logtier.client.cluster import ClusterClient
@@ -29,6 +29,7 @@ from headwater.pipelines.definition.graph import dead_letter_topic, row_dead_let
 from headwater.pipelines.definition.plan import letters_only
 from headwater.pipelines.engine.offset_log import end_offsets, query_id, topic_offsets
 from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.sinks import topic as topic_sink
 from headwater.pipelines.sinks.commit_metadata import USER_METADATA_CONF, user_metadata
 from headwater.pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
@@ -50,17 +51,6 @@ OnStep = Callable[[str, int, str], None]
 
 def no_step(stage: str, batch: int, step: str) -> None:
     """Nobody listens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of the rows of one micro-batch."""
-
-    stage: str
-    written: int
-    undecodable: int
-    unmet: dict[str, int]
-    dead_letters: int
 
 
 class StageFrames(Protocol):
@@ -182,7 +172,7 @@ class BatchWriter:
             if not isinstance(sink, TopicSink) or not outcome.written:
                 continue
             ordered = topic_sink.in_source_order(met, sink, is_stateful=self._frames.is_stateful)
-            encoding = self._analysis.encoding(sink.topic)
+            encoding = self._analysis.encodings[sink.topic]
             encoding.ready()
             records = topic_sink.records(ordered, sink, encoding)
             if sink.guarantee == "exactly_once":

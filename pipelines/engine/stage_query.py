@@ -19,10 +19,12 @@ from headwater.pipelines import columns
 from headwater.pipelines.analysis.analysis import Analysis
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.datasource.errors import SourceError
-from headwater.pipelines.definition import Loaded, Stage, TopicSource, interval_ms
-from headwater.pipelines.engine.batch_writing import BatchWriter, OnStep, Outcome, no_step
+from headwater.pipelines.definition import DeltaSink, Loaded, Stage, TopicSource, interval_ms
+from headwater.pipelines.engine.batch_writing import BatchWriter, OnStep, no_step
 from headwater.pipelines.errors import PipelineError, PipelineFailed
+from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.monitoring.progress import EVENT_TIME
+from headwater.pipelines.sinks import delta
 from headwater.pipelines.sources.event_times import event_time_ms, latest_event_times
 from headwater.pipelines.sources.inputs import StageInputs, may_refuse
 from headwater.pipelines.sources.table_dead_letters import TableLetters, TableRefusals
@@ -33,6 +35,7 @@ from headwater.pipelines.transforms.stateful import STATE_STORE_CONF
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
 
 # Plan nodes that look at one row at a time. Every other node makes a stage stateful, so that Spark itself decides.
 STATELESS_NODES = frozenset({
@@ -98,10 +101,12 @@ class StageQuery:
         self._on_outcome = on_outcome
         self._session = spark.newSession()
         self._writer = BatchWriter(self._session, loaded, stage, analysis, self, bootstrap_servers, on_step)
-        self._tables = StageTables(self._session, loaded, stage, analysis, bootstrap_servers)
+        self._tables = StageTables(self._session, loaded, stage, analysis.columns, bootstrap_servers)
         group = f"{loaded.pipeline.pipeline}.{stage.name}"
-        self._table_letters = TableLetters(self._session, analysis, bootstrap_servers, group)
-        self._inputs = StageInputs(self._session, loaded, stage, analysis, bootstrap_servers, checkpoint)
+        self._table_letters = TableLetters(self._session, analysis.columns, bootstrap_servers, group)
+        self._inputs = StageInputs(
+            self._session, loaded, stage, analysis.columns, bootstrap_servers, checkpoint, self._make_table
+        )
         self._chain = analysis.chains[stage.name]
         self._stateful = False
         self._unseen_by = unseen_by
@@ -152,10 +157,18 @@ class StageQuery:
         found: list[dict[tuple[str, int], int]] = []
         for source, read_to in zip(self.stage.inputs, ends, strict=False):
             if isinstance(source, TopicSource) and source.watermark is not None and read_to:
-                found.append(latest_event_times(self._session, self._servers, self._analysis, source, read_to))
+                found.append(latest_event_times(self._session, self._servers, self._analysis.columns, source, read_to))
             else:
                 found.append({})
         return found
+
+    def _make_table(self, path: str, schema: StructType) -> None:
+        """A Delta table that a stage of the pipeline writes, without rows, unless it exists."""
+        for stage in self._loaded.pipeline.stages:
+            for sink in stage.to:
+                if isinstance(sink, DeltaSink) and self._loaded.path(sink.delta) == path:
+                    delta.create(self._session, sink, path, schema)
+                    return
 
     def close(self) -> None:
         """Forget the tables, and close the connections of inputs and writer."""

@@ -14,7 +14,7 @@ from headwater.pipelines.schemas import schema_ids
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from headwater.pipelines.formats import ValueColumns
+    from headwater.pipelines.formats.value_columns import ValueColumns
 
 _REST = 2**31 - 1  # bytes: as many as there are
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from headwater.pipelines.datasource.json_fields import JsonFields
-    from headwater.pipelines.formats import ValueColumns
+    from headwater.pipelines.formats.value_columns import ValueColumns
 
 _PARSED = "_parsed"
 _TEXTS = "_texts"  # the fields of refused records, as text

@@ -10,7 +10,7 @@ from headwater.pipelines.formats.origin import origin
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from headwater.pipelines.formats import ValueColumns
+    from headwater.pipelines.formats.value_columns import ValueColumns
 
 
 def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:  # noqa: ARG001 - one signature for all

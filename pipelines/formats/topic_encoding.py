@@ -47,7 +47,7 @@ class RegisteredPart:
         return self.id
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Encoding:
     """Of one topic. `wanted` are the columns that its values are declared with, if they are."""
 

@@ -163,13 +163,13 @@ def appending(path: str) -> Callable[[bytes], None]:
 def known_columns(info: RunInfo) -> dict[tuple[str, str], list[tuple[str, str]]]:
     """Columns of topics and of the Delta tables that stages write, as the analysis has found them."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for topic, declared in info.analysis.topics.items():
-        columns = info.analysis.values.get(topic)
+    for topic, declared in info.analysis.columns.topics.items():
+        columns = info.analysis.columns.values.get(topic)
         if columns is not None and columns.schema is not None:
             found["topic", topic] = _columns(columns.schema)
         elif declared.value == "string":
             found["topic", topic] = [("value", "string")]
-    for path, stored in info.analysis.stored.items():
+    for path, stored in info.analysis.columns.stored.items():
         found["delta", file_place(path)[1]] = _columns(stored)
     return found
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from headwater.pipelines.definition.plan import Plan
-from headwater.pipelines.engine.batch_writing import Outcome
+from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
 from headwater.pipelines.monitoring.stage_state import StageState, State, TopicLag
 

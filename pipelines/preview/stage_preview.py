@@ -128,10 +128,10 @@ class StagePreview:
 
         tables = tables_used(self._loaded.pipeline, self._stage)
         for name in tables:
-            frame = read_table(self._session, self._loaded, self._analysis, name, self._where)
+            frame = read_table(self._session, self._loaded, self._analysis.columns, name, self._where)
             frame.createOrReplaceTempView(f"`{name}`")
         found = Preview(self._stage.name, keeps_state=False)
-        found.gaps = gaps_of(self._session, self._loaded, self._analysis, tables, self._where)
+        found.gaps = gaps_of(self._session, self._loaded, self._analysis.columns, tables, self._where)
         inputs, refused = self._read(request, found)
         found.keeps_state = self._keeps_state(inputs)
         chain = self._analysis.chains[self._stage.name]
@@ -192,11 +192,11 @@ class StagePreview:
                 offsets_json(source.topic, found, end=False),
                 offsets_json(source.topic, found, end=True),
                 isolation=source.isolation,
-                headers=decoding.needs_headers(self._analysis, source),
+                headers=decoding.needs_headers(self._analysis.columns, source),
             )
             there = sum(one.latest - one.earliest for one in found.values())
-            return decoding.decode_input(self._analysis, records, source), there
-        schema = self._analysis.inputs[self._stage.name, position]
+            return decoding.decode_input(self._analysis.columns, records, source), there
+        schema = self._analysis.columns.inputs[self._stage.name, position]
         if isinstance(source, DeltaSource):
             path = self._loaded.path(source.delta)
             if not delta_source.exists(session, path):
@@ -235,7 +235,7 @@ class StagePreview:
         from pyspark.sql import functions as f
 
         if isinstance(sink, TopicSink):
-            encoding = self._analysis.encoding(sink.topic)
+            encoding = self._analysis.encodings[sink.topic]
             if encoding.value_format not in _READABLE or encoding.key_format not in (None, "string", "raw"):
                 encoding = plain_encoding("json", sink.topic)  # a registry is not asked
             records = topic_sink.records(rows, sink, encoding)

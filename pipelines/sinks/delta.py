@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headwater.pipelines.sinks.delta_append import append_once
 from headwater.pipelines.sinks.stored_rows import partition_column, with_lineage, with_partitions
+from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,10 +59,3 @@ def create(spark: SparkSession, sink: DeltaSink, path: str, schema: StructType) 
     for name, value in sink.properties.items():
         builder = builder.property(name, str(value).lower() if isinstance(value, bool) else str(value))
     builder.execute()
-
-
-def nullable(schema: StructType) -> StructType:
-    """The same columns, all of which may be null: what holds for one batch is no law for the table."""
-    from pyspark.sql.types import StructField, StructType
-
-    return StructType([StructField(field.name, field.dataType, nullable=True) for field in schema.fields])

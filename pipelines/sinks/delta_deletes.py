@@ -17,6 +17,7 @@ from headwater.pipelines.sinks.change_order import order
 from headwater.pipelines.sinks.change_rule import POSITION
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
 from headwater.pipelines.spark.hadoop_files import HadoopFiles
+from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -55,8 +56,6 @@ def remember(spark: SparkSession, changes: DataFrame, merge: Merge, path: str) -
     )
     where = f"{path}/{FOLDER}"
     if not _exists(spark, path):
-        from headwater.pipelines.sinks.delta import nullable
-
         DeltaTable.createIfNotExists(spark).location(where).addColumns(nullable(found.schema)).execute()
     positions = list(POSITION)
     is_later = order(merge.sequence, positions, "s") >= order(merge.sequence, positions, "t")

@@ -13,6 +13,7 @@ from headwater.pipelines.sinks import delta, delta_deletes, delta_history
 from headwater.pipelines.sinks.change_order import known_positions, order
 from headwater.pipelines.sinks.delta_history import CURRENT, VALID_FROM, VALID_TO
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
+from headwater.pipelines.spark.nullable import nullable
 from headwater.pipelines.spark.session_settings import settings_for_a_job
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
 
 def _prepare(spark: SparkSession, rows: DataFrame, sink: DeltaSink, path: str) -> None:
     """Make the table, or add the columns that it does not have: an explicit merge takes known columns only."""
-    schema = delta.nullable(stored(rows, sink).schema)
+    schema = nullable(stored(rows, sink).schema)
     delta.create(spark, sink, path, schema)
     if not sink.merge_schema:
         return

@@ -25,54 +25,54 @@ __all__ = [
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.analysis.analysis import Analysis
     from headwater.pipelines.datasource.json_fields import JsonFields
     from headwater.pipelines.definition import TopicSource
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 
-def needs_headers(analysis: Analysis, source: TopicSource) -> bool:
+def needs_headers(known: KnownColumns, source: TopicSource) -> bool:
     """Whether records must come with their headers."""
-    return topic_needs_headers(analysis, source.topic)
+    return topic_needs_headers(known, source.topic)
 
 
-def topic_needs_headers(analysis: Analysis, name: str) -> bool:
+def topic_needs_headers(known: KnownColumns, name: str) -> bool:
     """The same of a topic."""
-    topic = analysis.topics.get(name)
+    topic = known.topics.get(name)
     return topic is not None and topic.event_type is not None and topic.event_type.header is not None
 
 
-def json_fields(analysis: Analysis, source: TopicSource) -> JsonFields | None:
+def json_fields(known: KnownColumns, source: TopicSource) -> JsonFields | None:
     """The fields that the tasks which read an input's records can parse; None where Spark parses all, or none."""
-    return topic_json_fields(analysis, source.topic) if source.envelope is None else None
+    return topic_json_fields(known, source.topic) if source.envelope is None else None
 
 
-def topic_json_fields(analysis: Analysis, name: str) -> JsonFields | None:
+def topic_json_fields(known: KnownColumns, name: str) -> JsonFields | None:
     """The same of a topic."""
-    value = analysis.value_format(name)
-    if name in analysis.events or value not in ("json", "json_schema"):
+    value = known.value_format(name)
+    if name in known.events or value not in ("json", "json_schema"):
         return None
-    return json.fields_of(analysis.values.get(name, ValueColumns()), framed=value == "json_schema")
+    return json.fields_of(known.values.get(name, ValueColumns()), framed=value == "json_schema")
 
 
-def decode_input(analysis: Analysis, records: DataFrame, source: TopicSource) -> DataFrame:
+def decode_input(known: KnownColumns, records: DataFrame, source: TopicSource) -> DataFrame:
     """The rows of an input."""
     if source.envelope is None:
-        return decode_topic(analysis, records, source.topic, source.event)
-    wanted = analysis.values.get(source.topic, ValueColumns())
+        return decode_topic(known, records, source.topic, source.event)
+    wanted = known.values.get(source.topic, ValueColumns())
     changes = debezium.without_tombstones(records)
-    if analysis.value_format(source.topic) == "avro":
-        decoded = analysis.decode(changes, source.topic)  # its schema is that of the envelope
+    if known.value_format(source.topic) == "avro":
+        decoded = known.decode(changes, source.topic)  # its schema is that of the envelope
     else:
-        decoded = format_of(analysis.value_format(source.topic)).decode(changes, debezium.envelope_of(wanted))
-    return _with_key(analysis, debezium.flattened(decoded, wanted), source.topic)
+        decoded = format_of(known.value_format(source.topic)).decode(changes, debezium.envelope_of(wanted))
+    return _with_key(known, debezium.flattened(decoded, wanted), source.topic)
 
 
-def decode_topic(analysis: Analysis, records: DataFrame, name: str, event: str | None = None) -> DataFrame:
+def decode_topic(known: KnownColumns, records: DataFrame, name: str, event: str | None = None) -> DataFrame:
     """The rows of a topic: all of its events, or one."""
-    topic = analysis.topics.get(name)
-    declared = analysis.events.get(name)
+    topic = known.topics.get(name)
+    declared = known.events.get(name)
     if topic is None or declared is None:
-        decoded = analysis.decode(records, name)
+        decoded = known.decode(records, name)
     elif topic.value in ("json", "json_schema"):
         assert topic.event_type is not None, "the model asks for it"
         is_framed = topic.value == "json_schema"
@@ -82,12 +82,12 @@ def decode_topic(analysis: Analysis, records: DataFrame, name: str, event: str |
             decoded = events.of_all(records, topic.event_type, declared, is_framed=is_framed)
     else:
         decoded = events.of_framed(records, topic.event_type, event, declared)
-    return _with_key(analysis, decoded, name)
+    return _with_key(known, decoded, name)
 
 
-def _with_key(analysis: Analysis, decoded: DataFrame, name: str) -> DataFrame:
+def _with_key(known: KnownColumns, decoded: DataFrame, name: str) -> DataFrame:
     """With the column `key`, if the topic's keys have a format with fields."""
-    wanted, topic = analysis.keys.get(name), analysis.topics.get(name)
+    wanted, topic = known.keys.get(name), known.topics.get(name)
     if wanted is None or topic is None or topic.key is None:
         return decoded
     return keys.with_key(decoded, topic.key, wanted)

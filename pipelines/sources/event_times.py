@@ -13,8 +13,8 @@ from headwater.pipelines.sources import topic as topic_source
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from headwater.pipelines.analysis.analysis import Analysis
     from headwater.pipelines.definition import TopicSource
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 __all__ = ["event_time_ms", "latest_event_times"]
 
@@ -35,7 +35,7 @@ def event_time_ms(rows: DataFrame, column: str) -> Column:
 def latest_event_times(
     session: SparkSession,
     servers: Brokers,
-    analysis: Analysis,
+    known: KnownColumns,
     source: TopicSource,
     ends: Mapping[tuple[str, int], int],
 ) -> dict[tuple[str, int], int]:
@@ -53,7 +53,7 @@ def latest_event_times(
         return {}
     start = {source.topic: {str(partition): max(0, end - RECORDS) for partition, end in mine.items()}}
     end = {source.topic: {str(partition): end for partition, end in mine.items()}}
-    headers = decoding.needs_headers(analysis, source)
+    headers = decoding.needs_headers(known, source)
     records = topic_source.batch_between(
         session,
         servers,
@@ -63,7 +63,7 @@ def latest_event_times(
         isolation=source.isolation,
         headers=headers,
     )
-    rows = decoding.decode_input(analysis, records, source).where(f.col(columns.ERROR).isNull())
+    rows = decoding.decode_input(known, records, source).where(f.col(columns.ERROR).isNull())
     at = event_time_ms(rows, source.watermark.column)
     latest = rows.groupBy(columns.PARTITION).agg(f.max(at).alias("latest")).collect()
     return {(source.topic, int(row[0])): int(row[1]) for row in latest if row[1] is not None}

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from headwater.pipelines import columns
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition import (
-    DeltaSink,
     DeltaSource,
     FilesSource,
     JdbcSource,
@@ -23,15 +22,16 @@ from headwater.pipelines.definition import (
     TopicSource,
 )
 from headwater.pipelines.definition.plan import max_offsets_per_trigger
-from headwater.pipelines.sinks import delta as delta_sink
 from headwater.pipelines.sources import decoding, delta, files, rate
 from headwater.pipelines.sources import topic as topic_source
 from headwater.pipelines.sources.jdbc_feed import JdbcFeed
+from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-    from headwater.pipelines.analysis.analysis import Analysis
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 
 def may_refuse(source: Source) -> bool:
@@ -49,16 +49,19 @@ class StageInputs:
         session: SparkSession,
         loaded: Loaded,
         stage: Stage,
-        analysis: Analysis,
+        known: KnownColumns,
         bootstrap_servers: Brokers,
         checkpoint: str,
+        make_table: Callable[[str, StructType], None],
     ) -> None:
+        """`make_table` makes a Delta table of this pipeline, by its path, unless it exists."""
         self._session = session
         self._loaded = loaded
         self._stage = stage
-        self._analysis = analysis
+        self._known = known
         self._servers = bootstrap_servers
         self._checkpoint = checkpoint
+        self._make_table = make_table
         self._feeds: list[JdbcFeed] = []
 
     def open(self, *, available_now: bool, on_failure: Callable[[BaseException], None]) -> list[DataFrame]:
@@ -79,41 +82,31 @@ class StageInputs:
 
     def _frame(self, position: int, source: Source) -> DataFrame:
         if isinstance(source, TopicSource):
-            headers = decoding.needs_headers(self._analysis, source)
+            headers = decoding.needs_headers(self._known, source)
             limit = max_offsets_per_trigger(self._stage, source)
-            fields = decoding.json_fields(self._analysis, source)
+            fields = decoding.json_fields(self._known, source)
             records = topic_source.stream(
                 self._session, self._servers, source, limit, headers=headers, json_fields=fields
             )
-            return decoding.decode_input(self._analysis, records, source)
+            return decoding.decode_input(self._known, records, source)
         if isinstance(source, DeltaSource):
             path = self._loaded.path(source.delta)
-            self._make_table(path)
+            if path in self._known.stored:  # a stage of this pipeline writes it, and may have had no row yet
+                self._make_table(path, self._known.stored[path])
             return delta.stream(self._session, source, path)
-        schema = self._analysis.inputs[self._stage.name, position]
+        schema = self._known.inputs[self._stage.name, position]
         if isinstance(source, FilesSource):
             found = files.stream(self._session, source, self._loaded.path(source.files), schema)
             return found if may_refuse(source) else found.drop(columns.ERROR)
         if isinstance(source, JdbcSource):
             folder = f"{self._checkpoint}/headwater/input-{position}"
-            feed = JdbcFeed(self._session, source, folder, delta_sink.nullable(schema))
+            feed = JdbcFeed(self._session, source, folder, nullable(schema))
             self._feeds.append(feed)
             feed.open()
             feed.fetch()
             return feed.stream()
         assert isinstance(source, RateSource)
         return rate.stream(self._session, source)
-
-    def _make_table(self, path: str) -> None:
-        """A table that a stage of this pipeline writes may have had no row yet."""
-        schema = self._analysis.stored.get(path)
-        if schema is None:
-            return
-        for stage in self._loaded.pipeline.stages:
-            for sink in stage.to:
-                if isinstance(sink, DeltaSink) and self._loaded.path(sink.delta) == path:
-                    delta_sink.create(self._session, sink, path, schema)
-                    return
 
     # -- what a micro-batch refuses ----------------------------------------------------------------------------------
 
@@ -135,7 +128,7 @@ class StageInputs:
             place = same.index(position)
             if place >= len(found):
                 return None
-            headers = decoding.needs_headers(self._analysis, source)
+            headers = decoding.needs_headers(self._known, source)
             start, end = found[place]
             records = topic_source.batch_between(
                 self._session,
@@ -145,12 +138,12 @@ class StageInputs:
                 end,
                 isolation=source.isolation,
                 headers=headers,
-                json_fields=decoding.json_fields(self._analysis, source),
+                json_fields=decoding.json_fields(self._known, source),
             )
-            return decoding.decode_input(self._analysis, records, source)
+            return decoding.decode_input(self._known, records, source)
         assert isinstance(source, FilesSource), "no other input refuses rows"
         paths = file_paths(plan)
-        schema = self._analysis.inputs[self._stage.name, position]
+        schema = self._known.inputs[self._stage.name, position]
         return files.batch(self._session, source, paths, schema) if paths else None
 
     def headers_again(self, plan: Any) -> DataFrame | None:

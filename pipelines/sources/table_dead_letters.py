@@ -25,7 +25,7 @@ from headwater.pipelines.sources import topic as topic_source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.analysis.analysis import Analysis
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 __all__ = ["TableLetters", "TableRefusals", "unseen"]
 
@@ -61,10 +61,10 @@ def unseen(seen: Mapping[TopicPartition, int], first: Offsets, last: Offsets) ->
 class TableLetters:
     """Looks at the topics of one stage's tables. One thread uses it, after the stage's earlier runs are fenced off."""
 
-    def __init__(self, session: SparkSession, analysis: Analysis, bootstrap_servers: Brokers, group: str) -> None:
+    def __init__(self, session: SparkSession, known: KnownColumns, bootstrap_servers: Brokers, group: str) -> None:
         """`group` is the consumer group that the stage commits to."""
         self._session = session
-        self._analysis = analysis
+        self._known = known
         self._servers = bootstrap_servers
         self._group = group
         self._seen: Offsets | None = None
@@ -103,12 +103,12 @@ class TableLetters:
             topic,
             start,
             end,
-            headers=decoding.topic_needs_headers(self._analysis, topic),
-            json_fields=decoding.topic_json_fields(self._analysis, topic),
+            headers=decoding.topic_needs_headers(self._known, topic),
+            json_fields=decoding.topic_json_fields(self._known, topic),
         )
         # The others are no rows of the table, whatever they hold.
         rows = records.where(f.col("key").isNotNull() & f.col("value").isNotNull())
-        decoded = decoding.decode_topic(self._analysis, rows, topic)
+        decoded = decoding.decode_topic(self._known, rows, topic)
         found.refused[topic] = decoded.where(f.col(columns.ERROR).isNotNull())
         whole = topic_source.batch_between(self._session, self._servers, topic, start, end, headers=True)
         place = {"topic": columns.TOPIC, "partition": columns.PARTITION, "offset": columns.OFFSET}

@@ -15,7 +15,7 @@ from headwater.pipelines.sources.tables import latest_decoded
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headwater.pipelines.analysis.analysis import Analysis
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 __all__ = ["TableGap", "gaps_of"]
 
@@ -42,7 +42,7 @@ class TableGap:
 
 
 def gaps_of(
-    session: SparkSession, loaded: Loaded, analysis: Analysis, tables: Iterable[str], where: Brokers
+    session: SparkSession, loaded: Loaded, known: KnownColumns, tables: Iterable[str], where: Brokers
 ) -> list[TableGap]:
     """The gaps of those of the tables that are topics. Reads their topics; raises what Spark or the broker says."""
     from pyspark.sql import functions as f
@@ -52,7 +52,7 @@ def gaps_of(
         table = loaded.pipeline.tables[name]
         if not isinstance(table, TopicTable):
             continue
-        decoded = latest_decoded(analysis, topic_source.batch(session, where, table.topic), table)
+        decoded = latest_decoded(known, topic_source.batch(session, where, table.topic), table)
         place = f.struct(columns.PARTITION, columns.OFFSET, columns.ERROR)
         bad = decoded.where(f.col(columns.ERROR).isNotNull())
         row = bad.agg(f.count("*").alias("records"), f.min(place).alias("first")).collect()[0]

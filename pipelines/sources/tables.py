@@ -26,21 +26,21 @@ from headwater.pipelines.sources import topic as topic_source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.analysis.analysis import Analysis
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 
 def read_table(
-    spark: SparkSession, loaded: Loaded, analysis: Analysis, name: str, bootstrap_servers: Brokers
+    spark: SparkSession, loaded: Loaded, known: KnownColumns, name: str, bootstrap_servers: Brokers
 ) -> DataFrame:
     """A table as it is now; without rows if it is a stage's that has not been written yet.
 
     Raises what Spark, the broker or the database says.
     """
     table = loaded.pipeline.tables[name]
-    schema = analysis.tables.get(name)
+    schema = known.tables.get(name)
     if isinstance(table, TopicTable):
         records = topic_source.batch(spark, bootstrap_servers, table.topic)
-        return topic_rows(analysis, records, table)
+        return topic_rows(known, records, table)
     if isinstance(table, DeltaTable):
         path = loaded.path(table.delta)
         if schema is not None and not delta.exists(spark, path):
@@ -58,17 +58,17 @@ def read_table(
     return spark.read.format(table.format).options(**options).schema(found).load(path)
 
 
-def topic_rows(analysis: Analysis, records: DataFrame, table: TopicTable) -> DataFrame:
+def topic_rows(known: KnownColumns, records: DataFrame, table: TopicTable) -> DataFrame:
     """The latest values among records as rows, without the columns that say where a record comes from."""
     from pyspark.sql import functions as f
 
-    decoded = latest_decoded(analysis, records, table)
+    decoded = latest_decoded(known, records, table)
     return decoded.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR, *columns.ORIGIN)
 
 
-def latest_decoded(analysis: Analysis, records: DataFrame, table: TopicTable) -> DataFrame:
+def latest_decoded(known: KnownColumns, records: DataFrame, table: TopicTable) -> DataFrame:
     """The latest values among records, with those that cannot be decoded, and with where each comes from."""
-    return decoding.decode_topic(analysis, latest.latest_records(records), table.topic)
+    return decoding.decode_topic(known, latest.latest_records(records), table.topic)
 
 
 class StageTables:
@@ -80,11 +80,11 @@ class StageTables:
     """
 
     def __init__(
-        self, session: SparkSession, loaded: Loaded, stage: Stage, analysis: Analysis, bootstrap_servers: Brokers
+        self, session: SparkSession, loaded: Loaded, stage: Stage, known: KnownColumns, bootstrap_servers: Brokers
     ) -> None:
         self._session = session
         self._loaded = loaded
-        self._analysis = analysis
+        self._known = known
         self._servers = bootstrap_servers
         self._tables: dict[str, Table] = {
             name: loaded.pipeline.tables[name] for name in tables_used(loaded.pipeline, stage)
@@ -102,7 +102,7 @@ class StageTables:
     def open(self) -> None:
         """Make every table a view."""
         for name, table in self._tables.items():
-            frame = read_table(self._session, self._loaded, self._analysis, name, self._servers)
+            frame = read_table(self._session, self._loaded, self._known, name, self._servers)
             if table.refresh != EVERY_BATCH:
                 frame = frame.persist()
             frame.createOrReplaceTempView(f"`{name}`")

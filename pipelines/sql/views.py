@@ -22,7 +22,7 @@ from headwater.pipelines.sources import topic as topic_source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.analysis.analysis import Analysis
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 INTERNAL_PREFIX = "__"  # Kafka's and our own topics; never a view unless a query names them
 DELTA_SUFFIX = "_delta"  # for a table whose name is that of a topic
@@ -57,28 +57,28 @@ def delta_views(loaded: Loaded) -> dict[str, str]:
     return views
 
 
-def topic_frame(spark: SparkSession, bootstrap_servers: Brokers, topic: str, analysis: Analysis | None) -> DataFrame:
+def topic_frame(spark: SparkSession, bootstrap_servers: Brokers, topic: str, known: KnownColumns | None) -> DataFrame:
     """The records of a topic for people to query. Records that cannot be decoded are left out."""
     from pyspark.sql import functions as f
 
     if topic.endswith(DEAD_LETTERS_SUFFIX):
         return dead_letters.readable(topic_source.batch(spark, bootstrap_servers, topic, headers=True))
-    needs_headers = analysis is not None and decoding.topic_needs_headers(analysis, topic)
-    fields = decoding.topic_json_fields(analysis, topic) if analysis is not None else None
+    needs_headers = known is not None and decoding.topic_needs_headers(known, topic)
+    fields = decoding.topic_json_fields(known, topic) if known is not None else None
     records = topic_source.batch(spark, bootstrap_servers, topic, headers=needs_headers, json_fields=fields)
-    if analysis is not None and topic in analysis.topics:
-        decoded = decoding.decode_topic(analysis, records, topic)
+    if known is not None and topic in known.topics:
+        decoded = decoding.decode_topic(known, records, topic)
         return decoded.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR, columns.KEY, columns.VALUE)
     text = [f.col(name).cast("string").alias(name) for name in ("key", "value")]
     return records.select(*text, "topic", "partition", "offset", "timestamp")
 
 
 def register_topics(
-    spark: SparkSession, bootstrap_servers: Brokers, topics: Iterable[str], analysis: Analysis | None = None
+    spark: SparkSession, bootstrap_servers: Brokers, topics: Iterable[str], known: KnownColumns | None = None
 ) -> None:
     """Make topics views."""
     for topic in topics:
-        topic_frame(spark, bootstrap_servers, topic, analysis).createOrReplaceTempView(f"`{topic}`")
+        topic_frame(spark, bootstrap_servers, topic, known).createOrReplaceTempView(f"`{topic}`")
 
 
 def register_deltas(spark: SparkSession, tables: Mapping[str, str]) -> list[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from headwater.pipelines.analysis.analysis import Analysis
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 MOVES: Final = "_headwater_moves"  # true for a row that only moves the watermark
 # Of files that are written within a moment: the stream takes them by their age, in seconds.
@@ -58,9 +58,9 @@ def _value(value: Any, kind: Any) -> Any:
 class Feed:
     """One input of a stage. `schema` are its columns; they begin to exist with `write`."""
 
-    def __init__(self, session: SparkSession, analysis: Analysis, source: Source, schema: StructType) -> None:
+    def __init__(self, session: SparkSession, known: KnownColumns, source: Source, schema: StructType) -> None:
         self._session = session
-        self._analysis = analysis
+        self._known = known
         self._source = source
         self._schema = schema
         self._folder = ""
@@ -119,7 +119,7 @@ class Feed:
         records = reader.schema(decoding.empty_records(self._session).schema).parquet(
             os.path.join(self._folder, "records")
         )
-        return decoding.decode_input(self._analysis, records, self._source)
+        return decoding.decode_input(self._known, records, self._source)
 
     def _frame(self, reader: Any) -> DataFrame:
         from pyspark.sql import functions as f

@@ -99,17 +99,19 @@ class StageTests:
         loaded, analysis = self._loaded, self._analysis
         stage = loaded.pipeline.stage(test.stage)
         session = self._session()
-        for name, schema in analysis.tables.items():
+        for name, schema in analysis.columns.tables.items():
             session.createDataFrame([], schema).createOrReplaceTempView(f"`{name}`")
-        inputs = tuple(stage_columns.input_schema(session, stage, i, analysis) for i in range(len(stage.inputs)))
+        inputs = tuple(
+            stage_columns.input_schema(session, stage, i, analysis.columns) for i in range(len(stage.inputs))
+        )
         output = of_schema(stage_columns.output_rows(session, stage, analysis).schema)
         loc = place_of(loaded, test)
         for source, schema in zip(stage.inputs, inputs, strict=True):
             if source.name in test.given:
                 place = (*loc, "given", source.name)
                 problems += check_rows(loaded, place, test.given[source.name], of_schema(schema), feature(source))
-        for name in [name for name in test.given if name in analysis.tables]:
-            columns = of_schema(analysis.tables[name])
+        for name in [name for name in test.given if name in analysis.columns.tables]:
+            columns = of_schema(analysis.columns.tables[name])
             problems += check_rows(loaded, (*loc, "given", name), test.given[name], columns, Feature())
         if test.expect is not None:
             problems += check_rows(loaded, (*loc, "expect"), test.expect, output, Feature())
@@ -125,7 +127,7 @@ class StageTests:
         for name in tables_used(self._loaded.pipeline, stage):
             try:
                 if name not in test.given and name.lower() in _named(stage):
-                    read_table(session, self._loaded, self._analysis, name, "").schema  # noqa: B018 - analysed here
+                    read_table(session, self._loaded, self._analysis.columns, name, "").schema  # noqa: B018 - analysed here
             except (PySparkException, Py4JError) as error:
                 loc = (*place_of(self._loaded, test), "given")
                 what = f"the table '{name}' is not given, and cannot be read: {first_line(error)}"
@@ -172,7 +174,7 @@ class StageTests:
             batches.append(given_rows.micro_batches(given, of_schema(schema), feature(source), rows_max))
         feeds = []
         for position, fed in enumerate(given_rows.in_step(batches)):
-            feed = Feed(session, self._analysis, stage.inputs[position], prepared.inputs[position])
+            feed = Feed(session, self._analysis.columns, stage.inputs[position], prepared.inputs[position])
             feed.write(fed, os.path.join(folder, f"input-{position}"))
             feeds.append(feed)
         return StageRun(session, loaded, stage, self._analysis, feeds)
@@ -183,12 +185,12 @@ class StageTests:
 
         for name in tables_used(self._loaded.pipeline, stage):
             if name in test.given:
-                schema = self._analysis.tables[name]
+                schema = self._analysis.columns.tables[name]
                 rows = given_rows.typed_rows(rows_of(self._loaded, test.given[name]), of_schema(schema))
                 frame = session.createDataFrame(arrow_table(rows, schema), schema)
             else:
                 try:
-                    frame = read_table(session, self._loaded, self._analysis, name, "")
+                    frame = read_table(session, self._loaded, self._analysis.columns, name, "")
                 except (PySparkException, Py4JError):
                     continue  # code may read any table; the one it needs is told when it does
             frame.createOrReplaceTempView(f"`{name}`")

@@ -6,6 +6,7 @@ What neither the file, nor a schema, nor a stage before tells has the columns of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headwater.pipelines import columns
@@ -31,6 +32,7 @@ from headwater.pipelines.rows.column_types import inferred, struct
 from headwater.pipelines.rows.given_rows import WATERMARK
 from headwater.pipelines.rows.typed_values import from_text
 from headwater.pipelines.sources import decoding, files
+from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.sources.tables import read_table
 from headwater.pipelines.validation.stage_test_checks import rows_of
 
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 def analyse_tested(spark: SparkSession, loaded: Loaded, tests: Sequence[PipelineTest]) -> Analysis:
     """The columns of the stages under test and of those that feed them. Raises PipelineError."""
     pipeline = loaded.pipeline
-    found = Analysis(topics_of(pipeline))
+    known = KnownColumns(topics_of(pipeline))
     wanted: set[str] = set()
     waiting = [pipeline.stage(test.stage) for test in tests]
     while waiting:
@@ -53,12 +55,12 @@ def analyse_tested(spark: SparkSession, loaded: Loaded, tests: Sequence[Pipeline
     for stage in topological_order(pipeline):
         own = [test for test in tests if test.stage == stage.name]
         for position, source in enumerate(stage.inputs) if own else ():
-            _input_columns(spark, loaded, stage, position, _given(loaded, own, source.name), found)
+            known = _with_input(spark, loaded, stage, position, _given(loaded, own, source.name), known)
     given = {name for test in tests for name in test.given}
     for name, table in pipeline.tables.items():
         if name in given or (isinstance(table, FilesTable) and table.schema_source is not None):
-            _table_columns(spark, loaded, name, _given(loaded, tests, name), found)
-    return analyse(spark, loaded, stages=wanted, known=found)
+            known = _with_table(spark, loaded, name, _given(loaded, tests, name), known)
+    return analyse(spark, loaded, stages=wanted, known=known)
 
 
 def _given(loaded: Loaded, tests: Iterable[PipelineTest], name: str) -> list[dict[str, Any]]:
@@ -89,10 +91,10 @@ def _schema(rows: Iterable[Mapping[str, Any]]) -> StructType:
     return StructType.fromJson(struct(inferred(rows)))
 
 
-def _input_columns(
-    spark: SparkSession, loaded: Loaded, stage: Stage, position: int, rows: list[dict[str, Any]], found: Analysis
-) -> None:
-    """Put the columns of an input into `found` if only its rows, or the outside, tell them."""
+def _with_input(
+    spark: SparkSession, loaded: Loaded, stage: Stage, position: int, rows: list[dict[str, Any]], known: KnownColumns
+) -> KnownColumns:
+    """What is known with the columns of an input, if only its rows, or the outside, tell them."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -100,26 +102,25 @@ def _input_columns(
 
     source = stage.inputs[position]
     if isinstance(source, TopicSource):
-        declared = found.topics.get(source.topic)
-        if declared is not None and _is_told_outside(loaded, declared, source):
-            data = [{name: v for name, v in row.items() if name not in columns.RESERVED} for row in rows]
-            if source.event is None:
-                found.values.setdefault(source.topic, ValueColumns(_schema(data)))
-            else:
-                events = found.events.setdefault(source.topic, {})
-                events.setdefault(source.event, ValueColumns(_schema(data)))
-        return
+        declared = known.topics.get(source.topic)
+        if declared is None or not _is_told_outside(loaded, declared, source):
+            return known
+        values = ValueColumns(_schema([{n: v for n, v in row.items() if n not in columns.RESERVED} for row in rows]))
+        if source.event is None:
+            return replace(known, values={source.topic: values, **known.values})
+        events = {source.event: values, **known.events.get(source.topic, {})}
+        return replace(known, events={**known.events, source.topic: events})
     place = place_read(source)
     if place is not None and place_writers(loaded.pipeline, place):
-        return  # the stage that writes it tells them
+        return known  # the stage that writes it tells them
     schema = None
     if not isinstance(source, JdbcSource):
         try:
-            schema = input_columns(spark, loaded, source, found)
+            schema = input_columns(spark, loaded, source, known)
         except (PySparkException, Py4JError, files.SchemaError):
             if isinstance(source, FilesSource) and source.schema_source is not None:
-                return  # the analysis says what is wrong with it
-    found.inputs[stage.name, position] = _schema(rows) if schema is None else schema
+                return known  # the analysis says what is wrong with it
+    return replace(known, inputs={**known.inputs, (stage.name, position): _schema(rows) if schema is None else schema})
 
 
 def _is_told_outside(loaded: Loaded, declared: Topic, source: TopicSource) -> bool:
@@ -136,7 +137,9 @@ def _is_told_outside(loaded: Loaded, declared: Topic, source: TopicSource) -> bo
     return declared.schema_file is None
 
 
-def _table_columns(spark: SparkSession, loaded: Loaded, name: str, rows: list[dict[str, Any]], found: Analysis) -> None:
+def _with_table(
+    spark: SparkSession, loaded: Loaded, name: str, rows: list[dict[str, Any]], known: KnownColumns
+) -> KnownColumns:
     """The same of a table."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -144,28 +147,28 @@ def _table_columns(spark: SparkSession, loaded: Loaded, name: str, rows: list[di
     table = loaded.pipeline.tables[name]
     place = place_read(table)
     if isinstance(table, TopicTable) or (place is not None and place_writers(loaded.pipeline, place)):
-        return
+        return known
     schema = None
     if not isinstance(table, JdbcTable):
         try:
             if isinstance(table, FilesTable) and table.schema_source is not None:
                 schema = files.declared_columns(loaded, table.schema_source)
             else:
-                schema = read_table(spark, loaded, found, name, "").schema
+                schema = read_table(spark, loaded, known, name, "").schema
         except files.SchemaError:
-            return  # the analysis says what is wrong with it
+            return known  # the analysis says what is wrong with it
         except (PySparkException, Py4JError):
             schema = None  # it is not there
-    found.tables[name] = _schema(rows) if schema is None else schema
+    return replace(known, tables={**known.tables, name: _schema(rows) if schema is None else schema})
 
 
-def input_schema(session: SparkSession, stage: Stage, position: int, analysis: Analysis) -> StructType:
+def input_schema(session: SparkSession, stage: Stage, position: int, known: KnownColumns) -> StructType:
     """Columns of an input as the stage's first step sees them."""
     source = stage.inputs[position]
     if isinstance(source, TopicSource):
-        decoded = decoding.decode_input(analysis, decoding.empty_records(session), source)
+        decoded = decoding.decode_input(known, decoding.empty_records(session), source)
         return decoded.drop(columns.ERROR).schema
-    schema = analysis.inputs[stage.name, position]
+    schema = known.inputs[stage.name, position]
     return files.with_origin(session.createDataFrame([], schema)).schema if isinstance(source, FilesSource) else schema
 
 
@@ -173,7 +176,7 @@ def output_rows(session: SparkSession, stage: Stage, analysis: Analysis) -> Data
     """What the stage writes, without rows."""
     chain = analysis.chains[stage.name]
     empty = [
-        session.createDataFrame([], input_schema(session, stage, position, analysis))
+        session.createDataFrame([], input_schema(session, stage, position, analysis.columns))
         for position in range(len(stage.inputs))
     ]
     return chain.apply_to_batch(chain.apply_to_streams(empty))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from headwater.pipelines.definition import Loaded, parse
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.definition.loading import parse
 from headwater.pipelines.definition.secret_text import SECRET_BYTES_MAX
 from headwater.pipelines.definition.yaml_source import FILE_BYTES_MAX
 from headwater.pipelines.errors import PipelineError, Problem

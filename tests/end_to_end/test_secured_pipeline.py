@@ -141,7 +141,7 @@ def test_the_way_through_a_secured_broker_leaves_no_password_behind(
         )
         assert (found.written, found.dead_letters, found.inputs[0].undecodable) == (2, 2, 1)
 
-        views.register_topics(spark, where, ["again"], analysis)
+        views.register_topics(spark, where, ["again"], analysis.columns)
         frame = spark.sql("SELECT count(*) AS n, sum(o_amount) AS s FROM again")
         assert [tuple(row) for row in frame.collect()] == [(2, 12.0)]
         told += [frame._jdf.queryExecution().toString(), frame._jdf.queryExecution().logical().toJSON()]

@@ -19,9 +19,9 @@ from headwater.cli.output import note
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.analysis.analysis import Analysis
     from headwater.pipelines.datasource.brokers import Brokers
     from headwater.pipelines.definition import Loaded
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 TABLE_ROWS_MAX = 1_000  # a table is for people; json and csv give every row
 CELL_WIDTH_MAX = 60
@@ -69,13 +69,14 @@ def sql(
         spark = open_session("headwater sql", os.path.join(folder, "spark.log"), conf)
         try:
             reached, topics = brokers(where, command_config()), views.topics_to_show(query, existing)
-            analysis = analyse(spark, loaded, reached) if loaded is not None else None
-            missing = register(spark, reached, topics, loaded, analysis, tables)
+            analysed = analyse(spark, loaded, reached) if loaded is not None else None
+            known = analysed.columns if analysed is not None else None
+            missing = register(spark, reached, topics, loaded, known, tables)
             for name in sorted(views.topics_to_show(query, missing)):
                 note(f"{name}: there is no Delta table at {tables[name]} yet")
             show(run(spark, query, sorted(existing), sorted(tables)), output)
-            if loaded is not None and analysis is not None:
-                for line in left_out(spark, reached, topics, loaded, analysis, query):
+            if loaded is not None and known is not None:
+                for line in left_out(spark, reached, topics, loaded, known, query):
                     note(line)
         finally:
             close_session()
@@ -97,7 +98,7 @@ def register(
     bootstrap_servers: Brokers,
     topics: frozenset[str],
     loaded: Loaded | None,
-    analysis: Analysis | None,
+    known: KnownColumns | None,
     tables: Mapping[str, str],
 ) -> list[str]:
     """Make topics and tables views; returns the names of Delta tables that do not exist yet."""
@@ -105,15 +106,15 @@ def register(
     from headwater.pipelines.sql import views
 
     missing = views.register_deltas(spark, tables)
-    if loaded is not None and analysis is not None:
-        for name in analysis.tables.keys() - topics:  # a topic's own table of latest values gives way to the topic
-            read_table(spark, loaded, analysis, name, bootstrap_servers).createOrReplaceTempView(f"`{name}`")
+    if loaded is not None and known is not None:
+        for name in known.tables.keys() - topics:  # a topic's own table of latest values gives way to the topic
+            read_table(spark, loaded, known, name, bootstrap_servers).createOrReplaceTempView(f"`{name}`")
     clashing = sorted(name for name in tables if name in topics)
     if clashing:
         raise CliError(
             "sql", f"'{clashing[0]}' is a topic and a Delta table", "give the table another name with --delta"
         )
-    views.register_topics(spark, bootstrap_servers, topics, analysis)
+    views.register_topics(spark, bootstrap_servers, topics, known)
     return missing
 
 
@@ -122,7 +123,7 @@ def left_out(
     bootstrap_servers: Brokers,
     topics: frozenset[str],
     loaded: Loaded,
-    analysis: Analysis,
+    known: KnownColumns,
     query: str,
 ) -> list[str]:
     """A line for each table of a topic in the query that lacks records which cannot be decoded."""
@@ -136,7 +137,7 @@ def left_out(
     asked = {name.lower() for name in named} if not fault else set()
     tables = [name for name in loaded.pipeline.tables.keys() - topics if name.lower() in asked]
     try:
-        return [str(gap) for gap in gaps_of(spark, loaded, analysis, sorted(tables), bootstrap_servers)]
+        return [str(gap) for gap in gaps_of(spark, loaded, known, sorted(tables), bootstrap_servers)]
     except PySparkException as error:
         raise CliError("sql", first_line(error), exit_code=EXIT_FAILED) from None
 

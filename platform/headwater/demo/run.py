@@ -142,8 +142,8 @@ def _queries(spark: SparkSession, bootstrap_servers: Brokers, loaded: Loaded) ->
     from headwater.pipelines.sql import views
 
     topics = frozenset({"delays", "rising", f"{SOURCE}.dead_letters"})
-    analysis = analyse(spark, loaded, bootstrap_servers)
-    register_views(spark, bootstrap_servers, topics, loaded, analysis, views.delta_views(loaded))
+    known = analyse(spark, loaded, bootstrap_servers).columns
+    register_views(spark, bootstrap_servers, topics, loaded, known, views.delta_views(loaded))
     for title, query in QUERIES:
         frame = spark.sql(query)
         print_table(frame.columns, [tuple(row) for row in frame.collect()], title)

@@ -8,8 +8,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwater.pipelines.definition import Pipeline, fields_of, parse
+from headwater.pipelines.definition import Pipeline, fields_of
 from headwater.pipelines.definition.editor_schema import editor_schema
+from headwater.pipelines.definition.loading import parse
 from headwater.pipelines.definition.plan import make_plan
 from headwater.pipelines.errors import PipelineError
 

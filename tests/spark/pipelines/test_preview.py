@@ -133,8 +133,8 @@ def test_records_that_a_table_leaves_out_are_counted_and_the_first_is_named(lab:
     loaded, analysis = parts(lab)
     lacks = f"table prices lacks 2 records of topic {topic} that cannot be decoded"
     said = f"{lacks}; the first is partition 0, offset 2: {error}"
-    assert left_out(lab.spark, lab.servers, frozenset(), loaded, analysis, "SELECT * FROM Prices") == [said]
-    assert left_out(lab.spark, lab.servers, frozenset(), loaded, analysis, "SELECT * FROM shops") == []
+    assert left_out(lab.spark, lab.servers, frozenset(), loaded, analysis.columns, "SELECT * FROM Prices") == [said]
+    assert left_out(lab.spark, lab.servers, frozenset(), loaded, analysis.columns, "SELECT * FROM shops") == []
 
 
 def test_a_topic_that_is_not_there_is_an_error_and_is_not_made(lab: Any, preview: Any) -> None:

@@ -307,7 +307,7 @@ def test_many_long_requests_of_one_client_keep_no_other_client_waiting(tmp_path:
             begun.append(context.principal)
             if context.principal == "User:many":
                 await goes_on.wait()
-            return await metadata.handle(request, context)
+            return cast("dict[str, Any]", await metadata.handle(request, context))
 
         handler = SimpleNamespace(VERSIONS=metadata.VERSIONS, handle=handle)
         dispatcher = Dispatcher(client.services, {metadata.API_KEY: cast("Any", handler)})
@@ -315,7 +315,7 @@ def test_many_long_requests_of_one_client_keep_no_other_client_waiting(tmp_path:
         frame = frame_of(metadata, 12, {"topics": topics, "allow_auto_topic_creation": False})
         assert (len(frame) > LONG_REQUEST_BYTES) is (len(name) > 1)
 
-        def asked(principal: str) -> "asyncio.Future[Any]":
+        def asked(principal: str) -> Any:
             connection = connection_of(principal)
             return asyncio.ensure_future(cast("Any", dispatcher.dispatch(frame, cast("Any", connection))))
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headwater.pipelines.definition import Loaded, parse
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.definition.loading import parse
 from headwater.pipelines.errors import PipelineError, Problem
 
 CORRECT = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.pipelines.definition import parse
+from headwater.pipelines.definition.loading import parse
 from headwater.pipelines.definition.plan import make_plan
 from headwater.pipelines.definition.reference import PARTS, renewed
 

@@ -15,16 +15,17 @@ import pytest
 
 from headwater.cli.run_display import told_beside
 from headwater.pipelines.definition import Loaded
-from headwater.pipelines.engine.batch_writing import Outcome
 from headwater.pipelines.monitoring.lag_sampler import topic_lags
 from headwater.pipelines.monitoring.lineage_emitter import LineageEmitter, appending, posting
 from headwater.pipelines.monitoring.metrics import families
 from headwater.pipelines.monitoring.openlineage import event, stage_lineage
+from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.monitoring.progress import EVENT_TIME, StageTotals, from_spark
 from headwater.pipelines.monitoring.stage_state import StageState, State, TopicLag
 from headwater.pipelines.monitoring.status import HEARTBEAT_MS, INTERVAL_MS, STATES, decode, is_due
 from headwater.pipelines.monitoring.status_topic import stage_status
 from headwater.pipelines.monitoring.watching import RunWatch
+from headwater.pipelines.sources.known_columns import KnownColumns
 
 PAGE = Path(__file__).parents[3] / "docs" / "watching_pipelines.md"
 
@@ -240,7 +241,7 @@ def receiver() -> Iterator[str]:
 
 def run_of(emitter: LineageEmitter, loaded: Loaded) -> None:
     """A run of the first stage, from its start to its failure."""
-    analysis = SimpleNamespace(topics={}, values={}, stored={})
+    analysis = SimpleNamespace(columns=KnownColumns({}))
     info: Any = SimpleNamespace(
         stages=("clean",), loaded=loaded, continuous=True, bootstrap_servers="b:1", analysis=analysis
     )

@@ -1,0 +1,25 @@
+"""The columns that a format makes of values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from headwater.pipelines.formats.framed_tasks import Reader
+
+
+@dataclass(frozen=True, slots=True)
+class ValueColumns:
+    """The columns of a value, and which of them must not be null. Formats without fields take an empty one.
+
+    `options` are those of Spark's parser and writer of JSON or CSV. A `reader` is what Avro and Protobuf need.
+    """
+
+    schema: StructType | None = None
+    required: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    reader: Reader | None = None
