@@ -135,60 +135,38 @@ class GroupCoordinator:
 
     # ---- membership ----
 
-    async def join(
-        self,
-        group_id: str,
-        *,
-        member_id: str,
-        group_instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
-        protocol_type: str,
-        protocols: Sequence[tuple[str, bytes]],
-        requires_known_member_id: bool = True,
-        supports_skipping_assignment: bool = True,
-        reason: str = "",
-    ) -> JoinResult:
-        """Take part in the group's next generation; answered when everybody has joined, or time is up."""
+    async def join(self, group_id: str, request: Join) -> JoinResult:
+        """Take part in the group's next generation; answered when everybody has joined, or time is up.
+
+        `request` has neither a token nor an id for a new member: both are given here.
+        """
         config = self._config
         error = self._availability(group_id)
+        instance_or_client = request.group_instance_id or request.client_id
         names = (
             group_id,
-            member_id,
-            group_instance_id or "",
-            client_id,
-            protocol_type,
-            *(name for name, _ in protocols),
+            request.member_id,
+            request.group_instance_id or "",
+            request.client_id,
+            request.protocol_type,
+            *(name for name, _ in request.protocols),
         )
         if error is not ErrorCode.none:
             pass
-        elif not config.group_min_session_timeout_ms <= session_timeout_ms <= config.group_max_session_timeout_ms:
+        elif (
+            not config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms
+        ):
             error = ErrorCode.invalid_session_timeout
         elif any(_is_too_long(name) for name in names):
             error = ErrorCode.invalid_request
-        elif group_id not in self._groups and member_id != UNKNOWN_MEMBER_ID:
+        elif group_id not in self._groups and request.member_id != UNKNOWN_MEMBER_ID:
             error = ErrorCode.unknown_member_id
         if error is not ErrorCode.none:
-            return JoinResult(member_id, error)
+            return JoinResult(request.member_id, error)
 
         def event(token: int) -> Join:
-            return Join(
-                token,
-                member_id,
-                f"{group_instance_id or client_id}-{UUID(int=self._prng.getrandbits(128), version=4)}",
-                group_instance_id,
-                client_id,
-                client_host,
-                session_timeout_ms,
-                rebalance_timeout_ms,
-                protocol_type,
-                tuple(protocols),
-                requires_known_member_id,
-                supports_skipping_assignment,
-                reason,
-            )
+            new_member_id = f"{instance_or_client}-{UUID(int=self._prng.getrandbits(128), version=4)}"
+            return replace(request, token=token, new_member_id=new_member_id)
 
         while True:
             group = self._groups.get(group_id)
@@ -199,8 +177,8 @@ class GroupCoordinator:
                     joined = await self._consumer.classic_join(group, event(0))
                     if joined is not None:
                         return joined
-                elif member_id != UNKNOWN_MEMBER_ID:
-                    return JoinResult(member_id, ErrorCode.unknown_member_id)
+                elif request.member_id != UNKNOWN_MEMBER_ID:
+                    return JoinResult(request.member_id, ErrorCode.unknown_member_id)
                 else:
                     await self._consumer.delete(group, with_offsets=False)
                     logger.info("group %s: an empty consumer group becomes a classic one", group_id)
@@ -209,24 +187,14 @@ class GroupCoordinator:
             except KafkaError as refusal:
                 return JoinResult(UNKNOWN_MEMBER_ID, refusal.code)
 
-    async def sync(
-        self,
-        group_id: str,
-        *,
-        member_id: str,
-        group_instance_id: str | None,
-        generation_id: int,
-        protocol_type: str | None,
-        protocol_name: str | None,
-        assignments: Mapping[str, bytes],
-    ) -> SyncResult:
-        """Get a member's assignment; answered when the leader's is in the log."""
+    async def sync(self, group_id: str, request: Sync) -> SyncResult:
+        """Get a member's assignment; answered when the leader's is in the log. The token of `request` is given here."""
         error = self._availability(group_id)
         if error is not ErrorCode.none:
             return SyncResult(error)
 
         def event(token: int) -> Sync:
-            return Sync(token, member_id, group_instance_id, generation_id, protocol_type, protocol_name, assignments)
+            return replace(request, token=token)
 
         while True:
             group = self._groups.get(group_id)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from headwater.logtier.group.events import Join
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.messages import milliseconds
@@ -32,18 +33,22 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     session_timeout_ms = milliseconds(request.session_timeout)
     result = await context.services.groups.join(
         request.group_id,
-        member_id=request.member_id,
-        group_instance_id=getattr(request, "group_instance_id", None),
-        client_id=context.client_id or "",
-        # As Java prints an address, and so every tool that describes groups.
-        client_host=f"/{context.client_host}",
-        session_timeout_ms=session_timeout_ms,
-        rebalance_timeout_ms=milliseconds(request.rebalance_timeout) if version >= 1 else session_timeout_ms,
-        protocol_type=request.protocol_type,
-        protocols=[(protocol.name, protocol.metadata) for protocol in request.protocols],
-        requires_known_member_id=version >= _MEMBER_ID_REQUIRED_FROM,
-        supports_skipping_assignment=version >= _SKIP_ASSIGNMENT_FROM,
-        reason=getattr(request, "reason", None) or "",
+        Join(
+            token=0,
+            member_id=request.member_id,
+            new_member_id="",
+            group_instance_id=getattr(request, "group_instance_id", None),
+            client_id=context.client_id or "",
+            # As Java prints an address, and so every tool that describes groups.
+            client_host=f"/{context.client_host}",
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=milliseconds(request.rebalance_timeout) if version >= 1 else session_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+            requires_known_member_id=version >= _MEMBER_ID_REQUIRED_FROM,
+            supports_skipping_assignment=version >= _SKIP_ASSIGNMENT_FROM,
+            reason=getattr(request, "reason", None) or "",
+        ),
     )
     protocol_name = result.protocol_name
     return {

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from headwater.logtier.group.events import Sync
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.operations import AclOperation, ResourceType
@@ -23,12 +24,15 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         return {"error_code": ErrorCode.group_authorization_failed, "assignment": b""}
     result = await context.services.groups.sync(
         request.group_id,
-        member_id=request.member_id,
-        group_instance_id=getattr(request, "group_instance_id", None),
-        generation_id=request.generation_id,
-        protocol_type=protocol_type,
-        protocol_name=protocol_name,
-        assignments={each.member_id: each.assignment for each in request.assignments},
+        Sync(
+            token=0,
+            member_id=request.member_id,
+            group_instance_id=getattr(request, "group_instance_id", None),
+            generation_id=request.generation_id,
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
+            assignments={each.member_id: each.assignment for each in request.assignments},
+        ),
     )
     return {
         "error_code": result.error,

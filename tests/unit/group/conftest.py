@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.group.coordinator import GroupCoordinator
+from headwater.logtier.group.events import Join, Sync
 from headwater.logtier.protocol.errors import ErrorCode
 from tests.manual_clock import ManualClock
 from tests.unit.state_topic.surroundings import MemoryController, MemoryMetadata, MemoryReplicas, settle
@@ -61,20 +62,25 @@ class World:
             "protocols": [("range", bytes.fromhex("0000 00000001 0001 74 ffffffff"))],
             **named,
         }
-        result = await self.groups.join(group_id, member_id=member_id, **arguments)
+        arguments["protocols"] = tuple(arguments["protocols"])
+        request = Join(token=0, member_id=member_id, new_member_id="", **arguments)
+        result = await self.groups.join(group_id, request)
         if result.error is ErrorCode.member_id_required:
-            result = await self.groups.join(group_id, member_id=result.member_id, **arguments)
+            result = await self.groups.join(group_id, replace(request, member_id=result.member_id))
         return result
 
     async def sync(self, group_id: str, joined: Any, **assignments: bytes) -> Any:
         return await self.groups.sync(
             group_id,
-            member_id=joined.member_id,
-            group_instance_id=None,
-            generation_id=joined.generation_id,
-            protocol_type=joined.protocol_type,
-            protocol_name=joined.protocol_name,
-            assignments={joined.member_id: b"everything"} if joined.members else {},
+            Sync(
+                token=0,
+                member_id=joined.member_id,
+                group_instance_id=None,
+                generation_id=joined.generation_id,
+                protocol_type=joined.protocol_type,
+                protocol_name=joined.protocol_name,
+                assignments={joined.member_id: b"everything"} if joined.members else {},
+            ),
         )
 
 

@@ -14,7 +14,7 @@ from headwater.logtier.group.consumer_group import ConsumerGroup
 from headwater.logtier.group.consumer_protocol import encode_assignment
 from headwater.logtier.group.consumer_state import ConsumerGroupState
 from headwater.logtier.group.consumer_step import Heartbeat, HeartbeatResult
-from headwater.logtier.group.events import GroupState, LeavingMember
+from headwater.logtier.group.events import GroupState, LeavingMember, Sync
 from headwater.logtier.group.group import Group
 from headwater.logtier.group.offsets import CommittedOffset
 from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
@@ -388,12 +388,15 @@ async def settled_classic(world: Any, user_data: bytes = b"", assignor: str = "r
         everything = everything[:-4] + len(user_data).to_bytes(4, "big") + user_data
     await world.groups.sync(
         "g",
-        member_id=joined.member_id,
-        group_instance_id=None,
-        generation_id=joined.generation_id,
-        protocol_type="consumer",
-        protocol_name=assignor,
-        assignments={joined.member_id: everything},
+        Sync(
+            token=0,
+            member_id=joined.member_id,
+            group_instance_id=None,
+            generation_id=joined.generation_id,
+            protocol_type="consumer",
+            protocol_name=assignor,
+            assignments={joined.member_id: everything},
+        ),
     )
     return joined
 
