@@ -185,7 +185,8 @@ class ConsumerGroups:
                 told = replace(beat, resolved=resolved, resolved_version=version) if resolved else beat
                 return await self._decide(group, functools.partial(self._heartbeat, group, told))
             except GroupReplacedError:
-                continue
+                # By another group, or because it is coordinated elsewhere now.
+                self._log.active_partition_of(group_id)
             finally:
                 self._drop_if_unused(group)
 
@@ -201,7 +202,7 @@ class ConsumerGroups:
                 leaving = functools.partial(self._leave, group, member_id, member_epoch, instance_id)
                 return await self._decide(group, leaving)
             except GroupReplacedError:
-                continue
+                self._log.active_partition_of(group_id)
 
     async def classic_join(self, group: ConsumerGroup, event: Join) -> JoinResult | None:
         """A member of the classic protocol joins; None if the group is a classic one by then.

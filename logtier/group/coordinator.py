@@ -183,7 +183,9 @@ class GroupCoordinator:
                     await self._consumer.delete(group, with_offsets=False)
                     logger.info("group %s: an empty consumer group becomes a classic one", group_id)
             except GroupReplacedError:
-                continue
+                # By another group, or because it is coordinated elsewhere now.
+                if (error := self._availability(group_id)) is not ErrorCode.none:
+                    return JoinResult(member_id, error)
             except KafkaError as refusal:
                 return JoinResult(UNKNOWN_MEMBER_ID, refusal.code)
 
@@ -205,7 +207,8 @@ class GroupCoordinator:
             try:
                 return await self._consumer.classic_sync(group, event(0))
             except GroupReplacedError:
-                continue
+                if (error := self._availability(group_id)) is not ErrorCode.none:
+                    return SyncResult(error)
             except KafkaError as refusal:
                 return SyncResult(refusal.code)
 
@@ -242,7 +245,7 @@ class GroupCoordinator:
             try:
                 return await self._consumer.classic_leave(group, members)
             except GroupReplacedError:
-                continue
+                self._log.active_partition_of(group_id)
 
     async def consumer_heartbeat(
         self, group_id: str, beat: Heartbeat, is_visible: Callable[[str], bool] = lambda _: True
