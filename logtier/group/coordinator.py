@@ -40,6 +40,7 @@ from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
 from headwater.logtier.state_topic.loading import StateLoader
 from headwater.logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata, Replicas
 from headwater.logtier.state_topic.topic import TopicCreator, create_state_topic
+from headwater.logtier.state_topic.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -81,9 +82,10 @@ class GroupCoordinator:
         self._consumer = ConsumerGroups(config, clock, self._log, self._groups, metadata, self._classic, spawn)
         #: What producers commit in their transactions.
         self.transactional = TransactionalOffsets(clock, self._log, self._groups, self._availability)
-        self._loader = StateLoader(
-            self._log, self._load_partition, lambda: _ignored(spawn(self._forget_missing_topics())), spawn
-        )
+        self._loader = StateLoader(self._log, self._load_partition, self._begin_forgetting, spawn)
+        #: Whether topics have gone since the groups' offsets were last looked through, and who does that.
+        self._is_to_forget = False
+        self._forgetting: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     async def start(self) -> None:
@@ -462,12 +464,22 @@ class GroupCoordinator:
                 restored[group_id] = self._classic.restored(group_id, None)
             yield
 
+    def _begin_forgetting(self) -> None:
+        """Look for offsets of topics that are gone; once more from the beginning where that is under way."""
+        self._is_to_forget = True
+        if self._forgetting is None or self._forgetting.done():
+            self._forgetting = self._tasks.spawn(self._forget_missing_topics())
+
     async def _forget_missing_topics(self) -> None:
         """Offsets of a topic that is gone must not become those of a new topic of its name."""
-        # What is being committed for one of them is in the log, and may not be applied yet.
-        await self._log.written_so_far()
-        for group_id in {*self._log.offsets, *self._log.pending.groups()}:
-            await self._forget(group_id, functools.partial(self._of_missing_topics, group_id), "of deleted topics")
+        turns = Turns()
+        while self._is_to_forget:
+            self._is_to_forget = False
+            # What is being committed for one of them is in the log, and may not be applied yet.
+            await self._log.written_so_far()
+            for group_id in {*self._log.offsets, *self._log.pending.groups()}:
+                await self._forget(group_id, functools.partial(self._of_missing_topics, group_id), "of deleted topics")
+                await turns.step()
 
     def _of_missing_topics(self, group_id: str) -> list[TopicPartition]:
         """Of which partitions all that a group has committed, in open transactions too, is of a topic that is gone."""
@@ -509,7 +521,9 @@ class GroupCoordinator:
     async def expire(self) -> None:
         """Forget offsets past offsets.retention.minutes, and groups that have neither members nor offsets left."""
         retention_ms = self._config.offsets_retention_minutes * _MINUTE_MS
+        turns = Turns()
         for group_id in list(self._groups):
+            await turns.step()
             find = functools.partial(self._expired, group_id, retention_ms)
             await self._forget(group_id, find, f"after {retention_ms} ms without use")
             group = self._groups.get(group_id)
@@ -541,7 +555,7 @@ class GroupCoordinator:
             for group in list(self._groups.values()):
                 self._remove(group)
         elif delta.deleted:
-            self._tasks.spawn(self._forget_missing_topics())
+            self._begin_forgetting()
         if any(topic.name == OFFSETS_TOPIC for topic in (*delta.created, *delta.changed)):
             # After all subscribers: the replica manager may still have to make the logs.
             asyncio.get_running_loop().call_soon(self.leadership_changed)
@@ -559,10 +573,6 @@ class GroupCoordinator:
         except KafkaError as error:
             return error.code
         return ErrorCode.none
-
-
-def _ignored(_: object) -> None:
-    """A task that is kept elsewhere."""
 
 
 def _is_empty(group: AnyGroup) -> bool:
