@@ -5,7 +5,7 @@ does both itself with what is quick; what it gets from here it only writes.
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias
 
@@ -16,6 +16,7 @@ from headwater.logtier.log.recompression import PRODUCER, is_quick, recompressed
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Buffer
+from headwater.logtier.runtime.fair_turns import FairTurns
 from headwater.logtier.security.operations import AclOperation, ResourceType
 
 Refusals: TypeAlias = Mapping[TopicPartition, KafkaError]
@@ -24,6 +25,8 @@ Refusals: TypeAlias = Mapping[TopicPartition, KafkaError]
 #: Each may hold a few times DECOMPRESSED_BYTES_MAX for hostile batches: this bounds the memory of all clients together.
 _THREADS_MAX: Final = 2
 _threads: Final = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="records")
+#: A turn is one batch: whoever is alone has all threads, and nobody waits for more than one batch of each other client.
+_turns: Final = FairTurns(_THREADS_MAX, _THREADS_MAX)
 
 
 def compress_ahead(request: Any, context: RequestContext) -> Awaitable[Refusals] | None:
@@ -52,7 +55,7 @@ def compress_ahead(request: Any, context: RequestContext) -> Awaitable[Refusals]
                 continue  # the append says why
             if _takes_long(data.records, config):
                 work.append((data, topic_partition, bytes(data.records), config))
-    return _prepare_all(work) if work else None
+    return _prepare_all(work, context.share_owner) if work else None
 
 
 def _name(topic_id: Any, context: RequestContext) -> str:
@@ -66,11 +69,12 @@ def _takes_long(records: Buffer, config: TopicConfig) -> bool:
     return "compact" in config.cleanup_policy and not record_frames.is_quick(records)
 
 
-async def _prepare_all(work: list[tuple[Any, TopicPartition, bytes, TopicConfig]]) -> Refusals:
+async def _prepare_all(work: list[tuple[Any, TopicPartition, bytes, TopicConfig]], owner: Hashable) -> Refusals:
     refused: dict[TopicPartition, KafkaError] = {}
     loop = asyncio.get_running_loop()
     for data, topic_partition, records, config in work:
-        prepared = await loop.run_in_executor(_threads, _prepared, records, config)
+        async with _turns.of(owner):
+            prepared = await loop.run_in_executor(_threads, _prepared, records, config)
         if isinstance(prepared, KafkaError):
             refused[topic_partition] = prepared
         else:

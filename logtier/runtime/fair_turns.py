@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from typing import Final
 
-#: Of the turns at one time, one owner has one part in so many, though at least one: others always find the rest.
+#: Of the turns at one time, an owner's share is one part in so many, though at least one: others always find the rest.
 OWNER_SHARE: Final = 2
 
 
@@ -18,11 +18,12 @@ class FairTurns:
 
     Args:
         turns_max: Turns at one time.
+        owner_max: Turns of one owner at one time; by default its share. Where turns are short it may have them all.
     """
 
-    def __init__(self, turns_max: int) -> None:
+    def __init__(self, turns_max: int, owner_max: int | None = None) -> None:
         self._free = turns_max
-        self._share = max(1, turns_max // OWNER_SHARE)
+        self._share = max(1, turns_max // OWNER_SHARE) if owner_max is None else owner_max
         self._taken: dict[Hashable, int] = {}
         #: Those who wait, by owner; the owner that was served last stands last.
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,43 @@ def test_small_plain_records_of_a_compacted_topic_are_left_to_the_append(world: 
     assert "table" in world.replicas.compacted_topics
     world.delete("table")
     assert "table" not in world.replicas.compacted_topics
+
+
+def test_many_batches_of_one_client_keep_no_other_client_waiting(
+    archive: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[bytes] = []
+    may_end = threading.Semaphore(0)
+
+    def prepare(records: Any, _: object) -> Any:
+        prepared.append(records[-1:])
+        may_end.acquire()
+        return records
+
+    monkeypatch.setattr("headwater.logtier.handlers.compression_ahead._prepared", prepare)
+
+    def asked(principal: str, mark: bytes) -> asyncio.Future[Any]:
+        context = RequestContext(archive.services, 0, 9, 1, "tester", "127.0.0.1", principal)
+        batch = build_batch([Record(None, bytes(100_000), NOW_MS)])[:-1] + mark
+        work = compress_ahead(produce(("archive", None, [batch])), context)
+        assert work is not None
+        return asyncio.ensure_future(work)
+
+    async def scenario() -> None:
+        many = [asked("User:many", b"m") for _ in range(20)]
+        await asyncio.sleep(0)
+        other = asked("User:other", b"o")
+        for _ in range(4):
+            may_end.release()
+        try:
+            async with asyncio.timeout(10):
+                await other
+        finally:
+            for _ in range(100):
+                may_end.release()  # no thread stays
+        await asyncio.gather(*many)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("damage", ["checksum", "cut", "too large", "two"])

@@ -15,8 +15,8 @@ async def settle() -> None:
 class Work:
     """Takes turns, and ends them when it is told to."""
 
-    def __init__(self, turns_max: int) -> None:
-        self.turns = FairTurns(turns_max)
+    def __init__(self, turns_max: int, owner_max: int | None = None) -> None:
+        self.turns = FairTurns(turns_max, owner_max)
         self.begun: list[str] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}
@@ -65,6 +65,18 @@ def test_one_owner_has_half_of_the_turns_and_others_find_the_rest() -> None:
         assert work.begun[4:] == ["a3"]
         await work.end("a2")
         assert work.begun[5:] == ["d1"]
+        await work.finish()
+
+    run(scenario())
+
+
+def test_an_owner_that_may_have_all_turns_has_them_until_another_comes() -> None:
+    async def scenario() -> None:
+        work = Work(2, 2)
+        await work.begin("a1", "a2", "a3", "a4", "b1")
+        assert work.begun == ["a1", "a2"]
+        await work.end("a1", "a2")
+        assert work.begun == ["a1", "a2", "a3", "b1"]
         await work.finish()
 
     run(scenario())
