@@ -138,9 +138,9 @@ def test_a_partition_that_is_resigned_while_its_groups_are_made_leaves_none_of_t
         classic = world.groups._classic
         restored = classic.restored
 
-        def restored_and_noted(name: str, data: GroupMetadata | None) -> Any:
-            made.append(name)
-            return restored(name, data)
+        def restored_and_noted(group_id: str, metadata: GroupMetadata | None) -> Group:
+            made.append(group_id)
+            return restored(group_id, metadata)
 
         classic.restored = restored_and_noted  # type: ignore[method-assign,assignment]
         await world.groups.start()
@@ -211,8 +211,8 @@ def test_sessions_begin_when_their_groups_can_be_reached(world: World) -> None:
         classic = world.groups._classic
         restored = classic.restored
 
-        def slowly(name: str, data: GroupMetadata | None) -> Any:
-            group = restored(name, data)
+        def slowly(group_id: str, metadata: GroupMetadata | None) -> Group:
+            group = restored(group_id, metadata)
             world.clock.ms += 2 * SESSION_MS
             return group
 

@@ -47,6 +47,14 @@ async def delete_topic(groups: GroupCoordinator, world: World) -> None:
     await asyncio.wait([task for task in groups._tasks._tasks if "forget" in repr(task)])
 
 
+def noted(looked_at: list[str], find: Callable[..., list[TopicPartition]]) -> Callable[..., list[TopicPartition]]:
+    def find_and_note(group_id: str, *rest: int) -> list[TopicPartition]:
+        looked_at.append(group_id)
+        return find(group_id, *rest)
+
+    return find_and_note
+
+
 @pytest.mark.parametrize("look", [expire, delete_topic])
 def test_others_have_turns(
     look: Callable[[GroupCoordinator, World], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
@@ -56,10 +64,7 @@ def test_others_have_turns(
         groups = world.groups
         looked_at: list[str] = []
         for name in ("_expired", "_of_missing_topics"):
-            find = getattr(groups, name)
-            monkeypatch.setattr(
-                groups, name, lambda group_id, *rest, find=find: looked_at.append(group_id) or find(group_id, *rest)
-            )
+            monkeypatch.setattr(groups, name, noted(looked_at, getattr(groups, name)))
         looking = asyncio.ensure_future(look(groups, world))
         counts = [0]
         while not looking.done():

@@ -303,7 +303,7 @@ def test_many_long_requests_of_one_client_keep_no_other_client_waiting(tmp_path:
         goes_on = asyncio.Event()
         begun: list[str] = []
 
-        async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
+        async def handle(request: Any, context: RequestContext) -> Any:
             begun.append(context.principal)
             if context.principal == "User:many":
                 await goes_on.wait()
@@ -317,7 +317,10 @@ def test_many_long_requests_of_one_client_keep_no_other_client_waiting(tmp_path:
 
         def asked(principal: str) -> Any:
             connection = connection_of(principal)
-            return asyncio.ensure_future(cast("Any", dispatcher.dispatch(frame, cast("Any", connection))))
+            answering: asyncio.Future[Any] = asyncio.ensure_future(
+                cast("Any", dispatcher.dispatch(frame, cast("Any", connection)))
+            )
+            return answering
 
         waiting = [asked("User:many") for _ in range(3 * LONG_REQUESTS_MAX)]
         async with asyncio.timeout(10):
