@@ -187,7 +187,7 @@ class GroupCoordinator:
             except GroupReplacedError:
                 # By another group, or because it is coordinated elsewhere now.
                 if (error := self._availability(group_id)) is not ErrorCode.none:
-                    return JoinResult(member_id, error)
+                    return JoinResult(request.member_id, error)
             except KafkaError as refusal:
                 return JoinResult(UNKNOWN_MEMBER_ID, refusal.code)
 

@@ -142,7 +142,7 @@ def test_a_partition_that_is_resigned_while_its_groups_are_made_leaves_none_of_t
             made.append(group_id)
             return restored(group_id, metadata)
 
-        classic.restored = restored_and_noted  # type: ignore[method-assign,assignment]
+        classic.restored = restored_and_noted  # type: ignore[method-assign]
         await world.groups.start()
         turns = Turns(lambda: len(made))
         await turns.until(lambda count: count > 0)
@@ -216,7 +216,7 @@ def test_sessions_begin_when_their_groups_can_be_reached(world: World) -> None:
             world.clock.ms += 2 * SESSION_MS
             return group
 
-        classic.restored = slowly  # type: ignore[method-assign,assignment]
+        classic.restored = slowly  # type: ignore[method-assign]
         await world.groups.start()
         await settle()
         group = world.groups.group(group_id)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headwater.logtier.group.consumer_step import Heartbeat
-from headwater.logtier.group.events import LeavingMember
+from headwater.logtier.group.events import LeavingMember, Sync
 from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.state_topic.topic import partition_for
@@ -30,15 +30,8 @@ async def heartbeat(world: World, member_id: str, epoch: int) -> ErrorCode:
 
 
 async def sync(world: World, _: Any) -> ErrorCode:
-    answer = await world.groups.sync(
-        GROUP,
-        member_id="m",
-        group_instance_id=None,
-        generation_id=1,
-        protocol_type=None,
-        protocol_name=None,
-        assignments={},
-    )
+    request = Sync(token=0, member_id="m", group_instance_id=None, generation_id=1)
+    answer = await world.groups.sync(GROUP, request)
     return answer.error
 
 
