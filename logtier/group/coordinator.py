@@ -4,7 +4,7 @@ import asyncio
 import functools
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -25,10 +25,10 @@ from headwater.logtier.group.events import (
     SyncResult,
 )
 from headwater.logtier.group.group import Group
+from headwater.logtier.group.loading import load_groups
 from headwater.logtier.group.offsets import CommittedOffset, GroupOffsets, expired_offsets
 from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from headwater.logtier.group.registry import AnyGroup, GroupRegistry, GroupReplacedError
-from headwater.logtier.group.replay import Replay
 from headwater.logtier.group.state_log import StateLog
 from headwater.logtier.group.transactional_offsets import TransactionalOffsets
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataDelta
@@ -435,34 +435,7 @@ class GroupCoordinator:
             self._classic.remove(group)
 
     async def _load_partition(self, partition: int) -> None:
-        restored: dict[str, AnyGroup] = {}
-        if not await self._log.load(partition, lambda replay: self._restoring(replay, restored)):
-            return
-        # All at once, and before others have a turn: the partition is active.
-        self._groups.update(restored)
-        for group in restored.values():
-            await self._log.turns.step()
-            if self._groups.get(group.group_id) is not group:
-                continue  # it has moved away, or become another one
-            if isinstance(group, ConsumerGroup):
-                self._consumer.begin(group)
-            else:
-                self._classic.begin(group)
-        if restored:
-            logger.info("%s-%d: groups loaded: %d", OFFSETS_TOPIC, partition, len(restored))
-
-    def _restoring(self, replay: Replay, restored: dict[str, AnyGroup]) -> Iterator[None]:
-        """Make the groups that a partition's log adds up to, one after the other."""
-        for group_id, metadata in replay.groups.items():
-            restored[group_id] = self._classic.restored(group_id, metadata)
-            yield
-        for state in replay.consumer_groups.values():
-            restored[state.group_id] = self._consumer.restored(state)
-            yield
-        for group_id in (*replay.offsets, *replay.pending.groups()):
-            if group_id not in restored:  # committed without group management
-                restored[group_id] = self._classic.restored(group_id, None)
-            yield
+        await load_groups(partition, self._log, self._groups, self._classic, self._consumer)
 
     def _begin_forgetting(self) -> None:
         """Look for offsets of topics that are gone; once more from the beginning where that is under way."""
