@@ -280,5 +280,5 @@ def _require_path(state: str) -> None:
     if "://" in state:
         raise PipelineFailed(
             f"the state folder {state} must be a path of this machine, not a URL: mount the file system that the "
-            "cluster's machines share, and give the path with --state (docs/spark_cluster.md)"
+            "cluster's machines share, and give the path with --state (docs/how-to/spark_cluster.md)"
         )

@@ -131,7 +131,8 @@ class StageQuery:
             if self._stateful and self._unseen_by:
                 raise PipelineFailed(
                     f"stage {stage.name} keeps state, and {', '.join(self._unseen_by)} does not see the folder "
-                    f"{self._checkpoint}: give a folder that all machines share with --state (docs/spark_cluster.md)"
+                    f"{self._checkpoint}: give a folder that all machines share with --state "
+                    "(docs/how-to/spark_cluster.md)"
                 )
             writer = (
                 frame.writeStream.queryName(f"{self._loaded.pipeline.pipeline}.{stage.name}")

@@ -1,6 +1,6 @@
 """What a Delta commit says of the micro-batch that it holds: JSON in the commit's userMetadata. Pure.
 
-docs/exactly_once.md describes it; the offsets are those of Spark's checkpoint.
+docs/explanation/exactly_once.md describes it; the offsets are those of Spark's checkpoint.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def faults(answers: Iterable[Answer]) -> list[str]:
     """A line for each machine that lacks libraries.
 
     >>> faults([Answer("a", (), True), Answer("b", ("numba", "cramjam"), True), Answer("b", ("numba",), True)])
-    ["the Python of b has no cramjam, numba: install Headwater's dependencies there (docs/spark_cluster.md)"]
+    ["the Python of b has no cramjam, numba: install Headwater's dependencies there (docs/how-to/spark_cluster.md)"]
     """
     missing: dict[str, set[str]] = {}
     for answer in answers:
@@ -73,7 +73,7 @@ def faults(answers: Iterable[Answer]) -> list[str]:
             missing.setdefault(answer.host, set()).update(answer.missing)
     return [
         f"the Python of {host} has no {', '.join(sorted(names))}: install Headwater's dependencies there "
-        "(docs/spark_cluster.md)"
+        "(docs/how-to/spark_cluster.md)"
         for host, names in sorted(missing.items())
     ]
 

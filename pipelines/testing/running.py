@@ -56,7 +56,7 @@ def chosen(loaded: Loaded, names: Sequence[str]) -> list[PipelineTest]:
     tests = list(loaded.pipeline.tests)
     if not tests:
         what = "the pipeline has no tests"
-        raise PipelineError([loaded.problem((), what, "write some: docs/testing_pipelines.md says how")])
+        raise PipelineError([loaded.problem((), what, "write some: docs/how-to/testing_pipelines.md says how")])
     known = [test.name for test in tests]
     for name in names:
         if name not in known:

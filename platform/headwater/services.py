@@ -123,7 +123,7 @@ class Node:
             if protocol != "PLAINTEXT" and not self._settings.command_config:
                 self._report(
                     f"the broker asks for {protocol}: the REST API cannot reach it unless the setting command_config "
-                    "names a file that says how (see docs/security.md)"
+                    "names a file that says how (see docs/how-to/security.md)"
                 )
             self._api.tell({"bootstrap_servers": address})
             self._api.wait_ready(self._give_up)

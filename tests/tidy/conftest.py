@@ -48,6 +48,7 @@ def sources() -> Sequence[Path]:
             and not name.endswith(".egg-info")
             and not Path(folder, name, "pyvenv.cfg").exists()
         ]
+        # In a worktree of git, .git is a file.
         found += [Path(folder, name).relative_to(ROOT) for name in files if name not in NOT_SOURCE]
     assert len(found) > 50, "the walk lost the tree"
     return sorted(found)
