@@ -1,4 +1,4 @@
-"""Metrics of a run for Prometheus: `GET /metrics` on a port of its own. docs/how-to/watching_pipelines.md lists them.
+"""Metrics of a run for Prometheus: `GET /metrics` on a separate port. docs/how-to/monitoring_pipelines.md lists them.
 
 The HTTP server is the client library's, on threads; a scrape reads a copy of the stages' states and asks nobody.
 """
