@@ -63,3 +63,19 @@ def texts(sources: Sequence[Path]) -> dict[Path, str]:
         if b"\0" not in data[:8192]:
             result[path] = data.decode()
     return result
+
+
+@pytest.fixture(scope="session")
+def prose(texts: dict[Path, str]) -> dict[Path, str]:
+    """The Markdown files, with the lines of their code blocks left empty: numbers of lines stay."""
+    result = {}
+    for path, text in texts.items():
+        if path.suffix == ".md":
+            is_code = False
+            lines = []
+            for line in text.splitlines():
+                is_fence = line.lstrip().startswith("```")
+                lines.append("" if is_code or is_fence else line)
+                is_code ^= is_fence
+            result[path] = "\n".join(lines)
+    return result
