@@ -20,8 +20,6 @@ UNWRAPPED = (
     "CHANGELOG.md",
     "docs/adr",
     "docs/benchmark_history.md",
-    "docs/benchmarks.md",
-    "docs/benchmarks_spark.md",
     "docs/reference/pipeline_yaml.md",
 )
 INDEX = Path("docs/README.md")
