@@ -39,6 +39,12 @@ PHRASES: Mapping[str, tuple[str, int]] = {
     "anew": (r"\banew\b", 4),
     # the available data, the whole backlog
     "what there is": (r"\b(?:what|all) there (?:is|are)\b", 0),
+    # continues, resumes
+    "goes on": (r"\bgo(?:es)? on\b", 4),
+    # the broker is queried, the user confirms
+    "is asked": (r"\b(?:is|are|was|were) asked\b", 3),
+    # no longer
+    "no more": (r"\b(?:no|any) more\b", 0),
     # differs
     "otherwise than": (r"\botherwise than\b", 0),
 }
