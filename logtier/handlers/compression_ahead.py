@@ -90,5 +90,5 @@ def _prepared(records: Buffer, config: TopicConfig) -> Buffer | KafkaError:
         if "compact" in config.cleanup_policy:
             records = record_frames.check_keyed_batch(records, config.max_message_bytes)
     except KafkaError as error:
-        return error.kept()
+        return error.without_traceback()
     return records

@@ -85,7 +85,7 @@ def _handle(
     try:
         verdicts = verify(request.transactional_id, _batches(request, context), context)
     except KafkaError as error:
-        return _append(request, context, refused, error.kept())
+        return _append(request, context, refused, error.without_traceback())
     if isinstance(verdicts, Awaitable):
         return _append_when_verified(request, context, verdicts, refused)
     return _append(request, context, {**verdicts, **refused})
@@ -134,7 +134,7 @@ def _append(
                     try:
                         info = append(topic_partition, records, acks=acks, now_ms=now_ms, verification=verdict)
                     except KafkaError as refused:
-                        error = refused.kept()
+                        error = refused.without_traceback()
             if error is None:
                 first_offset, _, append_time_ms, start_offset, record_count, size_bytes, _, flush = info
                 partitions.append(

@@ -92,7 +92,7 @@ def verify(
                 topic_partition, producer_id, epoch, sequence, is_epoch_bumped=adds
             )
         except KafkaError as error:
-            verdicts[topic_partition] = error.kept()
+            verdicts[topic_partition] = error.without_traceback()
             continue
         if verification is not None:
             questions.append(_Question(topic_partition, producer_id, epoch, verification))
@@ -195,4 +195,4 @@ def _told(error: KafkaError, context: RequestContext) -> KafkaError:
             ErrorCode.not_enough_replicas,
             f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name.upper()}",
         )
-    return error.kept()
+    return error.without_traceback()

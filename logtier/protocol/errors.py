@@ -18,8 +18,8 @@ class KafkaError(Exception):
         self.code = code
         self.message = message
 
-    def kept(self) -> "KafkaError":
-        """The same error for whoever keeps it after it was caught.
+    def without_traceback(self) -> "KafkaError":
+        """The same error for a holder that outlives the request.
 
         One that was raised holds every frame that it went through, and so do the errors that it was raised from: a
         frame that keeps it is in a circle with it, and the request's bytes stay until the next garbage collection.

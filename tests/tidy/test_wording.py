@@ -51,7 +51,7 @@ PHRASES: Mapping[str, tuple[str, int]] = {
 
 # Suggested replacements state the value: analysis, message, reported, column, remaining, pending.
 NAMES: Mapping[str, int] = {
-    "found": 24,
+    "found": 17,
     "kept": 0,
     "more": 1,
     "one": 1,
