@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from headwater.file_changes import FINGERPRINT_BYTES, Content, FileId, FileStatus, Fingerprint, compare, compression_of
 
@@ -41,8 +41,7 @@ class FilePosition:
         return self.device, self.inode
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line without its end, or a piece of one longer than `line_bytes_max`; `end` is where the next begins."""
 
     text: bytes

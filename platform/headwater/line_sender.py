@@ -8,7 +8,8 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaException
 
@@ -31,9 +32,8 @@ ASK_MAX_S: Final = 5.0
 
 
 class Verdict(enum.Enum):
-    """What became of a line."""
+    """What became of a line that was not acknowledged."""
 
-    ARRIVED = "acknowledged by the brokers"
     AGAIN = "not taken, for a reason that may pass: it has to be sent again"
     REFUSED = "refused for what it is: sending it again is of no use"
 
@@ -94,12 +94,26 @@ class Limits(Protocol):
         """The answer."""
 
 
+class LineUnderWay(Protocol):
+    """Whatever the caller knows a line by."""
+
+    size: int
+    """How many bytes it has."""
+    has_arrived: bool
+    """Set when the brokers have acknowledged it."""
+
+
+SentT = TypeVar("SentT", bound=LineUnderWay)
+
+
 class LineSender:
     """The producer of one topic.
 
     Invariants: at most `QUEUE_LINES_MAX` lines and `QUEUE_BYTES_MAX` bytes (and one line more) are under way; each line
-    that `send` took gets one verdict, from within `poll` or `flush`. The topic's limits are asked for before anything
-    is sent; where nobody tells them they are found by halving the batch until it is taken.
+    that `send` took is marked as arrived or gets one verdict, from within `poll` or `flush`. The topic's limits are
+    asked for before anything is sent; where nobody tells them they are found by halving the batch until it is taken.
+
+    Nearly all lines arrive: for those nothing of the caller's is called.
 
     Args:
         properties: librdkafka's; how large a batch may be is added.
@@ -132,6 +146,8 @@ class LineSender:
         self._lines = self._bytes = 0
         self._is_too_large = False
         self._is_spoilt = False
+        #: Bound once, not for each line.
+        self._on_delivery: Callable[..., None] = self._delivered
 
     @property
     def has_room(self) -> bool:
@@ -147,27 +163,28 @@ class LineSender:
         )
 
     def send(
-        self, text: bytes, key: bytes, headers: list[tuple[str, str | bytes | None]], tell: Callable[[Verdict], None]
+        self,
+        text: bytes,
+        key: bytes,
+        headers: list[tuple[str, str | bytes | None]],
+        sent: SentT,
+        tell: Callable[[SentT, Verdict], None],
     ) -> bool:
-        """Take a line, whose verdict is told later; false if there is no room for it."""
+        """Take a line, which later arrives or is told of; false if there is no room for it."""
         # The rest of `has_room` changes while verdicts are told; whoever calls has asked since then.
         if self._producer is None or self._lines >= QUEUE_LINES_MAX or self._bytes >= QUEUE_BYTES_MAX:
             return False
         size = len(text) + len(key)
-
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            self._lines -= 1
-            self._bytes -= size
-            tell(self._verdict(error, len(text)))
-
         try:
-            self._producer.produce(self.topic, text, key, headers=headers, on_delivery=delivered)
+            self._producer.produce(
+                self.topic, text, key, headers=headers, on_delivery=partial(self._on_delivery, size, sent, tell)
+            )
         except BufferError:
             return False
         except KafkaException as error:
             # Known at once what a delivery would tell: it is told by a later try.
             if self._verdict(error.args[0], len(text)) is Verdict.REFUSED:
-                tell(Verdict.REFUSED)
+                tell(sent, Verdict.REFUSED)
                 return True
             return False
         self._lines += 1
@@ -225,13 +242,21 @@ class LineSender:
         while self._lines:
             producer.poll(0.01)
 
-    def _verdict(self, error: KafkaError | None, size: int) -> Verdict:
-        if error is None:
-            self.arrived += 1
-            if self.trouble:
-                self.trouble, self.is_refused = "", False
-                self._pause.end()
-            return Verdict.ARRIVED
+    def _delivered(
+        self, size: int, sent: SentT, tell: Callable[[SentT, Verdict], None], error: KafkaError | None, _: Message
+    ) -> None:
+        self._lines -= 1
+        self._bytes -= size
+        if error is not None:
+            tell(sent, self._verdict(error, sent.size))
+            return
+        sent.has_arrived = True
+        self.arrived += 1
+        if self.trouble:
+            self.trouble, self.is_refused = "", False
+            self._pause.end()
+
+    def _verdict(self, error: KafkaError, size: int) -> Verdict:
         failure = failure_of(error.name())
         if failure is Failure.OURS:
             return Verdict.AGAIN

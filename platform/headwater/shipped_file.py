@@ -16,14 +16,17 @@ RETRY_MAX_S: Final = 60.0
 
 
 class Sent:
-    """One line under way."""
+    """One line under way: where it begins, where the next one begins, and its bytes without its end."""
 
-    __slots__ = ("cuts", "end", "has_arrived", "round")
+    __slots__ = ("begin", "cuts", "end", "has_arrived", "round", "size")
 
-    def __init__(self, end: int, cuts: int, round_: int) -> None:
+    def __init__(self, begin: int, end: int, size: int, cuts: int, round_: int) -> None:
+        self.begin = begin
         self.end = end
+        self.size = size
         self.cuts = cuts
         self.round = round_
+        #: Or is dealt with otherwise.
         self.has_arrived = False
 
 
@@ -32,11 +35,15 @@ class ShippedFile:
 
     Invariant: `offset` is behind the last line before which all are acknowledged, and of the content that the file has
     the fingerprint of.
+
+    Lines are marked as they arrive, and what that means for the file is counted when somebody asks: not for each line.
     """
 
     def __init__(self, file: FollowedFile, after: ShippedFile | None) -> None:
         self.file = file
-        self.offset = file.position
+        #: How often its file had begun anew when that was asked last, and how often lines were gone back to.
+        self.cuts = file.cuts
+        self.round = 0
         #: What had its name before, until that has been read to its end.
         self.after = after
         #: Its last turn handed out all that it had.
@@ -48,15 +55,21 @@ class ShippedFile:
         #: When it need not be looked at in every turn any more.
         self.awake_until_s = 0.0
         self.retry = GrowingPause(RETRY_FIRST_S, RETRY_MAX_S)
+        self._offset = file.position
         self._under_way: deque[Sent] = deque()
-        self._cuts = file.cuts
-        self._round = 0
         self._quiet_since_s: float | None = None
         self._seen_bytes = 0
 
     @property
+    def offset(self) -> int:
+        """Behind the last line before which all are dealt with."""
+        self._count_arrived()
+        return self._offset
+
+    @property
     def under_way(self) -> int:
         """How many of its lines are neither acknowledged nor to be sent again."""
+        self._count_arrived()
         return len(self._under_way)
 
     @property
@@ -66,41 +79,35 @@ class ShippedFile:
 
     def has_begun_anew(self) -> bool:
         """Whether it was written anew since this was asked last; lines under way are then of what was cut away."""
-        if self._cuts == self.file.cuts:
+        if self.cuts == self.file.cuts:
             return False
         # Their ends say nothing about what the file holds now.
-        self._cuts = self.file.cuts
-        self.offset = 0
+        self.cuts = self.file.cuts
+        self._offset = 0
         self._under_way.clear()
         return True
 
-    def sent(self, end: int) -> Sent:
-        """A line that ends there is under way."""
-        sent = Sent(end, self._cuts, self._round)
+    def add(self, sent: Sent) -> None:
+        """This line, the next one, is under way."""
         self._under_way.append(sent)
-        return sent
 
-    def unsent(self, sent: Sent) -> None:
-        """The last one is not under way after all."""
-        assert self._under_way.pop() is sent
-
-    def acknowledged(self, sent: Sent) -> None:
-        """It is dealt with."""
-        sent.has_arrived = True
-        while self._under_way and self._under_way[0].has_arrived:
-            self.offset = self._under_way.popleft().end
+    def _count_arrived(self) -> None:
+        under_way = self._under_way
+        while under_way and under_way[0].has_arrived:
+            self._offset = under_way.popleft().end
 
     def send_again(self, sent: Sent) -> bool:
         """It was not taken: go back to it, and all that follow; false if the file does not hold it any more."""
         self.has_begun_anew()
-        if sent.cuts != self._cuts:
+        if sent.cuts != self.cuts:
             return False
-        if sent.round == self._round:
+        if sent.round == self.round:
+            offset = self.offset
             # What is told of the lines behind it is of this round, and does not count any more.
-            self._round += 1
+            self.round += 1
             self._under_way.clear()
             self.is_at_end = self.is_done = False
-            self.file.go_back(self.offset)
+            self.file.go_back(offset)
         return True
 
     def named(self, path: str) -> None:
@@ -136,7 +143,7 @@ class ShippedFile:
 
     def is_idle(self) -> bool:
         """Whether it may be closed: it has a name and was read to its end, and all of that is acknowledged."""
-        return self.is_at_end and not self._under_way and self._quiet_since_s is None and not self.is_failing
+        return self.is_at_end and self._quiet_since_s is None and not self.is_failing and not self.under_way
 
     def _size(self) -> int:
         try:

@@ -138,6 +138,8 @@ class Shipper:
         #: Files that are closed, as they were then.
         self._parked: dict[FileId, FileStatus] = {}
         self._unsaved: set[FileId] = set()
+        #: Those of which lines were sent, until all of them are dealt with and that is saved.
+        self._sending: set[FileId] = set()
         self._host = socket.gethostname().encode()
         self._stopping = self._hurrying = False
         #: Files, patterns and what was said of them: once until it changes.
@@ -419,20 +421,24 @@ class Shipper:
         file.line_bytes_max = min(self._line_bytes_max, self._sender.limits.value_bytes_max(key, headers))
         is_finished = followed.is_finished(now_s)
         followed.is_at_end = False
+        self._sending.add(file.file_id)
+        tell = self._telling(followed)
         count, begin = 0, file.position
         refused: Line | None = None
         lines = file.lines(is_complete=is_finished or self._is_to_end)
         try:
+            # What is done here for each line is most of what shipping costs.
             for line in lines:
-                if self._begun_anew(followed):
+                text, end = line
+                if file.cuts != followed.cuts:
+                    self._begun_anew(followed)
                     begin = 0
-                sent = followed.sent(line.end)
-                tell = self._telling(followed, sent, begin, len(line.text))
-                if not self._sender.send(line.text, key, headers, tell):
-                    followed.unsent(sent)
+                sent = Sent(begin, end, len(text), followed.cuts, followed.round)
+                if not self._sender.send(text, key, headers, sent, tell):
                     refused = line
                     break
-                count, begin = count + 1, line.end
+                followed.add(sent)
+                count, begin = count + 1, end
                 if count == LINES_PER_TURN:
                     break
             self._begun_anew(followed)
@@ -466,17 +472,11 @@ class Shipper:
         logger.warning("%s was cut or written anew: it is sent from its beginning", followed.file.path)
         return True
 
-    def _telling(self, followed: ShippedFile, sent: Sent, begin: int, size: int) -> Callable[[Verdict], None]:
+    def _telling(self, followed: ShippedFile) -> Callable[[Sent, Verdict], None]:
         path = followed.file.path
-        file_id = followed.file.file_id
 
-        def tell(verdict: Verdict) -> None:
-            if verdict is Verdict.ARRIVED:
-                self.summary.shipped += 1
-                followed.acknowledged(sent)
-                self._unsaved.add(file_id)
-                return
-            where = f"the line of {size} bytes at byte {begin} of {path}"
+        def tell(sent: Sent, verdict: Verdict) -> None:
+            where = f"the line of {sent.size} bytes at byte {sent.begin} of {path}"
             if verdict is Verdict.AGAIN:
                 if followed.send_again(sent):
                     self._wake(followed, self._monotonic_s())
@@ -484,8 +484,7 @@ class Shipper:
                     self._lost(f"{where} was cut away before it arrived: it is lost")
                 return
             self._lost(f"{where} is refused by topic {self._sender.topic!r} for what it is: it is left out")
-            followed.acknowledged(sent)
-            self._unsaved.add(file_id)
+            sent.has_arrived = True
 
         return tell
 
@@ -530,6 +529,7 @@ class Shipper:
 
     def _save(self) -> None:
         """Bring positions to the disk; where that fails it is tried again, and what was noted before is still there."""
+        self._find_arrived()
         for file_id in list(self._unsaved):
             if (followed := self._files.get(file_id)) is not None:
                 self._note(followed)
@@ -545,6 +545,17 @@ class Shipper:
         self._unsaved.clear()
         self.summary.unsaved = ""
         self._save_pause.end()
+
+    def _find_arrived(self) -> None:
+        """Files of which lines have arrived since they were noted."""
+        for file_id in list(self._sending):
+            followed = self._files.get(file_id)
+            if followed is None or not followed.under_way:
+                self._sending.remove(file_id)
+            if followed is not None:
+                known = self._known.get(file_id)
+                if known is None or known.position.offset != followed.offset:
+                    self._unsaved.add(file_id)
 
     def _watch_progress(self) -> None:
         """Say, again and again at growing pauses, that nothing arrives, and why."""
@@ -581,6 +592,7 @@ class Shipper:
             self._sender.flush(min(left_s, IDLE_S))
         self._save()
         summary = self.summary
+        summary.shipped = self._sender.arrived
         summary.trouble = self._sender.trouble
         summary.undelivered = self._under_way()
         if not self._is_to_end:
