@@ -5,6 +5,7 @@ What a pipeline's parts say about each other is checked by `headwater.pipelines.
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from typing import TypeAlias
@@ -30,7 +31,7 @@ from headwater.pipelines.definition import (
     TopicSource,
     TopicTable,
 )
-from headwater.pipelines.sql_text.shape import readable
+from headwater.pipelines.sql_text.shape import TEXTS_KEPT, parsed
 
 DEAD_LETTERS_SUFFIX = ".dead_letters"
 
@@ -172,6 +173,7 @@ def cycles(pipeline: Pipeline) -> list[list[Stage]]:
     return found
 
 
+@functools.lru_cache(TEXTS_KEPT)
 def tables_named(sql: str) -> tuple[frozenset[str], str]:
     """Names of the unqualified tables that an SQL text reads, and why it could not be parsed ('' if it could).
 
@@ -186,7 +188,7 @@ def tables_named(sql: str) -> tuple[frozenset[str], str]:
     from sqlglot import exp
 
     try:
-        tree = sqlglot.parse_one(readable(sql), read="spark")
+        tree = parsed(sql)
     except sqlglot.errors.SqlglotError as error:
         return frozenset(), _first_line(str(error))
     except RecursionError:

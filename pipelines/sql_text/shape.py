@@ -6,21 +6,35 @@ compared as text, and is taken to have any state.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from sqlglot import exp
+    from sqlglot import Token, exp
 
-__all__ = ["SqlShape", "group_keys", "normal_expression", "parsed_query", "readable", "sql_shape", "tokens_of"]
+__all__ = [
+    "SqlShape",
+    "group_keys",
+    "normal_expression",
+    "parsed",
+    "parsed_query",
+    "readable",
+    "sql_shape",
+    "tokens_of",
+]
 
 STAR = "*"
+TEXTS_KEPT: Final = 128
+"""A check, a record and a comparison ask for the same text within one plan: its tree is kept meanwhile."""
 # Behind GROUP BY, sqlglot takes the name for the clause WINDOW.
 _GROUP_BY_WINDOW = re.compile(r"(\bGROUP\s+BY\s+)(window)\b", re.IGNORECASE)
 _QUOTED_WINDOW = re.compile(r"`window`(?=\()", re.IGNORECASE)
+#: Where a name stands in the text: nobody asks, and copies of trees, of which there are many, cost less without it.
+_POSITION: Final = ("line", "col", "start", "end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +70,7 @@ def sql_shape(text: str, streams: Collection[str]) -> SqlShape:
     from sqlglot import exp
 
     try:
-        tree = sqlglot.parse_one(readable(text), read="spark")
+        tree = parsed(text)
         if not isinstance(tree, exp.Query):
             return SqlShape(_plain(text), is_known=False)
         written = _written(tree)
@@ -85,13 +99,34 @@ def readable(text: str) -> str:
     return _GROUP_BY_WINDOW.sub(r"\1`\2`", text)
 
 
+@functools.lru_cache(TEXTS_KEPT)
+def parsed(text: str) -> exp.Expr:
+    """sqlglot's tree of a text, for reading alone: others get the same one. Raises sqlglot's errors."""
+    import sqlglot
+
+    tree = sqlglot.parse_one(readable(text), read="spark")
+    for node in tree.walk():
+        if node.meta_get(_POSITION[0]) is not None:
+            for name in _POSITION:
+                node.meta.pop(name, None)
+    return tree
+
+
+@functools.lru_cache(TEXTS_KEPT)
+def _tokens(text: str) -> tuple[Token, ...]:
+    import sqlglot
+
+    return tuple(sqlglot.Dialect.get_or_raise("spark").tokenize(text))
+
+
+@functools.lru_cache(TEXTS_KEPT)
 def parsed_query(text: str) -> exp.Query | None:
-    """The tree of a query, its names in lower case; None if sqlglot cannot parse it."""
+    """The tree of a query, its names in lower case, for reading alone; None if sqlglot cannot parse it."""
     import sqlglot
     from sqlglot import exp
 
     try:
-        tree = sqlglot.parse_one(readable(text), read="spark")
+        tree = parsed(text)
         if not isinstance(tree, exp.Query):
             return None
         tree = _normal(tree)
@@ -118,10 +153,8 @@ def is_understood(text: str) -> bool:
     """
     import sqlglot
 
-    source = readable(text)
     try:
-        written = sqlglot.parse_one(source, read="spark").sql(dialect="spark")
-        return not _values_in(source) - _values_in(written)
+        return not _values_in(readable(text)) - _values_in(parsed(text).sql(dialect="spark"))
     except (sqlglot.errors.SqlglotError, RecursionError):
         return False
 
@@ -129,14 +162,13 @@ def is_understood(text: str) -> bool:
 def _values_in(text: str) -> Counter[str]:
     """Names of columns, numbers and texts, each as often as it occurs."""
     from sqlglot import TokenType
-    from sqlglot.dialects.spark import Spark
 
-    tokens = Spark().tokenize(text)
+    tokens = _tokens(text)
     values = {TokenType.VAR, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.STRING}
     # A name before a parenthesis is a function's, which may be written in another way.
     return Counter(
         token.text.lower()
-        for token, following in zip(tokens, [*tokens[1:], None], strict=True)
+        for token, following in zip(tokens, (*tokens[1:], None), strict=True)
         if token.token_type in values and (following is None or following.token_type is not TokenType.L_PAREN)
     )
 
@@ -152,7 +184,7 @@ def tokens_of(text: str) -> str:
     import sqlglot
 
     try:
-        tokens = sqlglot.Dialect.get_or_raise("spark").tokenize(text)
+        tokens = _tokens(text)
     except (sqlglot.errors.SqlglotError, RecursionError):
         return text
     return " ".join(text[token.start : token.end + 1] for token in tokens) or text
@@ -279,10 +311,13 @@ def _functions(select: exp.Select) -> Iterator[exp.Expr]:
     from sqlglot import exp
 
     grouped = select.args.get("group") is not None
-    keys = {_sql(key) for key in group_keys(select)}
+    keys: set[str] | None = None
     for node in _own(select):
-        unknown = grouped and isinstance(node, exp.Anonymous) and _sql(node) not in keys
-        if (isinstance(node, exp.AggFunc) or unknown) and not isinstance(node.parent, exp.Window):
+        is_unknown = False
+        if grouped and isinstance(node, exp.Anonymous):
+            keys = {_sql(key) for key in group_keys(select)} if keys is None else keys
+            is_unknown = _sql(node) not in keys
+        if (isinstance(node, exp.AggFunc) or is_unknown) and not isinstance(node.parent, exp.Window):
             yield node
 
 
@@ -302,11 +337,11 @@ def group_keys(select: exp.Select) -> list[exp.Expr]:
             keys.append(named[key.name])
         else:
             keys.append(key)
-    rest = group.copy()
-    rest.set("expressions", [])
     if group.args.get("all"):
         keys += [c.unalias() for c in select.expressions if not isinstance(c, exp.AggFunc) and not c.find(exp.AggFunc)]
-    elif any(rest.args.values()):
+    elif any(value for name, value in group.args.items() if name != "expressions"):
+        rest = group.copy()
+        rest.set("expressions", [])
         keys.append(rest)  # CUBE, ROLLUP, GROUPING SETS
     return keys
 
