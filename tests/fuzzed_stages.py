@@ -12,7 +12,7 @@ from headwater.pipelines.definition.loading import parse
 from headwater.pipelines.deployment.changes import Deployed, Effect, changes_of_stage
 from headwater.pipelines.deployment.stage_record import StageRecord, record_of
 
-__all__ = ["Fuzzed", "classify", "fuzzed_pair", "pipeline_of", "shape_of"]
+__all__ = ["Fuzzed", "classify", "fuzzed_change", "fuzzed_pair", "pipeline_of", "shape_of"]
 
 AGGREGATES = (
     "sum(a)", "sum(b)", "max(a)", "max(b)", "min(a)", "min(b)", "count(*)", "count(b)",
@@ -60,16 +60,21 @@ class Fuzzed:
     def state(self) -> object:
         """What the state holds, by a model that knows how the text was made: keys, aggregates in order, what feeds it.
 
+        Spark makes one operator of both steps, with the columns in the order of the second one, unless a HAVING of an
+        aggregate stands between them.
         `coalesce(count(*), 0)` and the like, which the optimizer takes apart, make a state of their own.
         """
-        used = range(len(self.columns)) if self.behind is None else sorted(set(self.behind))
+        is_filtered = self.having[0] and not (self.key == 1 and "k >" in HAVINGS[self.having[0]])
+        is_between = is_filtered and HAVINGS[self.having[0]] != "HAVING k > 1"
+        behind = range(len(self.columns)) if self.behind is None else self.behind
+        used = sorted(behind) if is_between else list(behind)
         shown = [self.columns[each][:2] for each in used]
         opaque = [(each, how) for each, how in shown if how >= SHOWN.index("coalesce({}, 0)")]
         kept = [each for each, _ in shown]
         on_key = 0
-        if self.having[0] and not (self.key == 1 and "k >" in HAVINGS[self.having[0]]):
+        if is_filtered:
             on_key = self.having[0] if "k >" in HAVINGS[self.having[0]] else 0
-            if self.having[0] != HAVINGS.index("HAVING k > 1"):
+            if is_between:
                 kept.append(self.having[1])
         return KEYS[self.key], tuple(dict.fromkeys(kept)), self.filter, self.view, on_key, tuple(opaque)
 
@@ -89,10 +94,14 @@ def fuzzed_pair(chance: random.Random) -> tuple[Fuzzed, Fuzzed]:
         chance.choice((0, 0, 0, 1, 2)),
         behind,
     )
-    now = before
+    return before, fuzzed_change(chance, before)
+
+
+def fuzzed_change(chance: random.Random, stage: Fuzzed) -> Fuzzed:
+    """A stage after one to three changes of it."""
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
-        now = _changed(chance, now)
-    return before, now
+        stage = _changed(chance, stage)
+    return stage
 
 
 def _changed(chance: random.Random, stage: Fuzzed) -> Fuzzed:
@@ -137,6 +146,7 @@ def _template() -> Loaded:
     return parse(pipeline_of(Fuzzed(0, ((0, 0, "c0"),))), "fuzz.yaml", folder="/flows")
 
 
+@functools.lru_cache(8)
 def record(stage: Fuzzed) -> StageRecord:
     """The stage as a run would note it. Its file is read once for all of them."""
     loaded = _template()

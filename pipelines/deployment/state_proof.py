@@ -8,12 +8,13 @@ selected, changes the state as another function does. What this module does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headwater.pipelines.sql_text.functions import AGGREGATES
-from headwater.pipelines.sql_text.shape import group_keys, is_understood, parsed_query
+from headwater.pipelines.sql_text.shape import TEXTS_KEPT, group_keys, is_understood, parsed_query
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -75,17 +76,48 @@ def state_form(steps: Sequence[Mapping[str, Any]], last: int | None) -> StateFor
     made = _operator(step) if step["kind"] == "sql" else None
     if made is None:
         return StateForm(before, (_whole(step),), (), (), tuple(_whole(each) for each in rest))
-    given = made.given
-    for position, each in enumerate(rest):
-        passed = _passed(each, given)
+    values = _values(made, rest)
+    if values is None:
+        # What follows is not seen through: neither it nor what it reads may change.
+        behind = (str(list(made.given.items())), *(_whole(each) for each in rest))
+        return StateForm(before, made.core, made.keys, made.values(made.given), behind)
+    return StateForm(before, made.core, made.keys, values)
+
+
+def _values(made: _Operator, rest: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
+    """What the state holds where these steps follow; None if that is not seen through.
+
+    Spark takes out the columns that nobody uses. What is left stands in the order of the operator's own columns, or,
+    where Spark has made one of the operator and a step behind it, in the order of that step's: they must be the same.
+    With a HAVING between them it makes none.
+    """
+    steps: list[Mapping[str, tuple[str, ...]]] = []
+    names: Collection[str] = made.given
+    for each in rest:
+        passed = _passed(each, {name: (name,) for name in names})
         if passed is None:
-            # What follows is not seen through: neither it nor what it reads may change.
-            behind = (str(sorted(given.items())), *(_whole(other) for other in rest[position:]))
-            return StateForm(before, made.core, made.keys, made.values, behind)
-        given = passed
-    used = {value for values in given.values() for value in values}
-    demanded = tuple(value for value in made.values if value in used or value in made.always)
-    return StateForm(before, made.core, made.keys, demanded)
+            return None
+        steps.append(passed)
+        names = passed
+    given: list[Mapping[str, tuple[str, ...]]] = [made.given]
+    for step in steps:
+        given.append({name: _all(given[-1], columns) for name, columns in step.items()})
+    orders = []
+    for step in reversed(steps):
+        orders.append(_distinct(_all(given.pop(), names)))
+        read = {*_all(step, names)}
+        names = [name for name in given[-1] if name in read]
+    values = made.values(names)
+    is_one_order = made.is_sorted or made.always or all(order == values for order in orders)
+    return values if is_one_order else None
+
+
+def _all(given: Mapping[str, tuple[str, ...]], names: Collection[str]) -> tuple[str, ...]:
+    return tuple(value for name in names for value in given[name])
+
+
+def _distinct(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
 
 
 def _whole(step: Mapping[str, Any]) -> str:
@@ -99,13 +131,22 @@ def _whole(step: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """One SELECT that keeps state; `given` are its columns, each with those of `values` that it is made of."""
+    """One SELECT that keeps state; `given` are its columns, each with the values of the state that it is made of.
+
+    `always` are the values of its HAVING, `is_sorted` is a state whose values do not stand in the order of their use.
+    """
 
     core: tuple[str, ...]
     keys: tuple[str, ...]
-    values: tuple[str, ...]
     given: Mapping[str, tuple[str, ...]]
-    always: frozenset[str] = frozenset()
+    always: tuple[str, ...]
+    is_sorted: bool
+
+    def values(self, used: Collection[str]) -> tuple[str, ...]:
+        """What the state holds, in order, where these columns are used."""
+        found = _all(self.given, [column for column in self.given if column in used])
+        distinct = _distinct([*found, *self.always])
+        return tuple(sorted(distinct)) if self.is_sorted else distinct
 
 
 class _OpaqueError(Exception):
@@ -113,9 +154,13 @@ class _OpaqueError(Exception):
 
 
 def _operator(step: Mapping[str, Any]) -> _Operator | None:
+    return _operator_of(step.get("source", step["text"]))
+
+
+@functools.lru_cache(TEXTS_KEPT)
+def _operator_of(text: str) -> _Operator | None:
     from sqlglot import exp
 
-    text = step.get("source", step["text"])
     tree = parsed_query(text) if is_understood(text) else None
     if not isinstance(tree, exp.Select) or tree.args.get("distinct") or not _is_plain_group(tree):
         return None
@@ -126,7 +171,6 @@ def _operator(step: Mapping[str, Any]) -> _Operator | None:
     is_aggregate = bool(keys) or having is not None or any(_aggregates(column) for column in tree.expressions)
     if not is_aggregate and len(list(tree.find_all(exp.Select))) > 1:
         return None  # the operator is in a query within this one
-    values: list[str] = []
     given: dict[str, tuple[str, ...]] = {}
     is_opaque = False
     for column in tree.expressions:
@@ -134,12 +178,10 @@ def _operator(step: Mapping[str, Any]) -> _Operator | None:
             leaves = list(_leaves(column.unalias(), keys, is_aggregate=is_aggregate))
         except _OpaqueError:
             leaves, is_opaque = [f"as it is: {column.unalias()!r}"], True
-        values += leaves
         name = _ALL if column.is_star else column.alias_or_name or repr(column)
         if name in given:
             return None
         given[name] = tuple(leaves)
-    kept = list(having or ())
     rest = tree.copy()
     rest.set("expressions", [])
     if having is not None:
@@ -152,10 +194,8 @@ def _operator(step: Mapping[str, Any]) -> _Operator | None:
     core = [repr(rest)]
     if is_opaque:
         core += [column.alias_or_name for column in tree.expressions]  # one column may use the name of another
-    all_values = tuple(dict.fromkeys([*values, *kept]))
-    if not is_aggregate:
-        all_values = tuple(sorted(all_values))  # a join keeps its rows' columns in the order of the input
-    return _Operator(tuple(core), tuple(keys), all_values, given, frozenset(kept))
+    # A join keeps its rows' columns in the order of the input.
+    return _Operator(tuple(core), tuple(keys), given, tuple(having or ()), is_sorted=not is_aggregate)
 
 
 def _is_plain_group(select: exp.Select) -> bool:
@@ -269,10 +309,13 @@ def _passed(step: Mapping[str, Any], given: Mapping[str, tuple[str, ...]]) -> di
     found: dict[str, tuple[str, ...]] = {}
     for column in tree.expressions:
         if column.is_star:
+            if found.keys() & given.keys():
+                return None
             found |= given
             continue
         names = [each.name for each in column.find_all(exp.Column)]
-        if not column.alias_or_name or any(name not in given for name in names):
+        name_given = column.alias_or_name
+        if not name_given or name_given in found or any(name not in given for name in names):
             return None
-        found[column.alias_or_name] = tuple(value for name in names for value in given[name])
+        found[name_given] = tuple(value for name in names for value in given[name])
     return found

@@ -9,18 +9,23 @@ import random
 
 import pytest
 
-from tests.fuzzed_stages import classify, fuzzed_pair, shape_of
+from tests.fuzzed_stages import classify, fuzzed_change, fuzzed_pair, shape_of
 
 CHANGES = 10_000
 CHANGES_FEW = 150
+CHANGES_OF_ONE = 5
+"""One after the other, each of what the one before has made: most of the time goes into taking stages apart."""
 
 
 def classified(count: int) -> tuple[int, set[tuple[str, str]]]:
     """How many of so many changes are safe, and the distinct pairs of shapes among them."""
     chance = random.Random(20261124)
     safe, shapes = 0, set()
-    for _ in range(count):
-        before, now = fuzzed_pair(chance)
+    for number in range(count):
+        if number % CHANGES_OF_ONE == 0:
+            before, now = fuzzed_pair(chance)
+        else:
+            before, now = now, fuzzed_change(chance, now)
         is_safe = classify(before, now)
         if is_safe:
             safe += 1

@@ -311,6 +311,44 @@ def test_what_a_second_step_makes_of_columns(load: Load, steps: tuple[str, ...],
     assert [each.effect for each in changed(load, steps[1], now, text=text)] == [effect]
 
 
+THEN = "FROM input\n      - sql: SELECT"
+
+
+@pytest.mark.parametrize(
+    ("having", "old", "new", "effect"),
+    [
+        # One operator of both steps, whose sums stand in the order of the second step.
+        ("", "a, b", "b, a", Effect.NEEDS_RESET),
+        ("", "a, b", "a AS c, b", Effect.SAFE),
+        # Without the first column the sum comes first.
+        ("", "n, a, m", "a, m", Effect.NEEDS_RESET),
+        ("HAVING max(id) > 3", "n, a, m", "a, m", Effect.NEEDS_RESET),
+        ("HAVING max(id) > 3", "n, a, m", "n, a", Effect.SAFE),
+        # They stay two operators.
+        ("HAVING max(id) > 3", "a, b", "b, a", Effect.SAFE),
+        # This condition is moved before the operator.
+        ("HAVING shop > 'k'", "a, b", "b, a", Effect.NEEDS_RESET),
+        ("HAVING shop > 'k' AND max(id) > 3", "a, b", "b, a", Effect.NEEDS_RESET),
+        # The last of two steps says what is used.
+        ("", f"n, a, m {THEN} n, a, m", f"n, a, m {THEN} a, m", Effect.NEEDS_RESET),
+        ("", f"a, b {THEN} a, b", f"a, b {THEN} b, a", Effect.NEEDS_RESET),
+        ("", f"a, b {THEN} a, b", f"a, b {THEN} a, b * 2 AS b", Effect.SAFE),
+        # Two columns of one name.
+        ("", "a AS x, b AS y", "b AS x, a AS x", Effect.NEEDS_RESET),
+    ],
+)  # fmt: skip
+def test_a_step_behind_the_state_says_what_it_holds_and_in_which_order(
+    load: Load, having: str, old: str, new: str, effect: Effect
+) -> None:
+    start, end = FILE.index("    steps:\n      - sql: SELECT id, trim"), FILE.index("    to: [{topic: chain}]")
+    steps = (
+        "    steps:\n      - sql: SELECT count(*) AS n, sum(id) AS a, sum(amount) AS b, count(*) + 1 AS m\n"
+        f"          FROM orders GROUP BY shop {having}\n      - sql: SELECT {old} FROM input\n"
+    )
+    text = FILE[:start] + steps + FILE[end:]
+    assert {each.effect for each in changed(load, f"SELECT {old} FROM", f"SELECT {new} FROM", text=text)} == {effect}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
