@@ -20,6 +20,7 @@ AGGREGATES = (
     "last(b)", "sum(a + b)", "bit_or(a)", "count_if(b > 4)", "max_by(a, b)", "max(a) FILTER (WHERE a < 50)",
 )  # fmt: skip
 KEYS = ("k", "l", "k, l", "l, k", "k % 2", "k, window(at, '10 seconds')")
+KEYS_WITHOUT_K = (KEYS.index("l"), KEYS.index("k % 2"))
 FILTERS = ("", "WHERE a > 5", "WHERE b IS NOT NULL", "WHERE a > 5 AND b < 8")
 SHOWN = (
     "{}", "{} * 2", "{} + 1", "round({}, 1)", "abs({})", "-({})", "({} + 3) * 2", "coalesce({}, 0)",
@@ -44,11 +45,14 @@ class Fuzzed:
     def sql(self) -> str:
         """The text of its first step."""
         shown = ", ".join(f"{SHOWN[how].format(AGGREGATES[each])} AS {name}" for each, how, name in self.columns)
-        having = HAVINGS[self.having[0]].format(AGGREGATES[self.having[1]])
-        if "k >" in having and self.key == 1:
-            having = ""  # k is no key then
+        having = HAVINGS[self.having_used()].format(AGGREGATES[self.having[1]])
         text = f"SELECT {shown} FROM input {VIEWS[self.view]} {FILTERS[self.filter]} GROUP BY {KEYS[self.key]} {having}"
         return f"{text.replace(', ', ' ,   ')} -- laid out" if self.layout else text
+
+    def having_used(self) -> int:
+        """The place of its HAVING among HAVINGS; none where it asks for k, which is no key."""
+        is_of_key = "k >" in HAVINGS[self.having[0]] and self.key in KEYS_WITHOUT_K
+        return 0 if is_of_key else self.having[0]
 
     def steps(self) -> list[str]:
         """The texts of its steps."""
@@ -64,18 +68,16 @@ class Fuzzed:
         aggregate stands between them.
         `coalesce(count(*), 0)` and the like, which the optimizer takes apart, make a state of their own.
         """
-        is_filtered = self.having[0] and not (self.key == 1 and "k >" in HAVINGS[self.having[0]])
-        is_between = is_filtered and HAVINGS[self.having[0]] != "HAVING k > 1"
+        having = self.having_used()
+        is_between = having not in (0, HAVINGS.index("HAVING k > 1"))
         behind = range(len(self.columns)) if self.behind is None else self.behind
         used = sorted(behind) if is_between else list(behind)
         shown = [self.columns[each][:2] for each in used]
         opaque = [(each, how) for each, how in shown if how >= SHOWN.index("coalesce({}, 0)")]
         kept = [each for each, _ in shown]
-        on_key = 0
-        if is_filtered:
-            on_key = self.having[0] if "k >" in HAVINGS[self.having[0]] else 0
-            if is_between:
-                kept.append(self.having[1])
+        on_key = having if "k >" in HAVINGS[having] else 0
+        if is_between:
+            kept.append(self.having[1])
         return KEYS[self.key], tuple(dict.fromkeys(kept)), self.filter, self.view, on_key, tuple(opaque)
 
 
