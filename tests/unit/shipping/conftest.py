@@ -13,7 +13,8 @@ from confluent_kafka import Producer
 from headwater.line_sender import LineSender
 from headwater.named_files import FilePatterns
 from headwater.shipped_positions import load_positions
-from headwater.shipper import SCAN_S, Shipper, Summary
+from headwater.shipper import SCAN_S, Shipper
+from headwater.shipping_summary import Summary
 from headwater.topic_limits import TopicLimits
 
 Script = Iterator[float]

@@ -1,0 +1,45 @@
+"""What became of the files and lines of a run of `headwater ship`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+MISTAKES_MAX: Final = 10
+"""Files that are named in a summary; the log names each."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What became of it all.
+
+    Attributes:
+        shipped: Lines that the brokers acknowledged.
+        undelivered: Lines that were read and not acknowledged: the next run sends them again.
+        lost: Lines that the brokers refuse for what they are, or that were cut away before they arrived.
+        unread: Files, or patterns, that could not be read or not to their end, each with its sentence.
+        trouble: Why lines were not delivered, as far as known.
+        unsaved: Why the file of positions could not be written, if so.
+    """
+
+    shipped: int = 0
+    undelivered: int = 0
+    lost: int = 0
+    unread: dict[str, str] = field(default_factory=dict)
+    trouble: str = ""
+    unsaved: str = ""
+
+    def mistakes(self) -> list[str]:
+        """A sentence for each thing that did not go as it should."""
+        sentences = []
+        if self.undelivered:
+            why = f": {self.trouble}" if self.trouble else ""
+            sentences.append(f"{self.undelivered} lines were not acknowledged and are sent again by the next run{why}")
+        if self.lost:
+            sentences.append(f"{self.lost} lines are lost, see above")
+        sentences += list(self.unread.values())[:MISTAKES_MAX]
+        if len(self.unread) > MISTAKES_MAX:
+            sentences.append(f"and {len(self.unread) - MISTAKES_MAX} more files")
+        if self.unsaved:
+            sentences.append(f"{self.unsaved}: lines are sent again by the next run")
+        return sentences
