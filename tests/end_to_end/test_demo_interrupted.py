@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import Any
 
@@ -19,7 +18,7 @@ def test_ctrl_c_in_the_middle_of_producing_is_a_keyboard_interrupt_and_restores_
     def records() -> Any:
         for number in range(200_000):
             if number == 30_000:
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
             yield None, b"%d" % number
 
     with pytest.raises(KeyboardInterrupt):

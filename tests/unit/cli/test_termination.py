@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 
@@ -21,14 +20,14 @@ def handlers() -> Iterator[None]:
 
 def test_sigterm_raises() -> None:
     with pytest.raises(Terminated):
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_in_a_held_block_is_raised_behind_it(number: int) -> None:
     done = []
     with pytest.raises(KeyboardInterrupt), held_signals():
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
         done.append("block")
     assert done == ["block"]
 
@@ -36,7 +35,7 @@ def test_a_signal_in_a_held_block_is_raised_behind_it(number: int) -> None:
 def test_a_second_signal_ends_a_held_block() -> None:
     done = []
     with pytest.raises(Terminated), held_signals():
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
         done.append("block")
     assert done == []
