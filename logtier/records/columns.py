@@ -30,7 +30,7 @@ from headwater.logtier.records.batch import (
 from headwater.logtier.records.batch import RECORDS as HEADER_BYTES
 from headwater.logtier.records.compression import Buffer, CorruptRecordsError, decompress
 
-__all__ = ["CorruptRecordsError", "column_schema", "decode_columns", "warm_decoder", "warm_numba_cache"]
+__all__ = ["CorruptRecordsError", "column_schema", "decode_columns", "warm_decoder"]
 
 # Rows of one Arrow batch: large enough that per-batch costs vanish, small enough for Spark's off-heap memory.
 ROWS_MAX = 20_000
@@ -368,14 +368,3 @@ def warm_decoder() -> None:
     batch = build_batch([Record(b"key", b"value", 0, (("header", b"value"),)), Record(None, None, 0)])
     for _ in decode_columns(batch, "warm", 0, include_headers=True):
         pass
-
-
-def warm_numba_cache() -> None:
-    """Compiles every kernel, or loads it from numba's cache on disk.
-
-    Called once in the driver, so that the tasks that follow find the cache filled instead of compiling side by side.
-    """
-    from headwater.logtier.records.columns_encode import warm_encoder
-
-    warm_decoder()
-    warm_encoder()

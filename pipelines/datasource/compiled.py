@@ -10,7 +10,7 @@ def warm_cache() -> None:
 
     Called once in the driver, so that the tasks that follow find the cache filled instead of compiling side by side.
     """
-    from headwater.logtier.records.columns import warm_numba_cache
+    from headwater.logtier.records.columns_warming import warm_numba_cache
     from headwater.pipelines.datasource.json_fields import warm_parser
 
     warm_numba_cache()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headwater.api.registry.json_schema import content
+from headwater.api.registry.json_schema.comparison import Comparison
 from headwater.api.registry.json_schema.content import Content, Model, matches
 from headwater.api.registry.json_schema.nodes import Kind, Node
 from headwater.api.registry.json_schema.scalars import lower_limit, upper_limit
 from headwater.pipelines.schemas.errors import Problem
-
-if TYPE_CHECKING:
-    from headwater.api.registry.json_schema.differences import Comparison
 
 
 def compare(comparison: Comparison, original: Node, update: Node) -> Iterator[Problem]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.logtier.records.columns import warm_numba_cache
+from headwater.logtier.records.columns_warming import warm_numba_cache
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -181,7 +181,7 @@ def test_a_pattern_that_could_take_for_ever_is_not_tried() -> None:
 
 
 def test_schemas_that_multiply_beyond_measure_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwater.api.registry.json_schema.differences.PAIRS_MAX", 1_000)
+    monkeypatch.setattr("headwater.api.registry.json_schema.comparison.PAIRS_MAX", 1_000)
 
     def alternatives(count: int) -> Any:
         return {"oneOf": [{"type": "string", "maxLength": index} for index in range(count)]}
