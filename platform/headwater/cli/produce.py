@@ -25,7 +25,7 @@ from headwater.cli.options import (
 from headwater.cli.output import note
 from headwater.cli.streams import STANDARD_INPUT
 from headwater.cli.termination import raise_on_sigterm
-from headwater.topic_limits import read_topic_limits
+from headwater.shipping.topic_limits import read_topic_limits
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

@@ -74,11 +74,11 @@ def ship(
       headwater ship /var/log/nginx/access.log -t access_log
       headwater ship '/var/log/app/*.log' -t app_log --positions /var/lib/headwater/app.json
     """
-    from headwater.line_sender import LineSender
     from headwater.logtier.runtime.open_files import raise_open_file_limit
-    from headwater.named_files import FilePatterns
-    from headwater.shipped_positions import PositionsError, locked
-    from headwater.shipper import FILES_MAX, Shipper
+    from headwater.shipping.file_patterns import FilePatterns
+    from headwater.shipping.line_sender import LineSender
+    from headwater.shipping.shipped_positions import PositionsError, locked
+    from headwater.shipping.shipper import FILES_MAX, Shipper
 
     validate_topic_name(topic)
     brokers = servers(bootstrap_servers)

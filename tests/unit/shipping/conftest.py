@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Producer
 
-from headwater.line_sender import LineSender
-from headwater.named_files import FilePatterns
-from headwater.shipped_positions import load_positions
-from headwater.shipper import SCAN_S, Shipper
-from headwater.shipping_summary import Summary
-from headwater.topic_limits import TopicLimits
+from headwater.shipping.file_patterns import FilePatterns
+from headwater.shipping.line_sender import LineSender
+from headwater.shipping.shipped_positions import load_positions
+from headwater.shipping.shipper import SCAN_S, Shipper
+from headwater.shipping.summary import Summary
+from headwater.shipping.topic_limits import TopicLimits
 
 Script = Iterator[float]
 """Does something to the files, then says how many seconds pass."""

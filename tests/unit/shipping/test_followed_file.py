@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.followed_file import READ_BYTES, REST_BYTES_MAX, FollowedFile
+from headwater.shipping.followed_file import READ_BYTES, REST_BYTES_MAX, FollowedFile
 
 LINES_MAX = 1000
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.followed_file import FilePosition
-from headwater.shipped_positions import KnownFile, PositionsError, load_positions, locked, save_positions
+from headwater.shipping.followed_file import FilePosition
+from headwater.shipping.shipped_positions import KnownFile, PositionsError, load_positions, locked, save_positions
 
 POSITION = FilePosition(device=1, inode=2, offset=3, fingerprint=4, fingerprint_bytes=3)
 

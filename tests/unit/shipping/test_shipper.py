@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwater import shipper as module
-from headwater.shipped_file import GRACE_S
-from headwater.shipper import LOOK_S
+from headwater.shipping import shipper as module
+from headwater.shipping.shipped_file import GRACE_S
+from headwater.shipping.shipper import LOOK_S
 from tests.unit.shipping.conftest import Brokers, Runs, Script, append, pause
 
 

@@ -9,10 +9,10 @@ import os
 
 import pytest
 
-from headwater import line_sender
-from headwater import shipper as module
-from headwater.line_sender import LIMIT_BYTES_MIN
-from headwater.shipper import REFUSED_PATIENCE_S
+from headwater.shipping import line_sender
+from headwater.shipping import shipper as module
+from headwater.shipping.line_sender import LIMIT_BYTES_MIN
+from headwater.shipping.shipper import REFUSED_PATIENCE_S
 from tests.unit.shipping.conftest import Runs, Script, append, pause
 
 

@@ -13,7 +13,15 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Final, NamedTuple
 
-from headwater.file_changes import FINGERPRINT_BYTES, Content, FileId, FileStatus, Fingerprint, compare, compression_of
+from headwater.shipping.file_changes import (
+    FINGERPRINT_BYTES,
+    Content,
+    FileId,
+    FileStatus,
+    Fingerprint,
+    compare,
+    compression_of,
+)
 
 READ_BYTES: Final = 256 << 10
 REST_BYTES_MAX: Final = 16 << 10

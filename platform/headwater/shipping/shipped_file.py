@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from headwater.followed_file import FollowedFile
-from headwater.growing_pause import GrowingPause
+from headwater.shipping.followed_file import FollowedFile
+from headwater.shipping.growing_pause import GrowingPause
 
 GRACE_S: Final = 60.0
 """How long a file without a name must not have grown until it counts as finished: after a rename the writer goes on in

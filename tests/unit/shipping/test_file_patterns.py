@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.named_files import FilePatterns, Folder, one_name_each
+from headwater.shipping.file_patterns import FilePatterns, Folder, one_name_each
 
 
 @pytest.mark.parametrize(

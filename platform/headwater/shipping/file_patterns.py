@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 
-from headwater.file_changes import FileId, FileStatus
+from headwater.shipping.file_changes import FileId, FileStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaException
 
-from headwater.growing_pause import GrowingPause
-from headwater.topic_limits import LimitsRequest, NoBrokerError, TopicLimits
+from headwater.shipping.growing_pause import GrowingPause
+from headwater.shipping.topic_limits import LimitsRequest, NoBrokerError, TopicLimits
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from headwater.file_changes import FileId
-from headwater.followed_file import FilePosition
+from headwater.shipping.file_changes import FileId
+from headwater.shipping.followed_file import FilePosition
 
 VERSION: Final = 2
 PATHS_VERSION: Final = 1

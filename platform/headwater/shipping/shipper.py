@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from headwater.file_changes import FileId, FileStatus, OpenFile, make_room
-from headwater.followed_file import FilePosition, FollowedFile, Line
-from headwater.growing_pause import GrowingPause
-from headwater.line_sender import LineSender, Verdict
-from headwater.named_files import FilePatterns, Folder, NamedFile, one_name_each
-from headwater.shipped_file import Sent, ShippedFile
-from headwater.shipped_positions import KnownFile, load_positions, save_positions
-from headwater.shipping_summary import MISTAKES_MAX, Summary
+from headwater.shipping.file_changes import FileId, FileStatus, OpenFile, make_room
+from headwater.shipping.file_patterns import FilePatterns, Folder, NamedFile, one_name_each
+from headwater.shipping.followed_file import FilePosition, FollowedFile, Line
+from headwater.shipping.growing_pause import GrowingPause
+from headwater.shipping.line_sender import LineSender, Verdict
+from headwater.shipping.shipped_file import Sent, ShippedFile
+from headwater.shipping.shipped_positions import KnownFile, load_positions, save_positions
+from headwater.shipping.summary import MISTAKES_MAX, Summary
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Log files that become messages of topics: found, followed, sent, and remembered."""
