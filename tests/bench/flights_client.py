@@ -11,8 +11,8 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headwater.demo import flights
-from headwater.demo.files import conf_file
+from headwater.cli.demo import flights
+from headwater.cli.demo.files import conf_file
 from headwater.pipelines.engine.runner import Runner, RunOptions
 from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
 from headwater.pipelines.spark.session import close_session, open_session

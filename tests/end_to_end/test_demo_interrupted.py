@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater.demo.produce import produce
+from headwater.cli.demo.produce import produce
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from headwater.api.topic_admin import TopicAdmin
-from headwater.cli.pipeline import topics_creator
+from headwater.cli.pipeline.topic_creation import topics_creator
 from headwater.logtier.config.client_properties import read_client_config
 from headwater.pipelines.analysis.analysis import analyse
 from headwater.pipelines.datasource.brokers import brokers

@@ -91,7 +91,10 @@ def unwanted(ways: dict[str, str], *, packages: set[str]) -> list[str]:
 
 def test_a_broker_starts_without_what_only_some_brokers_need() -> None:
     ways = imported(
-        "headwater.__main__", "headwater.cli.broker", "headwater.logtier.broker", "headwater.logtier.runtime.event_loop"
+        "headwater.__main__",
+        "headwater.cli.verbs.broker",
+        "headwater.logtier.broker",
+        "headwater.logtier.runtime.event_loop",
     )
     assert "headwater.logtier.handlers.produce" in ways
     assert not unwanted(ways, packages={"click", "cramjam", "crc32c", "kio", "orjson"})
@@ -101,7 +104,7 @@ def test_a_broker_starts_without_what_only_some_brokers_need() -> None:
 
 
 def test_the_rest_api_starts_without_the_broker_and_without_spark() -> None:
-    ways = imported("headwater.__main__", "headwater.cli.api", "headwater.api.app", "headwater.api.topic_admin")
+    ways = imported("headwater.__main__", "headwater.cli.verbs.api", "headwater.api.app", "headwater.api.topic_admin")
     assert "headwater.api.routers.topics" in ways
     assert not unwanted(ways, packages={"click", "confluent_kafka", "fastapi", "orjson", "pydantic", "starlette"})
     for module in ("headwater.logtier.broker", "headwater.logtier.protocol.messages", "headwater.logtier.client"):
@@ -112,7 +115,7 @@ def test_the_rest_api_starts_without_the_broker_and_without_spark() -> None:
 
 
 def test_a_supervisor_starts_its_children_before_anything_of_theirs_is_imported() -> None:
-    ways = imported("headwater.__main__", "headwater.cli.up")
+    ways = imported("headwater.__main__", "headwater.cli.verbs.up")
     assert "headwater.supervisor" in ways
     assert not unwanted(ways, packages={"click"})
     for module in ("headwater.logtier", "headwater.api", "headwater.pipelines", "asyncio"):

@@ -20,9 +20,9 @@ from typing import Any, Final
 import click
 
 from headwater import __version__
-from headwater.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, CliError
-from headwater.cli.streams import STANDARD_OUTPUT, abandon_output, secure_streams
-from headwater.cli.termination import EXIT_TERMINATED, Terminated
+from headwater.cli.shell.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USER, CliError
+from headwater.cli.shell.streams import STANDARD_OUTPUT, abandon_output, secure_streams
+from headwater.cli.shell.termination import EXIT_TERMINATED, Terminated
 
 PROGRAM: Final = "headwater"
 DEBUG_VARIABLE: Final = "HEADWATER_DEBUG"
@@ -38,27 +38,29 @@ class Verb:
 
 
 VERBS: Final[Mapping[str, Verb]] = {
-    "up": Verb("headwater.cli.up", "up", "Start a node: broker and REST API, until Ctrl-C."),
-    "demo": Verb("headwater.cli.demo", "demo", "Run 336,776 real flights from a topic to Delta and SQL."),
-    "topic": Verb("headwater.cli.topic", "app", "Create, list, describe, alter and delete topics."),
-    "produce": Verb("headwater.cli.produce", "produce", "Write lines of standard input or of a file to a topic."),
-    "consume": Verb("headwater.cli.consume", "consume", "Print messages of a topic, from now on or from an offset."),
-    "ship": Verb("headwater.cli.ship", "ship", "Follow log files and write their lines to a topic."),
-    "user": Verb("headwater.cli.user", "app", "Set, list and delete the passwords of users (SCRAM)."),
-    "acls": Verb("headwater.cli.acls", "app", "Say who may do what: list, add and remove access control lists."),
-    "quotas": Verb("headwater.cli.quotas", "app", "Say how much clients may use: list and set quotas."),
-    "pipeline": Verb("headwater.cli.pipeline", "app", "Validate and run pipelines written in YAML."),
+    "up": Verb("headwater.cli.verbs.up", "up", "Start a node: broker and REST API, until Ctrl-C."),
+    "demo": Verb("headwater.cli.demo.command", "demo", "Run 336,776 real flights from a topic to Delta and SQL."),
+    "topic": Verb("headwater.cli.verbs.topic", "app", "Create, list, describe, alter and delete topics."),
+    "produce": Verb("headwater.cli.verbs.produce", "produce", "Write lines of standard input or of a file to a topic."),
+    "consume": Verb(
+        "headwater.cli.verbs.consume", "consume", "Print messages of a topic, from now on or from an offset."
+    ),
+    "ship": Verb("headwater.cli.verbs.ship", "ship", "Follow log files and write their lines to a topic."),
+    "user": Verb("headwater.cli.verbs.user", "app", "Set, list and delete the passwords of users (SCRAM)."),
+    "acls": Verb("headwater.cli.verbs.acls", "app", "Say who may do what: list, add and remove access control lists."),
+    "quotas": Verb("headwater.cli.verbs.quotas", "app", "Say how much clients may use: list and set quotas."),
+    "pipeline": Verb("headwater.cli.pipeline.group", "app", "Validate and run pipelines written in YAML."),
     "dead-letters": Verb(
-        "headwater.cli.dead_letters", "app", "Show the records that pipelines could not use; write them back."
+        "headwater.cli.verbs.dead_letters", "app", "Show the records that pipelines could not use; write them back."
     ),
     "transactions": Verb(
-        "headwater.cli.transactions", "app", "List and describe transactions; find and abort those that hang."
+        "headwater.cli.verbs.transactions", "app", "List and describe transactions; find and abort those that hang."
     ),
-    "sql": Verb("headwater.cli.sql", "sql", "Run Spark SQL over topics and Delta tables."),
-    "broker": Verb("headwater.cli.broker", "broker", "Run a broker alone."),
-    "api": Verb("headwater.cli.api", "api", "Run the REST API alone."),
-    "doctor": Verb("headwater.cli.doctor", "doctor", "Check Python, Java, packages, jars, ports and disk."),
-    "version": Verb("headwater.cli.version", "version", "Print the version."),
+    "sql": Verb("headwater.cli.verbs.sql", "sql", "Run Spark SQL over topics and Delta tables."),
+    "broker": Verb("headwater.cli.verbs.broker", "broker", "Run a broker alone."),
+    "api": Verb("headwater.cli.verbs.api", "api", "Run the REST API alone."),
+    "doctor": Verb("headwater.cli.verbs.doctor", "doctor", "Check Python, Java, packages, jars, ports and disk."),
+    "version": Verb("headwater.cli.verbs.version", "version", "Print the version."),
 }
 """In the order of `headwater --help`."""
 
@@ -66,7 +68,7 @@ VERBS: Final[Mapping[str, Verb]] = {
 def load_verb(name: str) -> click.Command:
     """Import a verb and return its command."""
     verb = VERBS[name]
-    from headwater.cli.options import require_utf8
+    from headwater.cli.shell.options import require_utf8
 
     command = getattr(importlib.import_module(verb.module), verb.attribute)
     assert isinstance(command, click.Command)

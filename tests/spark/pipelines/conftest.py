@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headwater.api.topic_admin import TopicAdmin
-from headwater.cli.pipeline import topics_creator
+from headwater.cli.pipeline.topic_creation import topics_creator
 from headwater.pipelines.engine.runner import Runner, RunOptions, RunResult
 from headwater.pipelines.spark.session import close_session, open_session
 from headwater.pipelines.validation.pipeline_file import load

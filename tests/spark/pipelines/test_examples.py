@@ -13,7 +13,7 @@ from confluent_kafka.schema_registry import record_subject_name_strategy
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from headwater.demo.files import conf_file
+from headwater.cli.demo.files import conf_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headwater.cli.sql import left_out
+from headwater.cli.verbs.sql import left_out
 from headwater.pipelines.analysis.analysis import Analysis, analyse
 from headwater.pipelines.datasource.errors import SourceError
 from headwater.pipelines.definition import Loaded

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.demo.files import conf_file
+from headwater.cli.demo.files import conf_file
 from headwater.pipelines.errors import PipelineError
 from headwater.pipelines.testing.results import Judged
 from headwater.pipelines.testing.running import StageTests, chosen

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headwater.cli.options import settings
+from headwater.cli.shell.options import settings
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.cli import checks
-from headwater.cli.checks import (
+from headwater.cli.shell import checks
+from headwater.cli.shell.checks import (
     Check,
     check_disk,
     check_jars,
@@ -19,7 +19,7 @@ from headwater.cli.checks import (
     check_settings,
     parse_java_version,
 )
-from headwater.cli.doctor import render
+from headwater.cli.verbs.doctor import render
 
 
 def fake_java(folder: Path, version: str) -> None:

@@ -8,8 +8,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from headwater.cli import main as root_module
-from headwater.cli.errors import CliError
 from headwater.cli.main import VERBS, main
+from headwater.cli.shell.errors import CliError
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.cli import message_input
-from headwater.cli.message_format import Message, compile_format, format_json
-from headwater.cli.message_input import LineTooLongError, read_lines, split_key, unescape
-from headwater.cli.start_offset import Start, StartKind, parse_start, resolve
+from headwater.cli.messages import message_input
+from headwater.cli.messages.message_format import Message, compile_format, format_json
+from headwater.cli.messages.message_input import LineTooLongError, read_lines, split_key, unescape
+from headwater.cli.messages.start_offset import Start, StartKind, parse_start, resolve
 
 KEYED = Message("flights", 3, 47, 1_357_016_400_000, b"N14228", b'{"dep_delay": 2}', (("source", b"file"), ("x", None)))
 TOMBSTONE = Message("flights", 0, 0, -1, b"N14228", None)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from headwater.cli.errors import CliError
-from headwater.cli.run_display import RunDisplay, StateLines, no_report, report, summary
-from headwater.cli.run_watching import watching
+from headwater.cli.pipeline.run_display import RunDisplay, StateLines, no_report, report, summary
+from headwater.cli.pipeline.run_watching import watching
+from headwater.cli.shell.errors import CliError
 from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
 from headwater.pipelines.monitoring.stage_state import StageState, State, TopicLag
 

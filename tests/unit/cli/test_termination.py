@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwater.cli.termination import Terminated, held_signals, raise_on_sigterm
+from headwater.cli.shell.termination import Terminated, held_signals, raise_on_sigterm
 
 
 @pytest.fixture(autouse=True)

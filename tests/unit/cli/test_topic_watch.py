@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from headwater.api.topic_model import ErrorCode, PartitionInfo, TopicAdminError, TopicInfo
-from headwater.cli.topic_watch import MISSES_BEFORE_GONE, TopicGoneError, TopicWatch
+from headwater.cli.messages.topic_watch import MISSES_BEFORE_GONE, TopicGoneError, TopicWatch
 
 
 def topic(partitions: int, topic_id: str = "a") -> TopicInfo:

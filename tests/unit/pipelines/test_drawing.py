@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from headwater.cli.demo.files import conf_file
 from headwater.cli.main import main
-from headwater.demo.files import conf_file
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.drawing.model import Edge, Graph, Node, graph_of
 from headwater.pipelines.drawing.svg import as_svg

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from headwater.demo.files import conf_file
+from headwater.cli.demo.files import conf_file
 from headwater.pipelines.definition.editor_schema import editor_schema
 from headwater.pipelines.definition.plan import make_plan
 from headwater.pipelines.definition.yaml_source import read

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from headwater.demo import flights, proof
-from headwater.demo.files import conf_file
+from headwater.cli.demo import flights, proof
+from headwater.cli.demo.files import conf_file
 from headwater.pipelines.definition.plan import make_plan
 from headwater.pipelines.formats.json_schema import parse as parse_schema
 from headwater.pipelines.validation.pipeline_file import load

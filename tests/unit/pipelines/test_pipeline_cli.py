@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headwater.cli.main import main
-from headwater.cli.pipeline_preview import print_preview
+from headwater.cli.pipeline.preview import print_preview
 from headwater.pipelines.deployment.deployment import Deployment
 from headwater.pipelines.monitoring.stage_state import StageState, State
 from headwater.pipelines.preview.stage_preview import Preview

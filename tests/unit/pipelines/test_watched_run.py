@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from headwater.cli.run_display import told_beside
+from headwater.cli.pipeline.run_display import told_beside
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.monitoring.lag_sampler import topic_lags
 from headwater.pipelines.monitoring.lineage_emitter import LineageEmitter, appending, posting

@@ -1,0 +1,1 @@
+"""Messages as `produce`, `consume` and `dead-letters` read, print and find them."""

@@ -1,0 +1,48 @@
+"""The state folder of a pipeline that a user names."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from headwater.cli.pipeline.options import STATE_DEFAULT
+from headwater.cli.shell.errors import CliError
+
+if TYPE_CHECKING:
+    from headwater.pipelines.deployment.state_folder import StateFolder
+
+
+def state_path(state: str | None) -> str:
+    """Return the state folder that was named, else the usual one."""
+    return state or STATE_DEFAULT
+
+
+def named_folder(pipeline: str, state: str | None) -> tuple[StateFolder, list[str]]:
+    """The state folder of a pipeline that is named, or whose file is, and the stages that its file names itself."""
+    from headwater.pipelines.definition.model import identifier
+    from headwater.pipelines.definition.yaml_source import FILE_BYTES_MAX, read
+    from headwater.pipelines.deployment.state_folder import StateFolder
+    from headwater.pipelines.errors import PipelineError
+
+    if not os.path.isfile(pipeline):
+        try:
+            return StateFolder(state_path(state), identifier(pipeline)), []
+        except ValueError:
+            raise CliError("pipeline", f"there is no file {pipeline}, and it is no name of a pipeline") from None
+    try:
+        with open(pipeline, encoding="utf-8") as file:
+            values = read(file.read(FILE_BYTES_MAX + 1), pipeline).values
+        name = identifier(str(values["pipeline"]))
+    except (PipelineError, OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        raise CliError("pipeline", f"{pipeline} does not say which pipeline it is: {error}") from None
+    stages = values.get("stages")
+    names = [str(each["name"]) for each in stages if isinstance(each, dict) and "name" in each] if stages else []
+    return StateFolder(state_path(state), name), names
+
+
+def all_folders(state: str | None) -> list[tuple[StateFolder, list[str]]]:
+    """Return those of all pipelines that have run; the stages of none are known by its file."""
+    from headwater.pipelines.deployment.state_folder import StateFolder
+
+    path = state_path(state)
+    return [(StateFolder(path, name), []) for name in StateFolder.pipelines(path)]

@@ -1,0 +1,18 @@
+"""Options that several commands of `headwater pipeline` share."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import click
+
+STATE_DEFAULT: Final = os.path.join(".headwater", "state")
+
+set_option = click.option(
+    "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Value of a variable ${NAME}; may be repeated."
+)
+environment_option = click.option(
+    "--env", "environment", default="", metavar="NAME", help="One of the pipeline's environments."
+)
+state_option = click.option("--state", metavar="FOLDER", help="The state folder.  [default: .headwater/state]")

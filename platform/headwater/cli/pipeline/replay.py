@@ -1,0 +1,191 @@
+"""`headwater pipeline replay`: a stage starts anew from offsets or from a moment."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from headwater.cli.pipeline.options import environment_option, set_option
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.options import client_options
+from headwater.cli.shell.output import note
+
+if TYPE_CHECKING:
+    from headwater.logtier.client.cluster import ClusterClient
+    from headwater.pipelines.definition import Loaded, Stage
+    from headwater.pipelines.deployment.replay import LogBounds, Origin, Replay
+    from headwater.pipelines.deployment.state_folder import StateFolder
+
+VERB = "pipeline replay"
+
+
+@click.command("replay")
+@click.argument("file", type=click.Path())
+@click.option(
+    "--from",
+    "origin",
+    required=True,
+    metavar="OFFSETS|TIMESTAMP",
+    help='A moment (2026-01-01T00:00:00Z, @1767225600000), offsets ({"0": 17}, or {"TOPIC": {"0": 17}}; -2 is the '
+    "earliest; partitions not named stay where they are), or earliest.",
+)
+@click.option(
+    "--stage",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Replay this stage; may be repeated.  [default: those that no other stage feeds]",
+)
+@set_option
+@environment_option
+@click.option("--state", metavar="FOLDER", help="The state folder.  [default: .headwater/state]")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done and do nothing.")
+@click.option("--run", "runs", is_flag=True, help="Process what there is at once, instead of with the next run.")
+@client_options
+@click.pass_context
+def replay(
+    context: click.Context,
+    file: str,
+    origin: str,
+    names: tuple[str, ...],
+    assignments: tuple[str, ...],
+    environment: str,
+    state: str | None,
+    yes: bool,
+    dry_run: bool,
+    runs: bool,
+    bootstrap_servers: str | None,
+) -> None:
+    """Let stages of FILE start anew from given offsets or from a moment, with a new checkpoint.
+
+    The old checkpoint is moved away, never deleted, and state of the stage is built anew. What the stage writes again
+    is told first: topics, and tables to which rows are added, then have it twice. A place that the log no longer has is
+    refused, and the Delta tables that have the history are named.
+    """
+    from headwater.cli.pipeline.loading import load
+    from headwater.cli.pipeline.options import STATE_DEFAULT
+    from headwater.cli.pipeline.reported_errors import reported_errors
+    from headwater.cli.pipeline.run import run
+    from headwater.cli.shell.administration import cluster_client
+    from headwater.pipelines.deployment.replay import default_stages, parse_origin
+    from headwater.pipelines.deployment.run_lock import hold
+    from headwater.pipelines.deployment.state_folder import StateFolder
+
+    try:
+        begins = parse_origin(origin)
+    except ValueError as error:
+        raise CliError(VERB, str(error)) from None
+    with cluster_client(VERB, bootstrap_servers) as cluster:
+        loaded = load(file, assignments, frozenset(cluster.topics()), environment)
+        folder = StateFolder(state or STATE_DEFAULT, loaded.pipeline.pipeline)
+        stages = _chosen(loaded, names or tuple(default_stages(loaded)))
+        with reported_errors(), hold(folder.path):
+            planned = {stage.name: _planned(cluster, loaded, folder, stage, begins) for stage in stages}
+            _confirm(loaded, folder, stages, planned, yes=yes, dry_run=dry_run)
+            if dry_run:
+                return
+            for name, found in planned.items():
+                moved = folder.stage(name).set_aside(found.start)
+                note(f"stage {name} starts anew" + (f"; its checkpoint was moved to {moved}" if moved else ""))
+    if not runs:
+        note(f"`headwater pipeline run {file}` goes on from there")
+        return
+    context.invoke(
+        run,
+        file=file,
+        assignments=assignments,
+        environment=environment,
+        bootstrap_servers=bootstrap_servers,
+        state=state or STATE_DEFAULT,
+        stages=tuple(planned),
+    )
+
+
+def _chosen(loaded: Loaded, names: Iterable[str]) -> list[Stage]:
+    from headwater.pipelines.errors import nearest
+
+    known = [stage.name for stage in loaded.pipeline.stages]
+    for name in names:
+        if name not in known:
+            raise CliError(VERB, f"there is no stage '{name}'", nearest(name, known))
+    return [loaded.pipeline.stage(name) for name in dict.fromkeys(names)]
+
+
+def _planned(cluster: ClusterClient, loaded: Loaded, folder: StateFolder, stage: Stage, origin: Origin) -> Replay:
+    """Where the stage is to start; CliError if it cannot."""
+    from headwater.cli.pipeline.log_offsets import group_offsets
+    from headwater.pipelines.deployment.replay import furthest, histories, replay_of
+
+    # A batch that was committed when a crash came is in the group's offsets, and not yet in the checkpoint's.
+    group = group_offsets(cluster, f"{loaded.pipeline.pipeline}.{stage.name}")
+    known = furthest(folder.stage(stage.name).progress().topics(), group)
+    try:
+        found = replay_of(stage, origin, _bounds(cluster, stage, origin), known)
+    except ValueError as error:
+        raise CliError(VERB, str(error)) from None
+    if not found.gone:
+        return found
+    note(f"stage {stage.name}: the log no longer has it")
+    for each in found.gone:
+        note(f"  {each}")
+    topics = dict.fromkeys(each.topic for each in found.gone)
+    tables = [table for topic in topics for table in histories(loaded, topic)]
+    kept = "; the history is in " + ", ".join(tables) if tables else "; no Delta table of this pipeline has it either"
+    raise CliError(
+        VERB,
+        f"{', '.join(topics)}: the log no longer has what was asked for{kept}",
+        "`--from earliest` takes what the log has",
+        exit_code=EXIT_FAILED,
+    )
+
+
+def _bounds(cluster: ClusterClient, stage: Stage, origin: Origin) -> LogBounds:
+    from headwater.logtier.client.cluster import EARLIEST, LATEST
+    from headwater.pipelines.deployment.replay import LogBounds
+
+    partitions = [(source.topic, p) for source in stage.topic_inputs for p in cluster.partitions(source.topic)]
+
+    def asked(timestamp: int) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in cluster.list_offsets(dict.fromkeys(partitions, timestamp)).items():
+            found.setdefault(topic, {})[partition] = offset
+        return found
+
+    return LogBounds(asked(EARLIEST), asked(LATEST), {} if origin.moment_ms is None else asked(origin.moment_ms))
+
+
+def _confirm(
+    loaded: Loaded,
+    folder: StateFolder,
+    stages: list[Stage],
+    planned: dict[str, Replay],
+    *,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Say what will be done; ask if something will then be there twice."""
+    from headwater.pipelines.deployment.replay import written_twice
+
+    twice = []
+    for stage in stages:
+        note(f"stage {stage.name} would start at {json.dumps(planned[stage.name].start)}")
+        if folder.stage(stage.name).keeps_state:
+            note("  its state is dropped, and built from the records that it reads from there on")
+        if folder.stage(stage.name).has_checkpoint or folder.stage(stage.name).epoch > 1:
+            twice += written_twice(loaded, stage)
+        progress = folder.stage(stage.name).progress()
+        if progress.planned != progress.done:
+            batch = f"micro-batch {progress.planned}, which was begun and not ended: a run before would end it"
+            twice.append(f"what tables have of {batch}")
+    for each in twice:
+        note(f"  written twice: {each}")
+    if dry_run or yes or not twice:
+        return
+    if not sys.stdin.isatty():
+        raise CliError(VERB, "what was written is written again", "give --yes to do it without being asked")
+    click.confirm("Replay?", abort=True, err=True)

@@ -1,0 +1,44 @@
+"""Errors of pipelines as lines on stderr and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.output import note
+
+if TYPE_CHECKING:
+    from headwater.pipelines.errors import PipelineError
+
+LOST_SECONDS = 1.0
+"""After an unexpected error: how long to wait for the end of a JVM that may be ending."""
+
+
+def user_error(error: PipelineError) -> NoReturn:
+    """Print every problem, one a line, and end with exit code 2."""
+    for problem in error.problems[:-1]:
+        note(str(problem))
+    raise CliError("", str(error.problems[-1])) from None
+
+
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Turn what pipelines raise into lines and an exit code."""
+    from headwater.pipelines.errors import PipelineBusy, PipelineError, PipelineFailed
+    from headwater.pipelines.spark.session import SessionError, lost_jvm
+
+    try:
+        yield
+    except PipelineError as error:
+        user_error(error)
+    except (PipelineBusy, PipelineFailed, SessionError) as error:
+        raise CliError("", str(error), exit_code=EXIT_FAILED) from None
+    except Exception:
+        # Calls into a JVM that has ended fail in many ways, none of which names the cause.
+        lost = lost_jvm(LOST_SECONDS) if "py4j" in sys.modules else None
+        if lost is None:
+            raise
+        raise CliError("", lost, exit_code=EXIT_FAILED) from None

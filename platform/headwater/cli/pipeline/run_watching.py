@@ -1,0 +1,149 @@
+"""How a run of a pipeline is watched: the options for it, and the listeners that they ask for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from headwater.cli.pipeline.run_display import RunDisplay, StateLines, is_terminal, no_report, report
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.output import note
+from headwater.services import join_address, reachable_host
+
+if TYPE_CHECKING:
+    from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
+    from headwater.pipelines.monitoring.watching import Listener
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LINEAGE_KEY = "OPENLINEAGE_API_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """What a runner is given: who listens, who hears of micro-batches, of what needs attention, of the start."""
+
+    listeners: tuple[Listener, ...]
+    on_progress: Callable[[StageProgress, StageTotals], None]
+    on_event: Callable[[str], None]
+    on_phase: Callable[[str], None]
+    quiet: bool
+
+
+def watching_options(function: F) -> F:
+    """Add the options; the function gets them by keyword (see `watching`)."""
+    for option in reversed(
+        (
+            click.option(
+                "--metrics-port",
+                type=click.IntRange(0, 65_535),
+                metavar="PORT",
+                help="Serve metrics for Prometheus here; 0 picks a free port.  [default: none]",
+            ),
+            click.option(
+                "--metrics-host",
+                metavar="ADDRESS",
+                default="127.0.0.1",
+                show_default=True,
+                help="Where the metrics are served.",
+            ),
+            click.option(
+                "--status/--no-status",
+                "status",
+                default=True,
+                show_default=True,
+                help="Write what each stage does to the topic __headwater_status, which the REST API reads.",
+            ),
+            click.option(
+                "--openlineage",
+                metavar="URL|FILE",
+                help="Send OpenLineage events there, or append them to a file.",
+            ),
+            click.option("-q", "--quiet", is_flag=True, help="Say only what needs attention."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@contextmanager
+def watching(client: Mapping[str, str], given: Mapping[str, Any]) -> Iterator[Watching]:
+    """Open what the options ask for. `client` are the options by which the data source connects to the brokers.
+
+    Ports that are taken and receivers that cannot be are told before anything else begins.
+    """
+    from headwater import __version__
+    from headwater.pipelines.datasource.options import WriteOptions
+    from headwater.pipelines.monitoring.lag_sampler import LagSampler
+    from headwater.pipelines.monitoring.metrics import MetricsEndpoint
+    from headwater.pipelines.monitoring.status_topic import StatusTopic
+
+    config = WriteOptions.parse(client).client
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_Notes()])
+    listeners: list[Listener] = [LagSampler(config)]
+    if given["status"]:
+        listeners.append(StatusTopic(config, {"headwater": __version__}))
+    if given["openlineage"]:
+        listeners.append(_lineage(given["openlineage"]))
+    endpoint: MetricsEndpoint | None = None
+    if given["metrics_port"] is not None:
+        endpoint = MetricsEndpoint()
+        _open(endpoint, given["metrics_host"], given["metrics_port"])
+        listeners.append(endpoint)
+    quiet = bool(given["quiet"])
+    on_terminal = is_terminal() and not quiet
+    if on_terminal:
+        listeners.append(RunDisplay())
+    elif not quiet:
+        listeners.append(StateLines())
+    on_progress = no_report if quiet or on_terminal else report
+    try:
+        yield Watching(tuple(listeners), on_progress, note, _unsaid if quiet else note, quiet)
+    finally:
+        if endpoint is not None:
+            endpoint.close()
+
+
+def _unsaid(_line: str) -> None:
+    return
+
+
+def _open(endpoint: Any, host: str, port: int) -> None:
+    try:
+        opened = endpoint.open(host, port)
+    except OSError as error:
+        where = join_address(host, port)
+        raise CliError(
+            "metrics",
+            f"cannot listen on {where}: {error.strerror or error}",
+            "choose another --metrics-port (0 picks a free one)",
+            exit_code=EXIT_FAILED,
+        ) from None
+    note(f"metrics: http://{join_address(reachable_host(host), opened)}/metrics")
+
+
+def _lineage(target: str) -> Listener:
+    import os
+
+    from headwater.pipelines.monitoring.lineage_emitter import LineageEmitter, appending, posting
+
+    try:
+        if "://" in target:
+            return LineageEmitter(posting(target, os.environ.get(LINEAGE_KEY, "")))
+        return LineageEmitter(appending(target))
+    except ValueError as error:
+        raise CliError("--openlineage", str(error)) from None
+    except OSError as error:
+        raise CliError("--openlineage", f"{target}: {error.strerror or error}") from None
+
+
+class _Notes(logging.Handler):
+    """What the listeners log needs attention: a line on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"warning: {record.getMessage()}")

@@ -1,0 +1,68 @@
+"""`headwater pipeline stop`: a run is asked to end, and waited for."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import click
+
+from headwater.cli.pipeline.named_folder import named_folder
+from headwater.cli.pipeline.options import state_option
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.output import note
+
+STOP_TIMEOUT_S: Final = 120
+"""A run ends its present micro-batches first, and cuts those that take longer than a minute."""
+
+_POLL_S: Final = 0.1
+
+
+@click.command("stop")
+@click.argument("pipeline", metavar="FILE|NAME")
+@state_option
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.IntRange(0),
+    default=STOP_TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until it has ended.",
+)
+def stop(pipeline: str, state: str | None, timeout_s: int) -> None:
+    """Ask the run of a pipeline to stop, and wait until it has: each stage ends its present micro-batch.
+
+    Only the process that holds the pipeline's state folder is asked. The next run goes on from there.
+    """
+    from headwater.pipelines.deployment.run_lock import UNKNOWN_PROCESS, ask_to_stop, holder
+
+    folder, _ = named_folder(pipeline, state)
+    process = holder(folder.path)
+    if process is None:
+        note(f"{folder.pipeline} does not run")
+        return
+    if process == UNKNOWN_PROCESS:
+        raise CliError(
+            "pipeline stop",
+            f"{folder.pipeline} runs, but its process cannot be told",
+            "stop it where it was started: it runs in another container or under another user",
+            exit_code=EXIT_FAILED,
+        )
+    try:
+        asked = ask_to_stop(folder.path, process)
+    except PermissionError:
+        raise CliError("pipeline stop", f"process {process} belongs to another user", exit_code=EXIT_FAILED) from None
+    if asked:
+        note(f"asked process {process} to stop {folder.pipeline}")
+    deadline_s = time.monotonic() + timeout_s
+    while holder(folder.path) in (process, UNKNOWN_PROCESS):
+        if time.monotonic() >= deadline_s:
+            raise CliError(
+                "pipeline stop",
+                f"{folder.pipeline} has not ended within {timeout_s} s",
+                "it ends with its present micro-batches; ask again, or wait longer with --timeout",
+                exit_code=EXIT_FAILED,
+            )
+        time.sleep(_POLL_S)
+    note(f"{folder.pipeline} has stopped")

@@ -1,0 +1,37 @@
+"""A run that SIGINT and SIGTERM stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwater.pipelines.engine.runner import Runner
+
+
+def run_until_signal(runner: Runner, on_session: Callable[[], None] = lambda: None) -> Any:
+    """Run; SIGINT and SIGTERM ask for a stop, a second SIGINT cuts it short. `on_session` hears that Spark is up."""
+
+    def on_signal(number: int, frame: Any) -> None:  # noqa: ARG001 - the signature of a handler
+        runner.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Not by sys.stderr, in whose writing the signal may have come.
+        os.write(2, b"stopping as soon as the present batch has ended; Ctrl-C cuts it short\n")
+
+    def install() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, on_signal)
+
+    def session_is_up(spark: Any) -> None:  # noqa: ARG001 - the signature of the runner's callback
+        install()  # Spark has set handlers of its own
+        on_session()
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    install()
+    try:
+        return runner.run(session_is_up)
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,162 @@
+"""What verbs that administer a broker share: clients of a running one, or the metadata of one that does not run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.options import client_security, servers, settings
+
+if TYPE_CHECKING:
+    from headwater.logtier.client.cluster import ClusterClient
+    from headwater.logtier.controller.controller import Controller
+    from headwater.logtier.metadata.image import MetadataCache
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+CALLBACK_WAIT_S: Final = 0.02
+"""How long librdkafka's callbacks are waited for at a time, while an answer is due."""
+
+
+def data_option(function: F) -> F:
+    """Add `--data`: the folder of a broker that does not run (see `offline`)."""
+    return click.option(
+        "--data",
+        "data_dir",
+        type=click.Path(),
+        metavar="DIR",
+        help="Folder of a broker that does not run, in place of a running one.",
+    )(function)
+
+
+def reachable_servers(verb: str, bootstrap_servers: str | None) -> str:
+    """Return the brokers to talk to; CliError when nobody answers there."""
+    from headwater.api.connection import BootstrapServersError, BrokerUnreachableError, require_reachable
+
+    brokers = servers(bootstrap_servers)
+    try:
+        require_reachable(brokers)
+    except BootstrapServersError as error:
+        raise CliError(verb, str(error)) from None
+    except BrokerUnreachableError as error:
+        raise CliError(
+            verb,
+            f"no broker answers at {error}",
+            "start one with `headwater up`, or name the folder of one that does not run with --data",
+            exit_code=EXIT_FAILED,
+        ) from None
+    return brokers
+
+
+class AdminClient:
+    """librdkafka's administration client, and why brokers refuse it, which it tells to a callback only."""
+
+    def __init__(self, brokers: str) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        from headwater.api.connection import Outage, client_properties
+
+        self._outage = Outage()
+        properties = client_properties(brokers, settings().request_timeout_ms, client_security())
+        self.client: Any = AdminClient(properties | {"error_cb": self._outage})
+
+    def answer(self, verb: str, future: Any) -> Any:
+        """Wait for the broker's answer; CliError with its reason when it refused the request, or us."""
+        from confluent_kafka import KafkaException
+
+        deadline = time.monotonic() + 2 * settings().request_timeout_ms / 1000 + 5
+        while not future.done() and self._outage.refusal is None and time.monotonic() < deadline:
+            self.client.poll(CALLBACK_WAIT_S)
+        if not future.done() and self._outage.refusal is not None:
+            raise CliError(verb, self._outage.refusal, exit_code=EXIT_FAILED)
+        try:
+            return future.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            raise CliError(verb, "no broker answered in time", exit_code=EXIT_FAILED) from None
+        except KafkaException as error:
+            reason = error.args[0].str().removeprefix("Broker: ").removeprefix("Local: ")
+            raise CliError(verb, reason, exit_code=EXIT_FAILED) from None
+
+
+def admin_client(verb: str, bootstrap_servers: str | None) -> AdminClient:
+    """Return a client for what librdkafka can administer."""
+    return AdminClient(reachable_servers(verb, bootstrap_servers))
+
+
+@contextmanager
+def cluster_client(verb: str, bootstrap_servers: str | None) -> Iterator[ClusterClient]:
+    """Our own client, for requests that librdkafka does not know; its errors become lines for the user."""
+    from headwater.api.connection import BootstrapServersError, parse_bootstrap_servers
+    from headwater.logtier.client.cluster import ClientConfig, ClusterClient
+    from headwater.logtier.client.errors import AuthenticationError, BrokerConnectionError, ClientError
+    from headwater.logtier.client.security import ClientSecurity
+    from headwater.logtier.config import ConfigError
+
+    try:
+        addresses = tuple(parse_bootstrap_servers(servers(bootstrap_servers)))
+    except BootstrapServersError as error:
+        raise CliError(verb, str(error)) from None
+    timeout_ms = settings().request_timeout_ms
+    try:
+        config = ClientConfig(
+            addresses,
+            request_timeout_ms=timeout_ms,
+            api_timeout_ms=timeout_ms,
+            bootstrap_timeout_ms=0,  # somebody waits: one try is enough, as in `reachable_servers`
+            security=ClientSecurity.from_properties(client_security()),
+        )
+        with ClusterClient(config) as cluster:
+            yield cluster
+    except ConfigError as error:
+        raise CliError(verb, str(error), "correct the file of --command-config") from None
+    except AuthenticationError as error:
+        fix = "say how to connect by --command-config"
+        raise CliError(verb, str(error), fix, exit_code=EXIT_FAILED) from None
+    except BrokerConnectionError as error:
+        fix = "start one with `headwater up`, or name another with --bootstrap-servers"
+        raise CliError(verb, str(error), fix, exit_code=EXIT_FAILED) from None
+    except ClientError as error:
+        raise CliError(verb, str(error), exit_code=EXIT_FAILED) from None
+
+
+def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache], Coroutine[Any, Any, T]]) -> T:
+    """Call with the metadata of a folder, which no broker may be using."""
+    import asyncio
+    import os
+    import random
+
+    from headwater.logtier.broker import METADATA_DIRECTORY
+    from headwater.logtier.config import BrokerConfig
+    from headwater.logtier.controller.controller import Controller
+    from headwater.logtier.metadata.image import MetadataCache
+    from headwater.logtier.metadata.local import LocalMetadataStore
+    from headwater.logtier.metadata.paths import CorruptNodeError
+    from headwater.logtier.metadata.store import MetadataStoreError
+    from headwater.logtier.runtime.clock import SystemClock
+    from headwater.logtier.runtime.disk import RealDisk
+
+    async def run() -> T:
+        config = BrokerConfig.from_properties({"log.dirs": data_dir})
+        metadata = MetadataCache(config)
+        store = LocalMetadataStore(os.path.join(data_dir, METADATA_DIRECTORY), RealDisk())
+        await store.start()
+        try:
+            controller = Controller(config, SystemClock(), random.Random(), store, metadata)
+            await controller.start()
+            try:
+                return await call(controller, metadata)
+            finally:
+                await controller.stop()
+        finally:
+            await store.close()
+
+    try:
+        return asyncio.run(run())
+    except (MetadataStoreError, CorruptNodeError) as error:
+        raise CliError(verb, str(error), exit_code=EXIT_FAILED) from None

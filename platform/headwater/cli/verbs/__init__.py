@@ -1,0 +1,1 @@
+"""The commands of `headwater`, a module each."""

@@ -1,0 +1,178 @@
+"""`headwater broker`: one broker of the log tier, alone or as a child of `headwater up`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import click
+
+from headwater.child import ParentLink
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.options import child_options, host_option, key_values, port_option, settings
+from headwater.services import join_address
+
+PROPERTIES_BYTES_MAX = 1 << 20
+
+
+def read_properties(path: str) -> dict[str, object]:
+    """Read broker properties, a flat YAML mapping under Kafka's names."""
+    import yaml
+
+    try:
+        if os.path.getsize(path) > PROPERTIES_BYTES_MAX:
+            raise CliError("broker", f"{path} is larger than {PROPERTIES_BYTES_MAX} bytes", "name a properties file")
+        with open(path, encoding="utf-8") as file:
+            document = yaml.safe_load(file)
+    except OSError as error:
+        raise CliError(
+            "broker", f"{path} cannot be read: {error.strerror}", "check --config or broker_config"
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark is not None else path
+        raise CliError("broker", f"{where} is not YAML: {getattr(error, 'problem', error)}", "mend the file") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
+        raise CliError(
+            "broker", f"{path} is not a mapping", "write one `name: value` a line, such as num.partitions: 3"
+        )
+    for name, value in document.items():
+        if isinstance(value, dict) or value is None:
+            raise CliError("broker", f"{path}: {name} has no plain value", "write one `name: value` a line")
+    # Kafka's lists are written with commas.
+    return {name: ",".join(map(str, v)) if isinstance(v, list) else v for name, v in document.items()}
+
+
+def broker_properties(
+    file_properties: dict[str, object],
+    overrides: dict[str, str],
+    data_dir: str | None,
+    kafka_port: int | None,
+    host: str | None,
+) -> dict[str, object]:
+    """Put the broker's properties together: flags over `--set` over the file over the settings.
+
+    >>> broker_properties({"num.partitions": 3}, {}, "data", 0, None)["listeners"]
+    'PLAINTEXT://127.0.0.1:0'
+    """
+    properties = file_properties | overrides
+    if data_dir is not None or "log.dirs" not in properties:
+        properties["log.dirs"] = data_dir if data_dir is not None else settings().data_dir
+    if kafka_port is not None or host is not None or "listeners" not in properties:
+        port = kafka_port if kafka_port is not None else settings().kafka_port
+        properties["listeners"] = f"PLAINTEXT://{join_address(host if host is not None else settings().host, port)}"
+    return properties
+
+
+@click.command()
+@click.option(
+    "--data", "data_dir", type=click.Path(), metavar="DIR", help="Folder of the logs.  [default: headwater-data]"
+)
+@port_option("--kafka-port", "Port to listen on; 0 picks a free one.  [default: 9092]")
+@host_option
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker property; may be repeated.")
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(),
+    metavar="FILE",
+    help="Broker properties in YAML, such as conf/broker.yaml.",
+)
+@child_options
+def broker(
+    data_dir: str | None,
+    kafka_port: int | None,
+    host: str | None,
+    overrides: tuple[str, ...],
+    config_path: str | None,
+    ready_fd: int | None,
+    parent_fd: int | None,
+) -> None:
+    """Run a broker in the foreground until SIGINT or SIGTERM, which stop it cleanly.
+
+    Properties have Kafka's names. When it is ready, one line on stdout says where it listens.
+    """
+    link = ParentLink(ready_fd, parent_fd)
+    try:
+        path = config_path if config_path is not None else settings().broker_config
+        properties = broker_properties(
+            read_properties(path) if path else {}, dict(key_values(overrides, "--set")), data_dir, kafka_port, host
+        )
+        _run(properties, link)
+    except CliError as error:
+        _fail(link, str(error), error.exit_code)
+    except click.ClickException as error:
+        _fail(link, f"broker: {error.format_message()}", 2)
+
+
+def _fail(link: ParentLink, message: str, exit_code: int) -> None:
+    """Say why: to the supervisor when there is one, which prints it; else as every command does."""
+    if link.supervised:
+        link.report_error(message)
+        raise SystemExit(exit_code)
+    raise CliError("", message, exit_code=exit_code)
+
+
+def _run(properties: dict[str, object], link: ParentLink) -> None:
+    import asyncio
+    import logging
+
+    # kio describes its types to hypothesis, a tool for tests, wherever that is installed: 0.2 s and 9 MiB for nothing.
+    # To the import system None is a module that is not there (Python's reference, "The module cache").
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+
+    from headwater.logtier.broker import Broker, BrokerStartError
+    from headwater.logtier.config import BrokerConfig, ConfigError
+    from headwater.logtier.runtime.event_loop import run
+    from headwater.logtier.runtime.open_files import raise_open_file_limit
+
+    logging.basicConfig(
+        level=settings().log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    raise_open_file_limit()
+    try:
+        config = BrokerConfig.from_properties(properties)
+    except ConfigError as error:
+        raise CliError("broker", str(error)) from None
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM,) if link.supervised else (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        instance = Broker(config)
+        await instance.start()
+        try:
+            address = instance.bootstrap_address
+            host, _, port = address.rpartition(":")
+            ready: dict[str, int | str] = {
+                "host": host.removeprefix("[").removesuffix("]"),
+                "port": int(port),
+                "protocol": instance.bootstrap_protocol,
+            }
+            if instance.metrics_port is not None:
+                ready["metrics_port"] = instance.metrics_port
+            link.report_ready(ready)
+            link.watch()
+            if not link.supervised:
+                others = "".join(f", {other}" for other in instance.advertised if other.address != address)
+                metrics = f", metrics {instance.metrics_url}" if instance.metrics_url else ""
+                sys.stdout.write(f"Broker is ready: kafka {address}{others}{metrics}\n")
+                sys.stdout.flush()
+            failed = asyncio.ensure_future(instance.failed())
+            stopped = asyncio.ensure_future(stop.wait())
+            await asyncio.wait((failed, stopped), return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            if failed.done():
+                raise BrokerStartError(failed.result())
+            failed.cancel()
+        finally:
+            await instance.stop()
+
+    try:
+        run(serve())
+    except BrokerStartError as error:
+        raise CliError("broker", str(error), exit_code=EXIT_FAILED) from None

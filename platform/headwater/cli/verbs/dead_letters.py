@@ -1,0 +1,294 @@
+"""`headwater dead-letters`: the records that pipelines could not use, shown, and written back once that is mended."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from headwater.cli.messages.letter_client import LetterClient, letter_client
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.options import client_options
+from headwater.cli.shell.output import note
+
+if TYPE_CHECKING:
+    from headwater.pipelines.dead_letters.records import Letter, LetterFilter
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LIMIT: Final = 20
+"""Letters that `show` prints unless told otherwise: they are read by people."""
+
+CHUNK_LETTERS: Final = 500
+"""Letters of one transaction of `replay`: a crash between two of them leaves nothing half done."""
+
+VALUE_LENGTH_MAX: Final = 300
+"""Characters of a value that are shown as text; JSON has all of it."""
+
+
+def _filters(function: F) -> F:
+    """Add the options that say which letters are meant."""
+    options = [
+        click.option(
+            "--since", metavar="TIMESTAMP", help="Written since then: 2026-01-01T00:00:00Z or @1767225600000."
+        ),
+        click.option("--error", "errors", multiple=True, metavar="TEXT", help="The error has this text; repeatable."),
+        click.option("--stage", metavar="NAME", help="Of this stage."),
+        click.option("--expectation", metavar="NAME", help="Of rows that do not meet this expectation."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.group("dead-letters", context_settings={"help_option_names": ["-h", "--help"]})
+def app() -> None:
+    """Show the records that pipelines could not use; write them back."""
+
+
+@app.command()
+@click.argument("source", metavar="TOPIC|PIPELINE")
+@_filters
+@click.option("-n", "--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="Show so many at most.")
+@click.option("-o", "--output", type=click.Choice(["text", "json", "jsonl"]), default="text", show_default=True)
+@client_options
+def show(
+    source: str,
+    since: str | None,
+    errors: tuple[str, ...],
+    stage: str | None,
+    expectation: str | None,
+    limit: int,
+    output: str,
+    bootstrap_servers: str | None,
+) -> None:
+    """Print dead letters: of a topic (its own name, or that of its dead letters) or of a pipeline (its name or file).
+
+    A letter says why the record could not be used, where it comes from, and what it was.
+    """
+    found: list[Letter] = []
+    more = False
+    with letter_client("dead-letters show", bootstrap_servers) as client:
+        topics, chosen = _chosen(client, source, since, errors, stage, expectation)
+        for topic in topics:
+            for letter in client.letters(topic, chosen.since_ms):
+                if not chosen.takes(letter):
+                    continue
+                if len(found) == limit:
+                    more = True
+                    break
+                found.append(letter)
+                if output == "jsonl":
+                    sys.stdout.write(json.dumps(letter.as_dict(), ensure_ascii=False) + "\n")
+                elif output == "text":
+                    sys.stdout.write(describe(letter))
+            if more:
+                break
+    if output == "json":
+        sys.stdout.write(json.dumps([letter.as_dict() for letter in found], indent=2, ensure_ascii=False) + "\n")
+    if more:
+        note(f"there are more than {limit}; --limit shows them")
+    elif not found:
+        note(f"no dead letters in {', '.join(topics)}")
+
+
+@app.command()
+@click.argument("source", metavar="TOPIC|PIPELINE")
+@_filters
+@click.option("--to", metavar="TOPIC", help="Write to this topic instead of the one that a record comes from.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written and write nothing.")
+@client_options
+def replay(
+    source: str,
+    since: str | None,
+    errors: tuple[str, ...],
+    stage: str | None,
+    expectation: str | None,
+    to: str | None,
+    dry_run: bool,
+    bootstrap_servers: str | None,
+) -> None:
+    """Write the records of dead letters back to the topics they come from: the same key, value and headers.
+
+    Which letters were written back is remembered (by the consumer group headwater.replay.TOPIC), together with the
+    records, in one transaction: a second replay takes only what is new or was left out. The header headwater.replayed
+    counts how often a record was written back.
+    """
+    from headwater.pipelines.dead_letters.records import METADATA_BYTES_MAX
+
+    written: dict[str, int] = {}
+    without = 0
+    with letter_client("dead-letters replay", bootstrap_servers) as client:
+        topics, chosen = _chosen(client, source, since, errors, stage, expectation)
+        if to is not None:
+            client.partitions(to)
+        for topic in topics:
+            run = _Replay(client, topic, to, dry_run=dry_run)
+            try:
+                for letter in client.letters(topic, None, run.remembered):
+                    run.take(letter, is_meant=chosen.takes(letter))
+                run.finish()
+            except _TooManyGapsError:
+                raise CliError(
+                    "dead-letters replay",
+                    f"{topic}: {sum(run.written.values())} records are written back; which letters lie between "
+                    f"them can no longer be remembered ({METADATA_BYTES_MAX} bytes of the group {run.group})",
+                    "replay the letters before them first, with another filter or without one",
+                    exit_code=EXIT_FAILED,
+                ) from None
+            for target, count in run.written.items():
+                written[target] = written.get(target, 0) + count
+            without += run.without_source
+    verb = "would be written back" if dry_run else "written back"
+    for target, count in written.items():
+        note(f"{target}: {count:,} records {verb}")
+    if not written:
+        note(f"nothing to write back in {', '.join(topics)}")
+    if without:
+        note(f"{without:,} letters do not know the record that they come from, and stay; --to TOPIC takes them, too")
+
+
+class _TooManyGapsError(Exception):
+    """What was replayed does not fit a committed offset's metadata."""
+
+
+class _Replay:
+    """The replay of one dead-letter topic, in transactions of some letters each."""
+
+    def __init__(self, client: LetterClient, topic: str, to: str | None, *, dry_run: bool) -> None:
+        from headwater.pipelines.dead_letters.records import replay_group
+
+        self.group = replay_group(topic)
+        self.remembered = client.remembered(topic, self.group)
+        self.written: dict[str, int] = {}
+        self.without_source = 0
+        self._client = client
+        self._topic = topic
+        self._to = to
+        self._dry_run = dry_run
+        self._chunk: list[Letter] = []
+        self._seen: set[tuple[str, int, int]] = set()
+        self._next: dict[int, int] = {}
+
+    def take(self, letter: Letter, *, is_meant: bool) -> None:
+        """Take up a letter, in the order of each partition."""
+        done = self.remembered[letter.partition]
+        between = self._next.get(letter.partition, done.offset)
+        if between < letter.offset:
+            done.add(between, letter.offset - 1)  # no letters: markers of transactions, aborted records
+        self._next[letter.partition] = letter.offset + 1
+        if letter.offset in done or not is_meant:
+            return
+        if self._to is None and letter.source is None:
+            self.without_source += 1
+            return
+        self._chunk.append(letter)
+        if len(self._chunk) >= CHUNK_LETTERS:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write what was taken up, and remember it, in one transaction."""
+        from headwater.pipelines.dead_letters.records import METADATA_BYTES_MAX, written_back
+
+        chunk, self._chunk = self._chunk, []
+        if not chunk:
+            return
+        records = []
+        for letter in chunk:
+            self.remembered[letter.partition].add(letter.offset)
+            if self._to is None and letter.source is not None:
+                if letter.source in self._seen:
+                    continue  # several stages have refused one record: it is written once
+                self._seen.add(letter.source)
+            target = self._to or (letter.source[0] if letter.source is not None else "")
+            record = written_back(letter, self._to, self._client.partitions(target))
+            assert record is not None
+            records.append(record)
+            self.written[target] = self.written.get(target, 0) + 1
+        if self._dry_run:
+            return
+        touched = {letter.partition for letter in chunk}
+        offsets = {p: (self.remembered[p].offset, self.remembered[p].metadata()) for p in touched}
+        if any(len(metadata) > METADATA_BYTES_MAX for _, metadata in offsets.values()):
+            for record in records:
+                self.written[record.topic] -= 1
+            raise _TooManyGapsError
+        self._client.write(records, self._topic, self.group, offsets)
+
+
+def _chosen(
+    client: LetterClient,
+    source: str,
+    since: str | None,
+    errors: tuple[str, ...],
+    stage: str | None,
+    expectation: str | None,
+) -> tuple[list[str], LetterFilter]:
+    """The dead-letter topics that are meant, and the filter."""
+    from headwater.pipelines.dead_letters.records import LetterFilter
+    from headwater.pipelines.definition.graph import DEAD_LETTERS_SUFFIX, dead_letter_topics
+    from headwater.pipelines.deployment.replay import parse_origin
+
+    since_ms = None
+    if since is not None:
+        try:
+            since_ms = parse_origin(since).moment_ms
+        except ValueError:
+            since_ms = None
+        if since_ms is None:
+            raise CliError(
+                "dead-letters", f"--since {since!r} is no moment", "write 2026-01-01T00:00:00Z or @1767225600000"
+            )
+    known = client.topics()
+    pipeline = None
+    if os.path.isfile(source):
+        from headwater.cli.pipeline.loading import load
+
+        loaded = load(source, (), frozenset(known))
+        pipeline = loaded.pipeline.pipeline
+        named = [topic for each in loaded.pipeline.stages for topic in dead_letter_topics(loaded.pipeline, each)]
+        topics = [topic for topic in dict.fromkeys(named) if topic in known]
+    elif source.endswith(DEAD_LETTERS_SUFFIX):
+        topics = [source] if source in known else []
+    elif source + DEAD_LETTERS_SUFFIX in known:
+        topics = [source + DEAD_LETTERS_SUFFIX]
+    elif source in known:
+        topics = []
+    else:
+        pipeline = source
+        topics = [topic for topic in sorted(known) if topic.endswith(DEAD_LETTERS_SUFFIX)]
+    if not topics:
+        raise CliError("dead-letters", f"{source} has no dead letters: there is no topic of them yet")
+    return topics, LetterFilter(since_ms, errors, pipeline, stage, expectation)
+
+
+def describe(letter: Letter) -> str:
+    """A letter for people."""
+    from headwater.pipelines.dead_letters.headers import ERROR, PIPELINE, STAGE
+
+    at = datetime.fromtimestamp(letter.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    found = letter.as_dict()
+    source = letter.source
+    who = f"stage {letter.said(STAGE)} of {letter.said(PIPELINE)}"
+    lines = [
+        f"{letter.topic}-{letter.partition} offset {letter.offset}, {at}, {who}",
+        f"  error    {letter.said(ERROR)}",
+    ]
+    if source is not None:
+        lines.append(f"  from     {source[0]}-{source[1]} offset {source[2]}")
+    if letter.rounds:
+        lines.append(f"  replayed {letter.rounds} times before")
+    lines += [f"  {name:<8} {_text(found[name])}" for name in ("key", "value") if found[name] is not None]
+    lines += [f"  header   {each['name']}={_text(each['value'])}" for each in found["headers"]]
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    printable = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return printable if len(printable) <= VALUE_LENGTH_MAX else printable[: VALUE_LENGTH_MAX - 1] + "…"

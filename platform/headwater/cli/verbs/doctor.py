@@ -1,0 +1,58 @@
+"""`headwater doctor`: is everything there that Headwater needs on this machine?"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from headwater.cli.shell.checks import (
+    Check,
+    check_disk,
+    check_jars,
+    check_java,
+    check_packages,
+    check_port,
+    check_python,
+    check_settings,
+)
+from headwater.cli.shell.output import format_table
+from headwater.settings import Settings, SettingsError, load_settings
+
+
+@click.command()
+@click.option("--offline", is_flag=True, help="Do not fetch jars that are missing.")
+def doctor(offline: bool) -> None:
+    """Check settings, Python, Java, packages, jars, ports and disk; the exit code is 1 when there is a problem.
+
+    Spark's Delta jars are fetched once into Spark's own cache when they are not there yet.
+    """
+    settings = Settings()
+    problem = None
+    try:
+        settings = load_settings()
+    except SettingsError as error:
+        problem = str(error)
+    checks = [check_settings(problem), check_python(), check_java(), *check_packages()]
+    checks += [check_jars(may_fetch=not offline)]
+    checks += [
+        check_port("kafka_port", settings.host, settings.kafka_port),
+        check_port("http_port", settings.host, settings.http_port),
+        check_disk(settings.data_dir),
+    ]
+    sys.stdout.write(render(checks))
+    sys.stdout.flush()
+    if any(not check.is_ok for check in checks):
+        raise click.exceptions.Exit(1)
+
+
+def render(checks: list[Check]) -> str:
+    """Write one line a check, with what to do about each problem below it."""
+    rows = [{"state": "ok" if check.is_ok else "PROBLEM", "name": check.name, "found": check.found} for check in checks]
+    table = format_table(rows, {"state": "STATE", "name": "WHAT", "found": "FOUND"}).splitlines()
+    lines = [table[0]]
+    for line, check in zip(table[1:], checks, strict=True):
+        lines.append(line)
+        if not check.is_ok:
+            lines.append(f"         {check.fix}")
+    return "\n".join(lines) + "\n"

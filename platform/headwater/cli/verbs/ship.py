@@ -1,0 +1,121 @@
+"""`headwater ship`: files that grow become messages."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from headwater.api.connection import client_properties, parse_bootstrap_servers
+from headwater.api.topic_model import validate_topic_name
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.options import client_options, client_security, compression_option, servers, settings
+from headwater.cli.shell.output import note
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+LINE_BYTES_MAX = 1_000_000
+LINGER_MS = 20
+OTHER_FILES = 100
+"""Descriptors beside those of the followed files: connections, positions, the interpreter's own."""
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@click.option("-t", "--topic", required=True, metavar="TOPIC", help="Where the lines go.")
+@click.option(
+    "--positions",
+    type=click.Path(),
+    metavar="FILE",
+    help="Where to keep how far files were sent.  [default: headwater-ship-TOPIC.json]",
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="Files to leave out, by name or, with a / in it, by path; may be repeated.",
+)
+@click.option("--from-end", is_flag=True, help="Begin at the end of files that are there and not known yet.")
+@click.option("--to-end", is_flag=True, help="Stop at the end of the files instead of following them.")
+@compression_option
+@click.option(
+    "--line-bytes-max",
+    type=click.IntRange(1, 64 << 20),
+    default=LINE_BYTES_MAX,
+    show_default=True,
+    help="Longer lines are sent in pieces, as are lines longer than the topic allows.",
+)
+@client_options
+def ship(
+    files: tuple[str, ...],
+    topic: str,
+    positions: str | None,
+    exclude: tuple[str, ...],
+    from_end: bool,
+    to_end: bool,
+    compression: str,
+    line_bytes_max: int,
+    bootstrap_servers: str | None,
+) -> None:
+    """Follow FILEs and write each line that is appended to TOPIC as one message.
+
+    FILE may be a pattern, in quotes: files that appear later are followed too. Rotated files are read to their end,
+    files that are cut or written anew begin anew, compressed ones are left out. How far each was sent is kept on
+    disk, so that a restart goes on there: every line arrives at least once, and those of one file in their order (its
+    path is the key; headers tell file and host). Brokers that are away are waited for. The exit code is 1 when a line
+    was not acknowledged, or, with --to-end, a file not read to its end.
+
+    \b
+    Examples:
+      headwater ship /var/log/nginx/access.log -t access_log
+      headwater ship '/var/log/app/*.log' -t app_log --positions /var/lib/headwater/app.json
+    """
+    from headwater.logtier.runtime.open_files import raise_open_file_limit
+    from headwater.shipping.file_patterns import FilePatterns
+    from headwater.shipping.line_sender import LineSender
+    from headwater.shipping.shipped_positions import PositionsError, locked
+    from headwater.shipping.shipper import FILES_MAX, Shipper
+
+    validate_topic_name(topic)
+    brokers = servers(bootstrap_servers)
+    parse_bootstrap_servers(brokers)
+    logging.basicConfig(level=settings().log_level, format="headwater: %(message)s", stream=sys.stderr)
+    limit = raise_open_file_limit()
+    properties = client_properties(brokers, settings().request_timeout_ms, client_security()) | {
+        "acks": "all",
+        "enable.idempotence": True,
+        "compression.type": compression,
+        "linger.ms": LINGER_MS,
+        # Brokers may be away for as long as they like: the files wait.
+        "message.timeout.ms": 0,
+        "partitioner": "murmur2_random",
+    }
+    path = positions if positions is not None else f"headwater-ship-{topic}.json"
+    try:
+        with locked(path):
+            shipper = Shipper(
+                LineSender(topic, properties),
+                FilePatterns(files, exclude),
+                path,
+                from_end=from_end,
+                line_bytes_max=line_bytes_max,
+                is_to_end=to_end,
+                # Where the limit is infinite it is below zero.
+                files_max=FILES_MAX if limit < 0 else min(FILES_MAX, max(1, limit - OTHER_FILES)),
+            )
+
+            def end(_number: int, _frame: FrameType | None) -> None:
+                shipper.stop()
+
+            signal.signal(signal.SIGINT, end)
+            signal.signal(signal.SIGTERM, end)
+            summary = shipper.run()
+    except PositionsError as error:
+        raise CliError("ship", str(error), exit_code=EXIT_FAILED) from None
+    note(f"Shipped {summary.shipped} lines to {topic}.")
+    if mistakes := summary.mistakes():
+        raise CliError("ship", "; ".join(mistakes), exit_code=EXIT_FAILED)
