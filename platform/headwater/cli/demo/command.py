@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
-from headwater.cli.shell.options import client_security, command_config, command_config_option
+from headwater.cli.shell.options import bootstrap_servers_option, client_security, command_config, command_config_option
 from headwater.cli.shell.output import note
 
 
@@ -26,12 +26,7 @@ from headwater.cli.shell.output import note
     metavar="DIR",
     help="Folder for everything; kept.  [default: a temporary one]",
 )
-@click.option(
-    "-b",
-    "--bootstrap-servers",
-    metavar="HOST:PORT[,...]",
-    help="Use these brokers instead of starting a node.",
-)
+@bootstrap_servers_option("Use these brokers instead of starting a node.")
 @command_config_option
 def demo(keep: bool, data_dir: str | None, bootstrap_servers: str | None) -> None:
     """Run 336,776 real flights from a topic through a pipeline to Delta and SQL, and prove that none is lost.

@@ -22,19 +22,28 @@ def settings() -> Settings:
     return load_settings()
 
 
-def bootstrap_servers_option(function: F) -> F:
+class BootstrapServersOption(click.Option):
+    """`-b, --bootstrap-servers`; `--bootstrap-server`, its name in Kafka's tools, works too and is not in the help."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser know both names."""
+        super().add_to_parser(parser, ctx)
+        parser.add_option(obj=self, opts=["--bootstrap-server"], dest=self.name, action="store", nargs=self.nargs)
+
+
+def bootstrap_servers_option(help_text: str) -> Callable[[F], F]:
     """Add `-b, --bootstrap-servers`; the function gets None when it is not given (see `servers`)."""
     return click.option(
-        "-b",
-        "--bootstrap-servers",
-        metavar="HOST:PORT[,...]",
-        help="Brokers to talk to.  [default: HEADWATER_BOOTSTRAP_SERVERS, else 127.0.0.1:9092]",
-    )(function)
+        "-b", "--bootstrap-servers", cls=BootstrapServersOption, metavar="HOST:PORT[,...]", help=help_text
+    )
 
 
 def client_options(function: F) -> F:
     """Add what a verb needs that talks to brokers: `-b` and `--command-config` (see `client_security`)."""
-    return bootstrap_servers_option(command_config_option(function))
+    servers_option = bootstrap_servers_option(
+        "Brokers to talk to.  [default: HEADWATER_BOOTSTRAP_SERVERS, else 127.0.0.1:9092]"
+    )
+    return servers_option(command_config_option(function))
 
 
 def command_config_option(function: F) -> F:
