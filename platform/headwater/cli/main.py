@@ -166,7 +166,7 @@ def explain(error: Exception) -> tuple[str, int]:
         return f"{error}{_advice(code.value)}", EXIT_USER if code.is_users else EXIT_FAILED
     if kinds.get("SettingsError") == "headwater.settings" or kinds.get("BootstrapServersError"):
         return str(error), EXIT_USER
-    if kinds.get("ConfigError", "").startswith("logtier."):
+    if kinds.get("ConfigError") == "headwater.logtier.config.definition":
         return str(error), EXIT_USER
     if kinds.get("PipelineError") == "headwater.pipelines.errors":
         return str(error), EXIT_USER

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from headwater.cli import main as root_module
 from headwater.cli.main import VERBS, main
 from headwater.cli.shell.errors import CliError
+from headwater.logtier.config import ConfigError
 
 
 @pytest.fixture
@@ -137,3 +138,9 @@ def test_a_broken_setting_is_the_users_mistake(
     assert lines(capsys) == [
         "headwater: HEADWATER_REQUEST_TIMEOUT_MS: request_timeout_ms is 'soon'; it must be a whole number"
     ]
+
+
+def test_a_broken_config_is_the_users_mistake(failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+    failing.append(ConfigError("num.partitions: must be at least 1, not 0"))
+    assert main(["version"]) == 2
+    assert lines(capsys) == ["headwater: num.partitions: must be at least 1, not 0"]
