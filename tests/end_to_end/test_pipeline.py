@@ -115,7 +115,7 @@ def test_a_pipeline_loses_and_doubles_nothing_when_stopped_and_started_again(
     # Stopped after a batch: the batch is whole, the others have not begun.
     first = headwater(*arguments, "--stage", "clean", stop_at="clean: batch 0")
     assert first.returncode == 0, first.stderr
-    assert "stopped; the next run goes on from here" in first.stderr
+    assert "stopped; the next run continues from here" in first.stderr
     written = len(read_delta(folder / "lake" / "orders"))
     assert 0 < written < ORDERS - len(UNPAID) - len(FREE)
 
@@ -196,7 +196,7 @@ def test_a_continuous_run_carries_records_through_all_stages_until_it_is_told_to
     arguments = [*run_arguments(folder, topics), "--continuous"]
     done = headwater(*arguments, "--stage", "clean", "--stage", "doubled", stop_at="doubled: batch")
     assert done.returncode == 0, done.stderr
-    assert "stopped; the next run goes on from here" in done.stderr
+    assert "stopped; the next run continues from here" in done.stderr
     assert "Traceback" not in done.stderr
     assert topics.read(f"{topics.prefix}.doubled")
     assert set(sources(read_delta(folder / "lake" / "orders")).values()) == {1}

@@ -77,7 +77,7 @@ def test_a_run_is_seen_by_its_status_and_ended_by_stop(shop: Shop, running: subp
     assert running.wait(30) == 0
     assert not shop.status()["alive"]
     again = shop("pipeline", "stop", str(shop.file), *shop.state)
-    assert again.stderr == f"{shop.name} does not run\n"
+    assert again.stderr == f"{shop.name} is not running\n"
 
     done = shop(*replay, "--run")
     assert "clean: 9 rows read, 9 written" in done.stderr

@@ -38,27 +38,27 @@ class Verb:
 
 
 VERBS: Final[Mapping[str, Verb]] = {
-    "up": Verb("headwater.cli.verbs.up", "up", "Start a node: broker and REST API, until Ctrl-C."),
-    "demo": Verb("headwater.cli.demo.command", "demo", "Run 336,776 real flights from a topic to Delta and SQL."),
-    "topic": Verb("headwater.cli.verbs.topic", "app", "Create, list, describe, alter and delete topics."),
-    "produce": Verb("headwater.cli.verbs.produce", "produce", "Write lines of standard input or of a file to a topic."),
-    "consume": Verb(
-        "headwater.cli.verbs.consume", "consume", "Print messages of a topic, from now on or from an offset."
+    "up": Verb("headwater.cli.verbs.up", "up", "Start a node (broker and REST API) and run it until Ctrl-C."),
+    "demo": Verb(
+        "headwater.cli.demo.command", "demo", "Run a pipeline over 336,776 real flights, from a topic to Delta and SQL."
     ),
+    "topic": Verb("headwater.cli.verbs.topic", "app", "Create, list, describe, alter and delete topics."),
+    "produce": Verb("headwater.cli.verbs.produce", "produce", "Write lines from standard input or a file to a topic."),
+    "consume": Verb("headwater.cli.verbs.consume", "consume", "Print the messages of a topic."),
     "ship": Verb("headwater.cli.verbs.ship", "ship", "Follow log files and write their lines to a topic."),
-    "user": Verb("headwater.cli.verbs.user", "app", "Set, list and delete the passwords of users (SCRAM)."),
-    "acls": Verb("headwater.cli.verbs.acls", "app", "Say who may do what: list, add and remove access control lists."),
-    "quotas": Verb("headwater.cli.verbs.quotas", "app", "Say how much clients may use: list and set quotas."),
+    "user": Verb("headwater.cli.verbs.user", "app", "Set, list and delete SCRAM credentials of users."),
+    "acls": Verb("headwater.cli.verbs.acls", "app", "List, add and remove access control lists (ACLs)."),
+    "quotas": Verb("headwater.cli.verbs.quotas", "app", "List and set client quotas."),
     "pipeline": Verb("headwater.cli.pipeline.group", "app", "Validate and run pipelines written in YAML."),
     "dead-letters": Verb(
-        "headwater.cli.verbs.dead_letters", "app", "Show the records that pipelines could not use; write them back."
+        "headwater.cli.verbs.dead_letters", "app", "Show records that pipelines could not process, and write them back."
     ),
     "transactions": Verb(
-        "headwater.cli.verbs.transactions", "app", "List and describe transactions; find and abort those that hang."
+        "headwater.cli.verbs.transactions", "app", "List and describe transactions; find and abort hanging ones."
     ),
     "sql": Verb("headwater.cli.verbs.sql", "sql", "Run Spark SQL over topics and Delta tables."),
-    "broker": Verb("headwater.cli.verbs.broker", "broker", "Run a broker alone."),
-    "api": Verb("headwater.cli.verbs.api", "api", "Run the REST API alone."),
+    "broker": Verb("headwater.cli.verbs.broker", "broker", "Run a broker without the REST API."),
+    "api": Verb("headwater.cli.verbs.api", "api", "Run the REST API without a broker."),
     "doctor": Verb("headwater.cli.verbs.doctor", "doctor", "Check Python, Java, packages, jars, ports and disk."),
     "version": Verb("headwater.cli.verbs.version", "version", "Print the version."),
 }
@@ -180,7 +180,7 @@ def explain(error: Exception) -> tuple[str, int]:
         return f"{error.args[0].str()}; correct the file of --command-config", EXIT_USER
     if isinstance(error, OSError) and error.filename == STANDARD_OUTPUT:
         what = "is closed" if error.errno == errno.EBADF else f"cannot be written: {error.strerror}"
-        return f"{STANDARD_OUTPUT} {what}; what was to be printed is incomplete", EXIT_FAILED
+        return f"{STANDARD_OUTPUT} {what}; the output is incomplete", EXIT_FAILED
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; check the path and its permissions", EXIT_FAILED
     reason = " ".join(str(error).split())[:500] or "no reason given"

@@ -175,8 +175,8 @@ def test_a_change_that_does_not_fit_is_refused_and_a_reset_starts_anew(shop: Sho
     assert found["clean"]["lag"] == {shop.orders: 0}
     assert (found["clean"]["known_by"], found["clean"]["error"]) == ("checkpoint", None)
     same, _ = shop.pipeline("plan")
-    assert "clean: none; it goes on after micro-batch" in same
-    assert "sales: none; it goes on after micro-batch" in same
+    assert "clean: no changes; it continues after micro-batch" in same
+    assert "sales: no changes; it continues after micro-batch" in same
     shop.produce(121, 126)
     assert shop.status()["clean"]["lag"] == {shop.orders: 6}
 

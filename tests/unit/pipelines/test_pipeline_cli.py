@@ -71,7 +71,7 @@ def test_plan_tells_what_has_changed_since_a_stage_was_run(
     state = ["--state", str(pipeline_file.parent / "state")]
     assert main(["pipeline", "plan", str(pipeline_file), *state]) == 0
     out = capsys.readouterr().out
-    assert "  clean: none; it goes on after micro-batch 3\n" in out
+    assert "  clean: no changes; it continues after micro-batch 3\n" in out
     assert "  totals: new state: new stage: it has no checkpoint and starts with orders_clean from earliest\n" in out
 
     pipeline_file.write_text(
@@ -118,9 +118,9 @@ def test_status_tells_of_a_pipeline_that_does_not_run_without_a_broker(
     for named in ([], ["orders"], [str(pipeline_file)]):
         assert main(["pipeline", "status", *named, *state]) == 0
         captured = capsys.readouterr()
-        assert captured.out.startswith("orders does not run\n")
+        assert captured.out.startswith("orders is not running\n")
         assert "clean: failed at 1970-01-01T00:00:05.000+00:00: no disk" in captured.out
-        assert "the lag is not known" in captured.err
+        assert "the lag is unknown" in captured.err
     assert main(["pipeline", "status", "orders", *state, "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["alive"], found["process"]) == (False, None)
@@ -140,7 +140,7 @@ def test_stop_has_nothing_to_do_where_nothing_runs(pipeline_file: Path, capsys: 
     """The process id in the lock is that of a run before: it must get no signal."""
     deploy(pipeline_file, "clean")
     assert main(["pipeline", "stop", "orders", "--state", str(pipeline_file.parent / "state")]) == 0
-    assert capsys.readouterr().err == "orders does not run\n"
+    assert capsys.readouterr().err == "orders is not running\n"
 
 
 def test_stop_signals_no_process_that_does_not_hold_the_lock(
@@ -150,7 +150,7 @@ def test_stop_signals_no_process_that_does_not_hold_the_lock(
     with open(pipeline_file.parent / "state" / "orders" / "lock", "r+", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main(["pipeline", "stop", "orders", "--state", str(pipeline_file.parent / "state")]) == 1
-    assert "its process cannot be told" in capsys.readouterr().err
+    assert "its process is unknown" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", ["soon", "17", "{}"])

@@ -18,21 +18,21 @@ from headwater.cli.shell.output import note
 
 
 @click.command("demo", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--keep", is_flag=True, help="Leave the node running until Ctrl-C, and keep its data.")
+@click.option("--keep", is_flag=True, help="Keep the node running until Ctrl-C, and keep its data.")
 @click.option(
     "--data",
     "data_dir",
     type=click.Path(),
     metavar="DIR",
-    help="Folder for everything; kept.  [default: a temporary one]",
+    help="Directory of all files of the demo; not deleted.  [default: a temporary directory]",
 )
 @bootstrap_servers_option("Use these brokers instead of starting a node.")
 @command_config_option
 def demo(keep: bool, data_dir: str | None, bootstrap_servers: str | None) -> None:
-    """Run 336,776 real flights from a topic through a pipeline to Delta and SQL, and prove that none is lost.
+    """Run 336,776 real flights through a pipeline, from a topic to Delta and SQL, and prove that none is lost.
 
     Starts a node, produces the flights that left New York in 2013, runs conf/pipelines/flights.yaml over them, queries
-    topics and table, and checks that every record stands exactly once in the table or among the dead letters.
+    the topics and the table, and checks that every record is exactly once in the table or among the dead letters.
     """
     from headwater.cli.demo import flights
     from headwater.cli.demo.run import Folders, run
@@ -51,11 +51,11 @@ def demo(keep: bool, data_dir: str | None, bootstrap_servers: str | None) -> Non
         with reported_errors():
             own = node is not None  # and is reached in plain text
             stands = run(address, folders, data, show, *(() if own else (command_config(), client_security())))
-        show.line("the proof stands" if stands else "the proof FAILS")
+        show.line("the proof holds" if stands else "the proof FAILS")
         if keep and node is not None:
             _until_stopped(node, address, http_url, folders.lake)
         if not stands:
-            raise CliError("demo", "the proof fails: records are lost or doubled", exit_code=EXIT_FAILED)
+            raise CliError("demo", "the proof fails: records are lost or duplicated", exit_code=EXIT_FAILED)
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def _folder(data_dir: str | None, keep: bool) -> Iterator[str]:
         yield folder
     finally:
         if keep:
-            note(f"the data are kept in {folder}")
+            note(f"the data is kept in {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -99,5 +99,5 @@ def checks(evidence: Evidence, expected: int) -> list[Check]:
 
 
 def all_hold(proof: Sequence[Check]) -> bool:
-    """Whether the proof stands."""
+    """Whether the proof holds."""
     return all(check.holds for check in proof)

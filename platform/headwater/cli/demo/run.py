@@ -81,7 +81,7 @@ def run(
     command_config: str = "",
     security: Mapping[str, str] | None = None,
 ) -> bool:
-    """Run the demo against a broker; returns whether the proof stands. The Spark session ends with it.
+    """Run the demo against a broker; returns whether the proof holds. The Spark session ends with it.
 
     `command_config` is the path of the file that says how to connect, `security` what it says.
     """

@@ -37,7 +37,7 @@ def parse_start(text: str) -> Start:
     >>> parse_start("soon")
     Traceback (most recent call last):
         ...
-    ValueError: 'soon' is no place to start: use start, end, 47 (offset), -3 (before the end) or @2026-11-21T08:00:00Z
+    ValueError: 'soon' is not a position: use start, end, 47 (offset), -3 (before the end) or @2026-11-21T08:00:00Z
     >>> parse_start("@0001-01-01")
     Traceback (most recent call last):
         ...
@@ -56,7 +56,7 @@ def parse_start(text: str) -> Start:
         number = int(text)
         return Start(StartKind.BEFORE_END, -number) if text.startswith("-") else Start(StartKind.OFFSET, number)
     raise ValueError(
-        f"{text[:60]!r} is no place to start: use start, end, 47 (offset), -3 (before the end) or @2026-11-21T08:00:00Z"
+        f"{text[:60]!r} is not a position: use start, end, 47 (offset), -3 (before the end) or @2026-11-21T08:00:00Z"
     )
 
 

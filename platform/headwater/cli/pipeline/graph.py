@@ -19,11 +19,17 @@ _BY_SUFFIX = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".dot": "
 @set_option
 @environment_option
 @click.option(
-    "-o", "--format", "form", type=click.Choice(FORMATS), help="What to draw.  [default: by the file's name, else svg]"
+    "-o",
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="Output format.  [default: by the suffix of --output, else svg]",
 )
-@click.option("--output", "path", type=click.Path(dir_okay=False), metavar="FILE", help="Write it to this file.")
+@click.option(
+    "--output", "path", type=click.Path(dir_okay=False), metavar="FILE", help="Write to this file instead of stdout."
+)
 def graph(file: str, assignments: tuple[str, ...], environment: str, form: str | None, path: str | None) -> None:
-    """Draw the pipeline in FILE: sources, topics, stages, tables, sinks. Neither Spark nor a broker is asked."""
+    """Draw the pipeline in FILE: sources, topics, stages, tables and sinks. Needs neither Spark nor a broker."""
     from headwater.cli.pipeline.loading import load
     from headwater.pipelines.drawing.model import graph_of
     from headwater.pipelines.drawing.svg import as_svg

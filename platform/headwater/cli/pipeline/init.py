@@ -12,11 +12,11 @@ from headwater.cli.shell.output import note
 
 @click.command("init")
 @click.argument("folder", type=click.Path(file_okay=False), default=".")
-@click.option("--name", metavar="NAME", help="Name of the pipeline.  [default: that of the folder]")
+@click.option("--name", metavar="NAME", help="Name of the pipeline.  [default: the folder's name]")
 def init(folder: str, name: str | None) -> None:
-    """Write a small pipeline with a schema and a test into FOLDER, or here.
+    """Create a small pipeline with a schema and a test in FOLDER, or in the current directory.
 
-    A file that is there is never overwritten.
+    Existing files are never overwritten.
     """
     from headwater.pipelines.definition.model import identifier
     from headwater.pipelines.definition.starter import pipeline_name, starter_files

@@ -28,13 +28,13 @@ def named_folder(pipeline: str, state: str | None) -> tuple[StateFolder, list[st
         try:
             return StateFolder(state_path(state), identifier(pipeline)), []
         except ValueError:
-            raise CliError("pipeline", f"there is no file {pipeline}, and it is no name of a pipeline") from None
+            raise CliError("pipeline", f"there is no file {pipeline}, and that is not the name of a pipeline") from None
     try:
         with open(pipeline, encoding="utf-8") as file:
             values = read(file.read(FILE_BYTES_MAX + 1), pipeline).values
         name = identifier(str(values["pipeline"]))
     except (PipelineError, OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
-        raise CliError("pipeline", f"{pipeline} does not say which pipeline it is: {error}") from None
+        raise CliError("pipeline", f"{pipeline} does not name its pipeline: {error}") from None
     stages = values.get("stages")
     names = [str(each["name"]) for each in stages if isinstance(each, dict) and "name" in each] if stages else []
     return StateFolder(state_path(state), name), names

@@ -13,6 +13,6 @@ set_option = click.option(
     "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Value of a variable ${NAME}; may be repeated."
 )
 environment_option = click.option(
-    "--env", "environment", default="", metavar="NAME", help="One of the pipeline's environments."
+    "--env", "environment", default="", metavar="NAME", help="Environment of the pipeline."
 )
-state_option = click.option("--state", metavar="FOLDER", help="The state folder.  [default: .headwater/state]")
+state_option = click.option("--state", metavar="FOLDER", help="State folder.  [default: .headwater/state]")

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 @click.option("--state", metavar="FOLDER", help="State folder of the deployed pipeline.  [default: .headwater/state]")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def plan(file: str, assignments: tuple[str, ...], environment: str, state: str | None, output: str) -> None:
-    """Print what a run of FILE would do, without starting Spark or asking a broker.
+    """Print what a run of FILE would do, without Spark and without a broker.
 
-    For stages that have run before, each change since then is told: safe (the stage goes on), new state (it starts
-    where the file says) or needs reset (its checkpoint does not fit; `run` refuses it without `--reset`).
+    Each change of a stage that has run before is reported as safe (the stage continues), new state (it starts where the
+    file says) or needs reset (its checkpoint is incompatible; `run` refuses the change without `--reset`).
     """
     from headwater.cli.pipeline.loading import load
     from headwater.cli.pipeline.options import STATE_DEFAULT
@@ -72,7 +72,7 @@ def describe_changes(made: Plan, deployment: Deployment, changes: Sequence[Chang
         if not own:
             batch = deployed[name]["batch"]
             where = "with its first micro-batch" if batch is None else f"after micro-batch {batch}"
-            lines.append(f"  {name}: none; it goes on {where}")
+            lines.append(f"  {name}: no changes; it continues {where}")
         lines += [f"  {name}: {change}" for change in own]
     return "\n".join(lines) + "\n"
 

@@ -31,14 +31,18 @@ ROWS_MAX = 1_000  # of a sink: more is a query for `headwater sql`
 @set_option
 @environment_option
 @click.option(
-    "--rows", type=click.IntRange(1, ROWS_MAX), default=10, show_default=True, help="Rows to show of each sink."
+    "--rows",
+    type=click.IntRange(1, ROWS_MAX),
+    default=10,
+    show_default=True,
+    help="Number of rows to show for each sink.",
 )
 @click.option(
     "--records",
     type=click.IntRange(1, 10_000_000),
     default=10_000,
     show_default=True,
-    help="Most records to read of each input.",
+    help="Maximum number of records to read from each input.",
 )
 @click.option(
     "--from",
@@ -46,10 +50,10 @@ ROWS_MAX = 1_000  # of a sink: more is a query for `headwater sql`
     default="earliest",
     show_default=True,
     metavar="WHERE",
-    help="Where to begin in topics: earliest, latest (the last records), an offset, or a moment in ISO 8601.",
+    help="Where to start in topics: earliest, latest (the last records), an offset, or a timestamp in ISO 8601.",
 )
 @client_options
-@click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
+@click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def preview(
     file: str,
@@ -63,9 +67,9 @@ def preview(
     confs: tuple[str, ...],
     output: str,
 ) -> None:
-    """Show what STAGE of the pipeline in FILE would write, of records that are there.
+    """Show what STAGE of the pipeline in FILE would write for existing records.
 
-    Nothing is written, created or committed. A stage that keeps state is computed over what is read as a whole.
+    Nothing is written, created or committed. A stateful stage is computed over all records read, as one batch.
     """
     from headwater.api.topic_admin import TopicAdmin
     from headwater.cli.pipeline.loading import load

@@ -30,22 +30,22 @@ VERB = "pipeline replay"
     "origin",
     required=True,
     metavar="OFFSETS|TIMESTAMP",
-    help='A moment (2026-01-01T00:00:00Z, @1767225600000), offsets ({"0": 17}, or {"TOPIC": {"0": 17}}; -2 is the '
-    "earliest; partitions not named stay where they are), or earliest.",
+    help='A timestamp (2026-01-01T00:00:00Z, @1767225600000), offsets ({"0": 17}, or {"TOPIC": {"0": 17}}; -2 is the '
+    "earliest; other partitions keep their position), or earliest.",
 )
 @click.option(
     "--stage",
     "names",
     multiple=True,
     metavar="NAME",
-    help="Replay this stage; may be repeated.  [default: those that no other stage feeds]",
+    help="Replay this stage; may be repeated.  [default: stages that no other stage feeds]",
 )
 @set_option
 @environment_option
-@click.option("--state", metavar="FOLDER", help="The state folder.  [default: .headwater/state]")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done and do nothing.")
-@click.option("--run", "runs", is_flag=True, help="Process what there is at once, instead of with the next run.")
+@click.option("--state", metavar="FOLDER", help="State folder.  [default: .headwater/state]")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done without doing it.")
+@click.option("--run", "runs", is_flag=True, help="Run the stages now instead of waiting for the next run.")
 @client_options
 @click.pass_context
 def replay(
@@ -61,11 +61,11 @@ def replay(
     runs: bool,
     bootstrap_servers: str | None,
 ) -> None:
-    """Let stages of FILE start anew from given offsets or from a moment, with a new checkpoint.
+    """Restart stages of FILE from given offsets or from a timestamp, with a new checkpoint.
 
-    The old checkpoint is moved away, never deleted, and state of the stage is built anew. What the stage writes again
-    is told first: topics, and tables to which rows are added, then have it twice. A place that the log no longer has is
-    refused, and the Delta tables that have the history are named.
+    The old checkpoint is moved aside, never deleted, and the state of the stage is rebuilt. Topics and tables to which
+    rows are appended then hold the replayed results twice; they are listed before anything changes. If the log no
+    longer has the requested offsets, the replay is refused, and the Delta tables that hold the history are named.
     """
     from headwater.cli.pipeline.loading import load
     from headwater.cli.pipeline.options import STATE_DEFAULT
@@ -93,7 +93,7 @@ def replay(
                 moved = folder.stage(name).set_aside(found.start)
                 note(f"stage {name} starts anew" + (f"; its checkpoint was moved to {moved}" if moved else ""))
     if not runs:
-        note(f"`headwater pipeline run {file}` goes on from there")
+        note(f"`headwater pipeline run {file}` continues from there")
         return
     context.invoke(
         run,
@@ -130,7 +130,7 @@ def _planned(cluster: ClusterClient, loaded: Loaded, folder: StateFolder, stage:
         raise CliError(VERB, str(error)) from None
     if not found.gone:
         return found
-    note(f"stage {stage.name}: the log no longer has it")
+    note(f"stage {stage.name}: the log no longer has these offsets")
     for each in found.gone:
         note(f"  {each}")
     topics = dict.fromkeys(each.topic for each in found.gone)
@@ -138,8 +138,8 @@ def _planned(cluster: ClusterClient, loaded: Loaded, folder: StateFolder, stage:
     kept = "; the history is in " + ", ".join(tables) if tables else "; no Delta table of this pipeline has it either"
     raise CliError(
         VERB,
-        f"{', '.join(topics)}: the log no longer has what was asked for{kept}",
-        "`--from earliest` takes what the log has",
+        f"{', '.join(topics)}: the log no longer has the requested offsets{kept}",
+        "`--from earliest` replays what the log has",
         exit_code=EXIT_FAILED,
     )
 
@@ -175,7 +175,7 @@ def _confirm(
     for stage in stages:
         note(f"stage {stage.name} would start at {json.dumps(planned[stage.name].start)}")
         if folder.stage(stage.name).keeps_state:
-            note("  its state is dropped, and built from the records that it reads from there on")
+            note("  its state is dropped and rebuilt from the records read from there on")
         if folder.stage(stage.name).has_checkpoint or folder.stage(stage.name).epoch > 1:
             twice += written_twice(loaded, stage)
         progress = folder.stage(stage.name).progress()
@@ -187,5 +187,5 @@ def _confirm(
     if dry_run or yes or not twice:
         return
     if not sys.stdin.isatty():
-        raise CliError(VERB, "what was written is written again", "give --yes to do it without being asked")
+        raise CliError(VERB, "results that exist would be written again", "give --yes to confirm")
     click.confirm("Replay?", abort=True, err=True)

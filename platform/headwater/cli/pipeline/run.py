@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 @set_option
 @environment_option
 @client_options
-@click.option("--state", default=STATE_DEFAULT, show_default=True, help="Folder of checkpoints and of the lock.")
+@click.option("--state", default=STATE_DEFAULT, show_default=True, help="State folder: checkpoints and the lock.")
 @click.option(
     "--once/--continuous",
     "available_now",
     default=True,
     show_default=True,
-    help="Process what there is and end, stage after stage; or run all stages until Ctrl-C.",
+    help="Process the available records stage by stage and exit, or run all stages until Ctrl-C.",
 )
 @click.option("--stage", "stages", multiple=True, metavar="NAME", help="Run this stage only; may be repeated.")
-@click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
+@click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 @click.option(
     "--reset",
     multiple=True,
     metavar="STAGE",
-    help="Let this stage start anew where the file says; its checkpoint is moved away, data stays. May be repeated.",
+    help="Restart this stage where the file says; its checkpoint is moved aside, its data remain. May be repeated.",
 )
-@click.option("--fail-fast", is_flag=True, help="End a continuous run when one stage is given up.")
+@click.option("--fail-fast", is_flag=True, help="End a continuous run when a stage is no longer restarted.")
 @watching_options
 def run(
     file: str,
@@ -60,8 +60,8 @@ def run(
 ) -> None:
     """Run the pipeline in FILE.
 
-    What is cut off by a crash or a stop goes on with the next run. Topics and Delta tables have each record once; who
-    reads the topics needs isolation.level=read_committed.
+    After a crash or a stop, the next run continues where this one ended. Topics and Delta tables are written exactly
+    once; consumers of the topics need isolation.level=read_committed.
     """
     from headwater.api.topic_admin import TopicAdmin
     from headwater.pipelines.datasource.brokers import connection_options
@@ -99,7 +99,7 @@ def run(
                 close_session()
     summarise(result.totals.values(), watch)
     if result.stopped and not watch.quiet:
-        note("stopped; the next run goes on from here")
+        note("stopped; the next run continues from here")
 
 
 def summarise(stages: Iterable[StageTotals], watch: Watching) -> None:

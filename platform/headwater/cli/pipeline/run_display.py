@@ -114,7 +114,7 @@ def told_beside(state: StageState) -> str:
     if state.totals.watermark:
         parts.append(f"watermark {state.totals.watermark}")
     if state.stall:
-        parts.append("watermark stands still")
+        parts.append("watermark does not advance")
     if state.restarts:
         parts.append(f"{state.restarts} restarts")
     return ", ".join(parts)

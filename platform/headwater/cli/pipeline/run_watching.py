@@ -43,28 +43,28 @@ def watching_options(function: F) -> F:
                 "--metrics-port",
                 type=click.IntRange(0, 65_535),
                 metavar="PORT",
-                help="Serve metrics for Prometheus here; 0 picks a free port.  [default: none]",
+                help="Port of Prometheus metrics; 0 picks a free one.  [default: no metrics]",
             ),
             click.option(
                 "--metrics-host",
                 metavar="ADDRESS",
                 default="127.0.0.1",
                 show_default=True,
-                help="Where the metrics are served.",
+                help="Address on which metrics are served.",
             ),
             click.option(
                 "--status/--no-status",
                 "status",
                 default=True,
                 show_default=True,
-                help="Write what each stage does to the topic __headwater_status, which the REST API reads.",
+                help="Publish the status of each stage to the topic __headwater_status, which the REST API reads.",
             ),
             click.option(
                 "--openlineage",
                 metavar="URL|FILE",
-                help="Send OpenLineage events there, or append them to a file.",
+                help="Send OpenLineage events to this URL, or append them to this file.",
             ),
-            click.option("-q", "--quiet", is_flag=True, help="Say only what needs attention."),
+            click.option("-q", "--quiet", is_flag=True, help="Print warnings and errors only."),
         )
     ):
         function = option(function)

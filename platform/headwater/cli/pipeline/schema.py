@@ -10,7 +10,7 @@ from headwater.cli.shell.errors import CliError
 
 
 @click.command("schema")
-@click.option("-o", "--output", "path", type=click.Path(dir_okay=False), help="Write it to this file.")
+@click.option("-o", "--output", "path", type=click.Path(dir_okay=False), help="Write to this file instead of stdout.")
 def schema(path: str | None) -> None:
     """Print the JSON Schema of pipeline files, for editors.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @set_option
 @environment_option
 @click.option("--name", "names", multiple=True, metavar="TEST", help="Run this test only; may be repeated.")
-@click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
+@click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def test(
     file: str,
@@ -34,9 +34,9 @@ def test(
     confs: tuple[str, ...],
     output: str,
 ) -> None:
-    """Run the tests of the pipeline in FILE: rows in, rows out, without a broker.
+    """Run the tests of the pipeline in FILE, without a broker.
 
-    Exit code 1 says that a test failed, 2 that the file or a test has a mistake.
+    The exit code is 1 if a test failed, 2 if the file or a test is invalid.
     """
     from headwater.cli.pipeline.loading import load
     from headwater.cli.pipeline.reported_errors import reported_errors

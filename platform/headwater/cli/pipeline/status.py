@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 @client_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def status(pipeline: str | None, state: str | None, bootstrap_servers: str | None, output: str) -> None:
-    """Say whether a pipeline runs, and how far each of its stages is; without FILE or NAME, all of them.
+    """Show whether a pipeline is running, and the progress of its stages; without FILE or NAME, of all pipelines.
 
-    It looks into the state folder, and asks the broker how much there is to read.
+    Progress is read from the state folder; the lag also needs the log end offsets, which the broker is asked for.
     """
     from headwater.pipelines.deployment.run_lock import holder
     from headwater.pipelines.deployment.state_folder import StateFolder
@@ -63,7 +63,7 @@ def status(pipeline: str | None, state: str | None, bootstrap_servers: str | Non
         sys.stdout.write(json.dumps(rows[0] if pipeline else rows, indent=2, ensure_ascii=False) + "\n")
         return
     if not found:
-        note(f"nothing has run with the state folder {state_path(state)}")
+        note(f"no pipeline has run with the state folder {state_path(state)}")
     for folder, process, reports in found:
         sys.stdout.write(describe(folder.pipeline, process, reports))
 
@@ -81,7 +81,7 @@ def _broker(bootstrap_servers: str | None) -> Iterator[ClusterClient | None]:
     except CliError as error:
         if error.exit_code != EXIT_FAILED:
             raise
-        note(f"the lag is not known: {error}")
+        note(f"the lag is unknown: {error}")
     yield None
 
 
@@ -104,7 +104,7 @@ def _reports(folder: StateFolder, names: Iterable[str], cluster: ClusterClient |
 
 def describe(pipeline: str, process: int | None, reports: Iterable[StageReport]) -> str:
     """A pipeline for people."""
-    alive = "does not run" if process is None else f"runs (process {process or 'unknown'})"
+    alive = "is not running" if process is None else f"is running (process {process or 'unknown'})"
     reports = list(reports)
     rows: list[Mapping[str, Any]] = [
         {
@@ -123,7 +123,9 @@ def describe(pipeline: str, process: int | None, reports: Iterable[StageReport])
         lines.append(format_table(rows, headings | {"topics": "OF WHICH"}))
     for each in reports:
         if each.planned is not None and process is None:
-            lines.append(f"{each.stage}: micro-batch {each.planned} was begun, and is run again by the next run\n")
+            lines.append(
+                f"{each.stage}: micro-batch {each.planned} was started but not finished; the next run repeats it\n"
+            )
         if each.starts_at is not None:
             lines.append(f"{each.stage}: the next run starts at {json.dumps(each.starts_at)}\n")
         if each.error is not None:

@@ -28,24 +28,24 @@ _POLL_S: Final = 0.1
     default=STOP_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait until it has ended.",
+    help="Maximum time to wait for the end of the run.",
 )
 def stop(pipeline: str, state: str | None, timeout_s: int) -> None:
-    """Ask the run of a pipeline to stop, and wait until it has: each stage ends its present micro-batch.
+    """Stop the run of a pipeline, and wait for its end: each stage finishes its current micro-batch.
 
-    Only the process that holds the pipeline's state folder is asked. The next run goes on from there.
+    Only the process that holds the lock of the pipeline's state folder is stopped. The next run continues from there.
     """
     from headwater.pipelines.deployment.run_lock import UNKNOWN_PROCESS, ask_to_stop, holder
 
     folder, _ = named_folder(pipeline, state)
     process = holder(folder.path)
     if process is None:
-        note(f"{folder.pipeline} does not run")
+        note(f"{folder.pipeline} is not running")
         return
     if process == UNKNOWN_PROCESS:
         raise CliError(
             "pipeline stop",
-            f"{folder.pipeline} runs, but its process cannot be told",
+            f"{folder.pipeline} is running, but its process is unknown",
             "stop it where it was started: it runs in another container or under another user",
             exit_code=EXIT_FAILED,
         )

@@ -16,7 +16,7 @@ from headwater.cli.pipeline.options import environment_option, set_option
 @environment_option
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def validate(file: str, assignments: tuple[str, ...], environment: str, output: str) -> None:
-    """Check FILE, without starting Spark or asking a broker; `plan` says what a run would do."""
+    """Check FILE, without Spark and without a broker; `plan` shows what a run would do."""
     loaded = load(file, assignments, environment=environment)
     pipeline = loaded.pipeline
     if output == "json":

@@ -31,7 +31,7 @@ def data_option(function: F) -> F:
         "data_dir",
         type=click.Path(),
         metavar="DIR",
-        help="Folder of a broker that does not run, in place of a running one.",
+        help="Data directory of a stopped broker, used instead of a running broker.",
     )(function)
 
 

@@ -41,7 +41,7 @@ def bootstrap_servers_option(help_text: str) -> Callable[[F], F]:
 def client_options(function: F) -> F:
     """Add what a verb needs that talks to brokers: `-b` and `--command-config` (see `client_security`)."""
     servers_option = bootstrap_servers_option(
-        "Brokers to talk to.  [default: HEADWATER_BOOTSTRAP_SERVERS, else 127.0.0.1:9092]"
+        "Brokers to connect to.  [default: HEADWATER_BOOTSTRAP_SERVERS, else 127.0.0.1:9092]"
     )
     return servers_option(command_config_option(function))
 
@@ -54,7 +54,7 @@ def command_config_option(function: F) -> F:
         metavar="FILE",
         expose_value=False,
         callback=_remember_command_config,
-        help="How to connect: security.protocol, sasl.* and ssl.*, one name=value a line.",
+        help="Client properties, one name=value per line: security.protocol, sasl.*, ssl.*.",
     )(function)
 
 
@@ -101,7 +101,7 @@ def output_option(function: F) -> F:
         type=click.Choice(["table", "json", "jsonl", "yaml"]),
         default="table",
         show_default=True,
-        help="Format of what is printed.",
+        help="Output format.",
     )(function)
 
 
@@ -113,7 +113,7 @@ def compression_option(function: F) -> F:
         type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
         default="none",
         show_default=True,
-        help="Codec of the record batches.",
+        help="Compression codec of the record batches.",
     )(function)
 
 

@@ -42,7 +42,7 @@ _OF_CONSUMER: Final = {"topic": ("read", "describe"), "group": ("read",)}
 
 @click.group("acls")
 def app() -> None:
-    """Say who may do what: list, add and remove access control lists."""
+    """List, add and remove access control lists (ACLs)."""
 
 
 def _many(*names: str, metavar: str, what: str) -> Callable[[F], F]:
@@ -52,10 +52,10 @@ def _many(*names: str, metavar: str, what: str) -> Callable[[F], F]:
 
 def _resource_options(function: F) -> F:
     for decorate in (
-        _many("--topic", "topics", metavar="NAME", what="A topic; * is every one"),
-        _many("--group", "groups", metavar="NAME", what="A group; * is every one"),
-        _many("--transactional-id", "transactional_ids", metavar="ID", what="An id"),
-        click.option("--cluster", is_flag=True, help="The cluster itself."),
+        _many("--topic", "topics", metavar="NAME", what="Topic, or * for all topics"),
+        _many("--group", "groups", metavar="NAME", what="Consumer group, or * for all groups"),
+        _many("--transactional-id", "transactional_ids", metavar="ID", what="Transactional id"),
+        click.option("--cluster", is_flag=True, help="The cluster."),
     )[::-1]:
         function = decorate(function)
     return function
@@ -63,30 +63,36 @@ def _resource_options(function: F) -> F:
 
 def _rule_options(function: F) -> F:
     for decorate in (
-        _many("--principal", "principals", metavar="USER", what="As User:alice"),
-        _many("--host", "hosts", metavar="ADDRESS", what="Where they connect from"),
+        _many("--principal", "principals", metavar="USER", what="Principal, such as User:alice"),
+        _many("--host", "hosts", metavar="ADDRESS", what="Host from which clients connect"),
         click.option(
-            "--operation", "operations", multiple=True, type=click.Choice(OPERATIONS), help="What; may be repeated."
+            "--operation",
+            "operations",
+            multiple=True,
+            type=click.Choice(OPERATIONS),
+            help="Operation; may be repeated.",
         ),
-        click.option("--deny", is_flag=True, help="Deny in place of allow; a denial is stronger."),
+        click.option("--deny", is_flag=True, help="Deny instead of allow; deny takes precedence."),
     )[::-1]:
         function = decorate(function)
     return function
 
 
-_prefix_option = click.option("--prefix", is_flag=True, help="The names are what names begin with.")
+_prefix_option = click.option("--prefix", is_flag=True, help="Match all names that begin with the given ones.")
 
 
 @app.command()
 @_resource_options
 @_prefix_option
 @_rule_options
-@click.option("--producer", is_flag=True, help="What a producer needs: write, create and describe its topics.")
-@click.option("--consumer", is_flag=True, help="What a consumer needs: read and describe its topics, read its group.")
+@click.option("--producer", is_flag=True, help="The operations of a producer: write, create and describe its topics.")
+@click.option(
+    "--consumer", is_flag=True, help="The operations of a consumer: read and describe its topics, read its group."
+)
 @data_option
 @client_options
 def add(**given: Any) -> None:
-    """Add rules: each principal, host, operation and resource given makes one.
+    """Add a rule for each combination of the given principals, hosts, operations and resources.
 
     \b
     Examples:
@@ -118,9 +124,9 @@ def add(**given: Any) -> None:
 @output_option
 @client_options
 def list_acls(output: str, **given: Any) -> None:
-    """List rules: all, or those about the resources and principals given.
+    """List all rules, or those that match the given resources and principals.
 
-    A name finds every rule that applies to it: its own, those of prefixes of it, and those of `*`.
+    A name matches every rule that applies to it: literal rules, prefixed rules, and rules for `*`.
     """
     found = _found("acls list", given)
     rows = [
@@ -143,24 +149,24 @@ def list_acls(output: str, **given: Any) -> None:
 @_resource_options
 @_prefix_option
 @_rule_options
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @data_option
 @client_options
 def remove(yes: bool, **given: Any) -> None:
-    """Remove the rules that are exactly about the resources, principals, hosts and operations given. Asks first."""
+    """Remove the rules of exactly the given resources, principals, hosts and operations, after confirmation."""
     import sys
 
     verb = "acls remove"
     filters = _filters(given, exact=True)
     found = _found(verb, given, exact=True)
     if not found:
-        note("No rule is like that.")
+        note("No rule matches.")
         return
     for binding in found:
         note(f"Will be removed: {binding}.")
     if not yes:
         if not sys.stdin.isatty():
-            raise CliError(verb, f"would remove {len(found)} rules", "give --yes to remove without being asked")
+            raise CliError(verb, f"would remove {len(found)} rules", "give --yes to confirm")
         click.confirm(f"Remove {len(found)} rules?", abort=True, err=True)
     if given["data_dir"] is not None:
 
@@ -198,7 +204,7 @@ def _bindings(given: dict[str, Any]) -> list[AclBinding]:
             operations += _OF_CONSUMER.get(kind, ())
         if not operations:
             hint = "give --operation, --producer or --consumer"
-            raise CliError("acls add", f"nothing is said about {kind} {name}", hint)
+            raise CliError("acls add", f"no operation is given for {kind} {name}", hint)
         pattern = PatternType.prefixed if given["prefix"] and kind != "cluster" else PatternType.literal
         for principal in given["principals"]:
             for host in given["hosts"] or ("*",):

@@ -45,9 +45,9 @@ def api(
 ) -> None:
     """Serve topic administration (Confluent REST v3), a schema registry and the status of pipelines over HTTP.
 
-    It asks nobody who is there: it listens on 127.0.0.1 unless told otherwise. With a secured broker or on another
-    address it changes nothing unless the setting http_changes allows it. When it is ready, one line on stdout says
-    where.
+    Requests are not authenticated, so the API listens on 127.0.0.1 by default. With a secured broker, or on another
+    address, it is read-only unless the setting http_changes allows changes. When it is ready, its address is printed to
+    stdout in one line.
     """
     link = ParentLink(ready_fd, parent_fd)
     try:

@@ -32,7 +32,9 @@ def read_properties(path: str) -> dict[str, object]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else path
-        raise CliError("broker", f"{where} is not YAML: {getattr(error, 'problem', error)}", "mend the file") from None
+        raise CliError(
+            "broker", f"{where} is not YAML: {getattr(error, 'problem', error)}", "correct the file"
+        ) from None
     if document is None:
         return {}
     if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
@@ -41,7 +43,7 @@ def read_properties(path: str) -> dict[str, object]:
         )
     for name, value in document.items():
         if isinstance(value, dict) or value is None:
-            raise CliError("broker", f"{path}: {name} has no plain value", "write one `name: value` a line")
+            raise CliError("broker", f"{path}: {name} is not a scalar value", "write one `name: value` a line")
     # Kafka's lists are written with commas.
     return {name: ",".join(map(str, v)) if isinstance(v, list) else v for name, v in document.items()}
 
@@ -68,12 +70,10 @@ def broker_properties(
 
 
 @click.command()
-@click.option(
-    "--data", "data_dir", type=click.Path(), metavar="DIR", help="Folder of the logs.  [default: headwater-data]"
-)
+@click.option("--data", "data_dir", type=click.Path(), metavar="DIR", help="Data directory.  [default: headwater-data]")
 @port_option("--kafka-port", "Port to listen on; 0 picks a free one.  [default: 9092]")
 @host_option
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker property; may be repeated.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Broker property; may be repeated.")
 @click.option(
     "--config",
     "config_path",
@@ -91,9 +91,9 @@ def broker(
     ready_fd: int | None,
     parent_fd: int | None,
 ) -> None:
-    """Run a broker in the foreground until SIGINT or SIGTERM, which stop it cleanly.
+    """Run a broker in the foreground; SIGINT and SIGTERM shut it down cleanly.
 
-    Properties have Kafka's names. When it is ready, one line on stdout says where it listens.
+    Broker properties have Kafka's names. When the broker is ready, its address is printed to stdout in one line.
     """
     link = ParentLink(ready_fd, parent_fd)
     try:

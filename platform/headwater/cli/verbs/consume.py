@@ -48,12 +48,14 @@ class _Plan:
     "--offset",
     "start",
     metavar="WHERE",
-    help="start, end, an offset (47), messages before the end (-3), or a time (@1700000000000, @2026-11-21T08:00:00Z). "
-    " [default: end, or start with --exit]",
+    help="Where to start: start, end, an offset (47), a number of messages before the end (-3), "
+    "or a timestamp (@1700000000000, @2026-11-21T08:00:00Z).  [default: end; start with --exit]",
 )
 @click.option("--from-beginning", is_flag=True, help="The same as -o start.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after so many messages.")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this partition.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Exit after this number of messages.")
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Read this partition only."
+)
 @click.option(
     "-f",
     "--format",
@@ -62,11 +64,11 @@ class _Plan:
     metavar="FORMAT",
     default=DEFAULT_FORMAT,
     show_default=True,
-    help="How a message is printed; the directives are below.",
+    help="Output format of a message; its directives are listed below.",
 )
 @click.option("-J", "--json", "as_json", is_flag=True, help="Print each message as one line of JSON.")
-@click.option("-e", "--exit", "exit_at_end", is_flag=True, help="Stop at the end of the topic.")
-@click.option("-g", "--group", metavar="GROUP", help="Consume as a member of a group and commit its offsets.")
+@click.option("-e", "--exit", "exit_at_end", is_flag=True, help="Exit at the end of the topic.")
+@click.option("-g", "--group", metavar="GROUP", help="Consume as a member of this group, and commit offsets.")
 @client_options
 def consume(
     topic: str,
@@ -80,9 +82,10 @@ def consume(
     group: str | None,
     bootstrap_servers: str | None,
 ) -> None:
-    """Print the messages of TOPIC: by default those that arrive from now on, until Ctrl-C.
+    """Print the messages of TOPIC, by default new ones only, until Ctrl-C.
 
-    Partitions that are added are read as well; a topic that is deleted ends the command. SIGTERM leaves the group.
+    Partitions added later are read as well. The command ends if the topic is deleted. On SIGTERM the consumer leaves
+    its group.
 
     \b
     Examples:

@@ -35,11 +35,15 @@ def _filters(function: F) -> F:
     """Add the options that say which letters are meant."""
     options = [
         click.option(
-            "--since", metavar="TIMESTAMP", help="Written since then: 2026-01-01T00:00:00Z or @1767225600000."
+            "--since",
+            metavar="TIMESTAMP",
+            help="Written at or after this timestamp: 2026-01-01T00:00:00Z or @1767225600000.",
         ),
-        click.option("--error", "errors", multiple=True, metavar="TEXT", help="The error has this text; repeatable."),
-        click.option("--stage", metavar="NAME", help="Of this stage."),
-        click.option("--expectation", metavar="NAME", help="Of rows that do not meet this expectation."),
+        click.option(
+            "--error", "errors", multiple=True, metavar="TEXT", help="The error contains this text; may be repeated."
+        ),
+        click.option("--stage", metavar="NAME", help="Written by this stage."),
+        click.option("--expectation", metavar="NAME", help="Rows that do not meet this expectation."),
     ]
     for option in reversed(options):
         function = option(function)
@@ -48,13 +52,13 @@ def _filters(function: F) -> F:
 
 @click.group("dead-letters", context_settings={"help_option_names": ["-h", "--help"]})
 def app() -> None:
-    """Show the records that pipelines could not use; write them back."""
+    """Show records that pipelines could not process, and write them back."""
 
 
 @app.command()
 @click.argument("source", metavar="TOPIC|PIPELINE")
 @_filters
-@click.option("-n", "--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="Show so many at most.")
+@click.option("-n", "--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="Maximum number to show.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "jsonl"]), default="text", show_default=True)
 @client_options
 def show(
@@ -67,9 +71,9 @@ def show(
     output: str,
     bootstrap_servers: str | None,
 ) -> None:
-    """Print dead letters: of a topic (its own name, or that of its dead letters) or of a pipeline (its name or file).
+    """Print the dead letters of a topic (its name, or that of its dead-letter topic) or a pipeline (its name or file).
 
-    A letter says why the record could not be used, where it comes from, and what it was.
+    A dead letter holds the record, its source, and the reason why it could not be processed.
     """
     found: list[Letter] = []
     more = False
@@ -92,7 +96,7 @@ def show(
     if output == "json":
         sys.stdout.write(json.dumps([letter.as_dict() for letter in found], indent=2, ensure_ascii=False) + "\n")
     if more:
-        note(f"there are more than {limit}; --limit shows them")
+        note(f"there are more than {limit}; raise --limit to see them")
     elif not found:
         note(f"no dead letters in {', '.join(topics)}")
 
@@ -100,8 +104,8 @@ def show(
 @app.command()
 @click.argument("source", metavar="TOPIC|PIPELINE")
 @_filters
-@click.option("--to", metavar="TOPIC", help="Write to this topic instead of the one that a record comes from.")
-@click.option("--dry-run", is_flag=True, help="Say what would be written and write nothing.")
+@click.option("--to", metavar="TOPIC", help="Write to this topic instead of the source topic.")
+@click.option("--dry-run", is_flag=True, help="Show what would be written without writing it.")
 @client_options
 def replay(
     source: str,
@@ -113,11 +117,11 @@ def replay(
     dry_run: bool,
     bootstrap_servers: str | None,
 ) -> None:
-    """Write the records of dead letters back to the topics they come from: the same key, value and headers.
+    """Write the records of dead letters back to their source topics, with the same key, value and headers.
 
-    Which letters were written back is remembered (by the consumer group headwater.replay.TOPIC), together with the
-    records, in one transaction: a second replay takes only what is new or was left out. The header headwater.replayed
-    counts how often a record was written back.
+    Replayed dead letters are recorded as offsets of the consumer group headwater.replay.TOPIC, in the same transaction
+    as the records: a second replay writes only dead letters that were not replayed before. The header
+    headwater.replayed counts the replays of a record.
     """
     from headwater.pipelines.dead_letters.records import METADATA_BYTES_MAX
 
@@ -136,9 +140,9 @@ def replay(
             except _TooManyGapsError:
                 raise CliError(
                     "dead-letters replay",
-                    f"{topic}: {sum(run.written.values())} records are written back; which letters lie between "
-                    f"them can no longer be remembered ({METADATA_BYTES_MAX} bytes of the group {run.group})",
-                    "replay the letters before them first, with another filter or without one",
+                    f"{topic}: {sum(run.written.values())} records are written back; the dead letters left out "
+                    f"between them no longer fit the metadata of the group {run.group} ({METADATA_BYTES_MAX} bytes)",
+                    "replay the dead letters before them first, with another filter or without one",
                     exit_code=EXIT_FAILED,
                 ) from None
             for target, count in run.written.items():
@@ -150,7 +154,7 @@ def replay(
     if not written:
         note(f"nothing to write back in {', '.join(topics)}")
     if without:
-        note(f"{without:,} letters do not know the record that they come from, and stay; --to TOPIC takes them, too")
+        note(f"{without:,} dead letters have no source topic and are left out; --to TOPIC replays them, too")
 
 
 class _TooManyGapsError(Exception):
@@ -242,7 +246,7 @@ def _chosen(
             since_ms = None
         if since_ms is None:
             raise CliError(
-                "dead-letters", f"--since {since!r} is no moment", "write 2026-01-01T00:00:00Z or @1767225600000"
+                "dead-letters", f"--since {since!r} is not a timestamp", "write 2026-01-01T00:00:00Z or @1767225600000"
             )
     known = client.topics()
     pipeline = None
@@ -263,7 +267,7 @@ def _chosen(
         pipeline = source
         topics = [topic for topic in sorted(known) if topic.endswith(DEAD_LETTERS_SUFFIX)]
     if not topics:
-        raise CliError("dead-letters", f"{source} has no dead letters: there is no topic of them yet")
+        raise CliError("dead-letters", f"{source} has no dead letters: its dead-letter topic does not exist yet")
     return topics, LetterFilter(since_ms, errors, pipeline, stage, expectation)
 
 

@@ -21,11 +21,11 @@ from headwater.settings import Settings, SettingsError, load_settings
 
 
 @click.command()
-@click.option("--offline", is_flag=True, help="Do not fetch jars that are missing.")
+@click.option("--offline", is_flag=True, help="Do not download missing jars.")
 def doctor(offline: bool) -> None:
-    """Check settings, Python, Java, packages, jars, ports and disk; the exit code is 1 when there is a problem.
+    """Check settings, Python, Java, packages, jars, ports and disk; the exit code is 1 if a check fails.
 
-    Spark's Delta jars are fetched once into Spark's own cache when they are not there yet.
+    Spark's Delta jars are downloaded into Spark's cache if they are missing.
     """
     settings = Settings()
     problem = None

@@ -72,22 +72,34 @@ class _LineRefusedError(Exception):
 @click.argument("topic")
 @click.argument("file", required=False, type=click.Path(), metavar="[FILE]")
 @click.option(
-    "-k", "--key-separator", type=Bytes(), metavar="TEXT", help=r"What stands between key and value, such as : or \t."
+    "-k", "--key-separator", type=Bytes(), metavar="TEXT", help=r"Separator between key and value, such as : or \t."
 )
 @click.option(
-    "-H", "--header", "headers", type=Bytes(), multiple=True, metavar="NAME=VALUE", help="A header; may be repeated."
+    "-H",
+    "--header",
+    "headers",
+    type=Bytes(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Message header; may be repeated.",
 )
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Partition to write to.  [default: by key]")
+@click.option(
+    "-p", "--partition", type=click.IntRange(min=0), help="Partition to write to.  [default: chosen by the key]"
+)
 @compression_option
 @click.option(
     "-Z",
     "--tombstone",
     "has_tombstones",
     is_flag=True,
-    help="An empty value is written as null: on a compacted topic it deletes its key.",
+    help="Write an empty value as null, which deletes its key from a compacted topic.",
 )
 @click.option(
-    "--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="Whom to wait for."
+    "--acks",
+    type=click.Choice(["0", "1", "all"]),
+    default="all",
+    show_default=True,
+    help="Acknowledgements to wait for: none, the leader's, or those of all in-sync replicas.",
 )
 @client_options
 def produce(
@@ -101,11 +113,11 @@ def produce(
     acks: str,
     bootstrap_servers: str | None,
 ) -> None:
-    """Write each line of FILE (or of standard input) to TOPIC as one message.
+    """Write each line of FILE, or of standard input, to TOPIC as a message.
 
-    A line without the key separator is a message without a key. Keys land where the Java client puts them (murmur2).
-    The exit code is 1 when a message was not delivered. Lines before a failed one are written; SIGTERM and Ctrl-C end
-    the input, and what was read of it is written.
+    A line without the key separator becomes a message without a key. Keys are partitioned as by the Java client
+    (murmur2). The exit code is 1 if a message was not delivered; lines before it are delivered. SIGTERM and Ctrl-C end
+    the input; lines already read are still sent.
 
     \b
     Examples:

@@ -29,14 +29,18 @@ DEFAULT: Final = "*"
 
 @click.group("quotas")
 def app() -> None:
-    """Say how much clients may use: list and set quotas."""
+    """List and set client quotas."""
 
 
 def _entity_options(function: F) -> F:
     for decorate in (
-        click.option("--user", metavar="NAME", help="A user; * is every one without a quota of its own."),
-        click.option("--client-id", metavar="ID", help="A client id; * is every one without a quota of its own."),
-        click.option("--ip", metavar="ADDRESS", help="An address; * is every one without a quota of its own."),
+        click.option("--user", metavar="NAME", help="User, or * for all users without a quota of their own."),
+        click.option(
+            "--client-id", metavar="ID", help="Client id, or * for all client ids without a quota of their own."
+        ),
+        click.option(
+            "--ip", metavar="ADDRESS", help="IP address, or * for all addresses without a quota of their own."
+        ),
     )[::-1]:
         function = decorate(function)
     return function
@@ -48,7 +52,7 @@ def _entity_options(function: F) -> F:
 @output_option
 @client_options
 def list_quotas(output: str, data_dir: str | None, bootstrap_servers: str | None, **entity: str | None) -> None:
-    """List quotas: all, or those of exactly the entity given."""
+    """List all quotas, or those of exactly the given entity."""
     found = _all_offline(data_dir) if data_dir is not None else _described(bootstrap_servers)
     wanted = _entity(entity)
     rows = [
@@ -64,7 +68,7 @@ def list_quotas(output: str, data_dir: str | None, bootstrap_servers: str | None
 @app.command("set")
 @_entity_options
 @click.argument("quotas", nargs=-1, metavar="[QUOTA=VALUE]...")
-@click.option("--unset", multiple=True, metavar="QUOTA", help="Take a quota away; may be repeated.")
+@click.option("--unset", multiple=True, metavar="QUOTA", help="Remove a quota; may be repeated.")
 @data_option
 @client_options
 def set_quotas(
@@ -74,10 +78,10 @@ def set_quotas(
     bootstrap_servers: str | None,
     **entity: str | None,
 ) -> None:
-    """Set quotas of a user, of a client id, of both together, or of an address.
+    """Set quotas of a user, a client id, a user with a client id, or an IP address.
 
-    Quotas are producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate and (of
-    addresses) connection_creation_rate, all of them a second.
+    Quotas are producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate and, for addresses,
+    connection_creation_rate. Rates are per second.
 
     \b
     Examples:

@@ -26,28 +26,28 @@ OTHER_FILES = 100
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
-@click.option("-t", "--topic", required=True, metavar="TOPIC", help="Where the lines go.")
+@click.option("-t", "--topic", required=True, metavar="TOPIC", help="Topic to write to.")
 @click.option(
     "--positions",
     type=click.Path(),
     metavar="FILE",
-    help="Where to keep how far files were sent.  [default: headwater-ship-TOPIC.json]",
+    help="File that stores how far each file was sent.  [default: headwater-ship-TOPIC.json]",
 )
 @click.option(
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Files to leave out, by name or, with a / in it, by path; may be repeated.",
+    help="Files to skip, by name or, if the pattern has a /, by path; may be repeated.",
 )
-@click.option("--from-end", is_flag=True, help="Begin at the end of files that are there and not known yet.")
-@click.option("--to-end", is_flag=True, help="Stop at the end of the files instead of following them.")
+@click.option("--from-end", is_flag=True, help="Start at the end of files that exist and have no stored position.")
+@click.option("--to-end", is_flag=True, help="Exit at the end of the files instead of following them.")
 @compression_option
 @click.option(
     "--line-bytes-max",
     type=click.IntRange(1, 64 << 20),
     default=LINE_BYTES_MAX,
     show_default=True,
-    help="Longer lines are sent in pieces, as are lines longer than the topic allows.",
+    help="Maximum size of a message; longer lines, and lines too large for the topic, are split.",
 )
 @client_options
 def ship(
@@ -61,13 +61,13 @@ def ship(
     line_bytes_max: int,
     bootstrap_servers: str | None,
 ) -> None:
-    """Follow FILEs and write each line that is appended to TOPIC as one message.
+    """Follow FILEs and write each appended line to TOPIC as a message.
 
-    FILE may be a pattern, in quotes: files that appear later are followed too. Rotated files are read to their end,
-    files that are cut or written anew begin anew, compressed ones are left out. How far each was sent is kept on
-    disk, so that a restart goes on there: every line arrives at least once, and those of one file in their order (its
-    path is the key; headers tell file and host). Brokers that are away are waited for. The exit code is 1 when a line
-    was not acknowledged, or, with --to-end, a file not read to its end.
+    FILE may be a quoted pattern; files that match later are followed, too. Rotated files are read to their end,
+    truncated or rewritten files are read from their start, compressed files are skipped. The position of each file is
+    stored on disk, and a restart continues from it: every line is delivered at least once, and the lines of a file in
+    order (the key is the file's path; headers hold file and host). The command waits while no broker is available. The
+    exit code is 1 if a line was not acknowledged or, with --to-end, a file was not read to its end.
 
     \b
     Examples:

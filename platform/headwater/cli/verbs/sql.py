@@ -28,13 +28,24 @@ CELL_WIDTH_MAX = 60
 
 
 @click.command("sql", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-e", "--execute", "query", required=True, metavar="SQL", help="The query.")
+@click.option("-e", "--execute", "query", required=True, metavar="SQL", help="Query to run.")
 @client_options
 @click.option(
-    "--pipeline", "file", type=click.Path(), help="A pipeline: its topics get typed columns, its tables names."
+    "--pipeline",
+    "file",
+    type=click.Path(),
+    help="Pipeline file, by which topics get typed columns and tables get names.",
 )
-@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="A variable of the pipeline.")
-@click.option("--delta", "deltas", multiple=True, metavar="NAME=PATH", help="A Delta table as a view; may be repeated.")
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Value of a variable ${NAME} of the pipeline; may be repeated.",
+)
+@click.option(
+    "--delta", "deltas", multiple=True, metavar="NAME=PATH", help="Delta table to register as a view; may be repeated."
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 def sql(
     query: str,
@@ -46,10 +57,9 @@ def sql(
 ) -> None:
     """Run Spark SQL over topics and Delta tables.
 
-    Each topic is a view of its name (in backquotes when the name has dots), from its first to its last record of now.
-    With
-    --pipeline its values have columns, and the pipeline's Delta tables are views, too: by the last part of their path,
-    followed by _delta when a topic has that name.
+    Each topic is a view with the topic's name (in backquotes if it has dots) over the records it has now. With
+    --pipeline, values have typed columns, and the pipeline's Delta tables are views, named by the last part of their
+    path, with the suffix _delta if a topic has that name.
     """
     from headwater.cli.pipeline.loading import load
     from headwater.cli.pipeline.reported_errors import reported_errors

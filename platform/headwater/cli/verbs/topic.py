@@ -27,11 +27,14 @@ def app() -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("-p", "--partitions", type=int, help="Number of partitions.  [default: the broker's num.partitions]")
 @click.option(
-    "-r", "--replication-factor", type=int, help="Replicas of each partition.  [default: the broker's own default]"
+    "-r",
+    "--replication-factor",
+    type=int,
+    help="Number of replicas of each partition.  [default: the broker's default]",
 )
-@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic config; may be repeated.")
-@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
-@click.option("--dry-run", is_flag=True, help="Let the broker check the request and create nothing.")
+@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Topic config; may be repeated.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing for a topic that exists.")
+@click.option("--dry-run", is_flag=True, help="Validate the request without creating anything.")
 @client_options
 def create(
     names: tuple[str, ...],
@@ -64,7 +67,7 @@ def create(
 
 
 @app.command(name="list")
-@click.option("--internal", is_flag=True, help="List internal topics too.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @output_option
 @client_options
 def list_topics(internal: bool, output: str, bootstrap_servers: str | None) -> None:
@@ -86,7 +89,7 @@ def list_topics(internal: bool, output: str, bootstrap_servers: str | None) -> N
 
 @app.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("--all-configs", is_flag=True, help="Show configs that have their default value too.")
+@click.option("--all-configs", is_flag=True, help="Include configs that have their default value.")
 @output_option
 @client_options
 def describe(names: tuple[str, ...], all_configs: bool, output: str, bootstrap_servers: str | None) -> None:
@@ -104,11 +107,11 @@ def describe(names: tuple[str, ...], all_configs: bool, output: str, bootstrap_s
 
 @app.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted and delete nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted without deleting it.")
 @client_options
 def delete(names: tuple[str, ...], yes: bool, dry_run: bool, bootstrap_servers: str | None) -> None:
-    """Delete topics with all their messages. Asks first."""
+    """Delete topics and all their messages, after confirmation."""
     admin = _admin(bootstrap_servers)
     unique = list(dict.fromkeys(names))
     # Every name is looked up first: one that is not there must not leave the others half done.
@@ -121,7 +124,7 @@ def delete(names: tuple[str, ...], yes: bool, dry_run: bool, bootstrap_servers: 
         return
     if not yes:
         if not sys.stdin.isatty():
-            raise CliError("topic delete", f"would delete {summary}", "give --yes to delete without being asked")
+            raise CliError("topic delete", f"would delete {summary}", "give --yes to confirm")
         click.confirm(f"Delete {summary}? This cannot be undone.", abort=True, err=True)
     admin.delete_topics(unique)
     note(f"Deleted {', '.join(unique)}.")
@@ -129,10 +132,10 @@ def delete(names: tuple[str, ...], yes: bool, dry_run: bool, bootstrap_servers: 
 
 @app.command()
 @click.argument("name")
-@click.option("-p", "--partitions", type=int, help="New, larger number of partitions.")
+@click.option("-p", "--partitions", type=int, help="New total number of partitions, which must be larger.")
 @click.option("-s", "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Set a config; may be repeated.")
-@click.option("--unset", multiple=True, metavar="KEY", help="Return a config to its default; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Let the broker check the request and change nothing.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Reset a config to its default; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Validate the request without changing anything.")
 @client_options
 def alter(
     name: str,
@@ -142,14 +145,14 @@ def alter(
     dry_run: bool,
     bootstrap_servers: str | None,
 ) -> None:
-    """Change configs of a topic, or give it more partitions.
+    """Change the configs of a topic, or add partitions.
 
-    With more partitions a key may land in another partition than its older messages.
+    After partitions are added, new messages of a key may go to another partition than its older messages.
     """
     wanted = [ConfigChange(key, value) for key, value in key_values(changes, "--set").items()]
     wanted += [ConfigChange(key, None) for key in unset]
     if partitions is None and not wanted:
-        raise CliError("topic alter", "nothing to change was given", "give --partitions, --set or --unset")
+        raise CliError("topic alter", "no change is given", "give --partitions, --set or --unset")
     admin = _admin(bootstrap_servers)
     done = "could be altered (dry run: it was not)" if dry_run else "altered"
     if wanted:

@@ -23,14 +23,23 @@ _MINUTE_MS = 60_000
 
 @click.group(name="transactions")
 def app() -> None:
-    """List and describe transactions; find and abort those that hang."""
+    """List and describe transactions; find and abort hanging ones."""
 
 
 @app.command(name="list")
-@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="Only in this state; repeatable.")
-@click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only of this producer; repeatable.")
-@click.option("--running-longer-than-ms", type=click.IntRange(0), metavar="MS", help="Only those begun longer ago.")
-@click.option("--pattern", metavar="REGEX", help="Only transactional ids that match as a whole.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(_STATES), help="Transactions in this state; may be repeated."
+)
+@click.option(
+    "--producer-id", "producer_ids", multiple=True, type=int, help="Transactions of this producer; may be repeated."
+)
+@click.option(
+    "--running-longer-than-ms",
+    type=click.IntRange(0),
+    metavar="MS",
+    help="Transactions that have been open longer than this.",
+)
+@click.option("--pattern", metavar="REGEX", help="Transactional ids that match this expression as a whole.")
 @output_option
 @client_options
 def list_transactions(
@@ -41,7 +50,7 @@ def list_transactions(
     output: str,
     bootstrap_servers: str | None,
 ) -> None:
-    """List the transactional ids."""
+    """List transactional ids."""
     with cluster_client("transactions list", bootstrap_servers) as cluster:
         listed = TransactionAdmin(cluster).listings(
             states=states,
@@ -62,7 +71,7 @@ def list_transactions(
 @output_option
 @client_options
 def describe(transactional_ids: tuple[str, ...], output: str, bootstrap_servers: str | None) -> None:
-    """Show who writes under transactional ids, since when, and to which partitions."""
+    """Show the producer, start time and partitions of transactional ids."""
     rows: list[dict[str, Any]] = []
     now_ms = _now_ms()
     with cluster_client("transactions describe", bootstrap_servers) as cluster:
@@ -99,15 +108,15 @@ def describe(transactional_ids: tuple[str, ...], output: str, bootstrap_servers:
     sys.stdout.flush()
 
 
-_TOPIC = click.option("-t", "--topic", help="Look into this topic only.  [default: all topics]")
-_PARTITION = click.option("-p", "--partition", type=click.IntRange(0), help="Look into this partition of --topic only.")
+_TOPIC = click.option("-t", "--topic", help="Search this topic only.  [default: all topics]")
+_PARTITION = click.option("-p", "--partition", type=click.IntRange(0), help="Search this partition of --topic only.")
 _OLDER = click.option(
     "--max-transaction-timeout-minutes",
     "older_than_minutes",
     type=click.IntRange(0),
     default=15,
     show_default=True,
-    help="Transactions written to since are left out: they may be in good order.",
+    help="Skip transactions written to within this time: they may still be in progress.",
 )
 
 
@@ -120,7 +129,7 @@ _OLDER = click.option(
 def find_hanging(
     topic: str | None, partition: int | None, older_than_minutes: int, output: str, bootstrap_servers: str | None
 ) -> None:
-    """List transactions that are open in a partition, and that no coordinator will end; with their owners."""
+    """List hanging transactions: those open in a partition that no coordinator will end, with their owners."""
     with cluster_client("transactions find-hanging", bootstrap_servers) as cluster:
         hanging = _find(cluster, topic, partition, older_than_minutes)
     _print_hanging(hanging, output)
@@ -130,12 +139,14 @@ def find_hanging(
 @_TOPIC
 @_PARTITION
 @click.option(
-    "--start-offset", type=click.IntRange(0), help="The transaction of --topic and --partition that begins here."
+    "--start-offset", type=click.IntRange(0), help="Start offset of the transaction, in --partition of --topic."
 )
-@click.option("--all-hanging", is_flag=True, help="All that `find-hanging` lists with the same options.")
+@click.option(
+    "--all-hanging", is_flag=True, help="Abort all transactions that `find-hanging` lists with the same options."
+)
 @_OLDER
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Show what would be aborted and abort nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--dry-run", is_flag=True, help="Show what would be aborted without aborting it.")
 @client_options
 def abort(
     topic: str | None,
@@ -147,12 +158,12 @@ def abort(
     dry_run: bool,
     bootstrap_servers: str | None,
 ) -> None:
-    """Abort hanging transactions: all of them, or one by its partition and start offset. Asks first.
+    """Abort all hanging transactions, or the one with a given partition and start offset, after confirmation.
 
-    What they have written becomes invisible to read_committed readers, who go on behind it.
+    Consumers with read_committed skip the records of an aborted transaction, and continue behind it.
     """
     if all_hanging == (start_offset is not None):
-        raise CliError("transactions abort", "say which: --all-hanging, or --topic, --partition and --start-offset")
+        raise CliError("transactions abort", "give --all-hanging, or --topic, --partition and --start-offset")
     with cluster_client("transactions abort", bootstrap_servers) as cluster:
         admin = TransactionAdmin(cluster)
         if start_offset is None:
@@ -162,7 +173,7 @@ def abort(
         else:
             chosen = [_open_at(admin, topic, partition, start_offset)]
         if not chosen:
-            note("No transaction hangs.")
+            note("There are no hanging transactions.")
             return
         summary = ", ".join(_summary(each) for each in chosen)
         if dry_run:
@@ -170,9 +181,7 @@ def abort(
             return
         if not yes:
             if not sys.stdin.isatty():
-                raise CliError(
-                    "transactions abort", f"would abort {summary}", "give --yes to abort without being asked"
-                )
+                raise CliError("transactions abort", f"would abort {summary}", "give --yes to confirm")
             click.confirm(f"Abort {summary}? This cannot be undone.", abort=True, err=True)
         for each in chosen:
             admin.abort(each)

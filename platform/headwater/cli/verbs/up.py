@@ -26,22 +26,20 @@ def _has_listeners(broker_config: str) -> bool:
 
 
 @click.command()
-@click.option(
-    "--data", "data_dir", type=click.Path(), metavar="DIR", help="Folder of the logs.  [default: headwater-data]"
-)
+@click.option("--data", "data_dir", type=click.Path(), metavar="DIR", help="Data directory.  [default: headwater-data]")
 @port_option("--kafka-port", "Port of the broker; 0 picks a free one.  [default: 9092]")
 @port_option("--http-port", "Port of the REST API; 0 picks a free one.  [default: 8082]")
 @port_option(
-    "--metrics-port", "Port of the broker's metrics for Prometheus.  [default: 9404, or free with --kafka-port 0]"
+    "--metrics-port", "Port of the broker's Prometheus metrics.  [default: 9404; a free port if --kafka-port is 0]"
 )
 @host_option
 def up(
     data_dir: str | None, kafka_port: int | None, http_port: int | None, metrics_port: int | None, host: str | None
 ) -> None:
-    """Start a node and keep it in the foreground: a broker and the REST API, each a process of its own.
+    """Run a node in the foreground: a broker and the REST API, each in its own process.
 
-    When both are ready, one line on stdout says where. A process that dies is started again. SIGINT (Ctrl-C) and
-    SIGTERM stop the node cleanly.
+    When both are ready, their addresses are printed to stdout in one line. A process that exits is restarted. SIGINT
+    (Ctrl-C) and SIGTERM shut the node down cleanly.
     """
     chosen = settings()
     node = Node(

@@ -28,7 +28,7 @@ PASSWORD_BYTES_MAX = 1024
 
 @click.group("user")
 def app() -> None:
-    """Set, list and delete the passwords of users (SCRAM)."""
+    """Set, list and delete SCRAM credentials of users."""
 
 
 def _mechanism_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ def _mechanism_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "mechanisms",
         multiple=True,
         type=click.Choice(MECHANISMS),
-        help="Mechanism of the password; may be repeated.  [default: SCRAM-SHA-512]",
+        help="SCRAM mechanism; may be repeated.  [default: SCRAM-SHA-512]",
     )(function)
 
 
@@ -50,16 +50,16 @@ def _mechanism_option(function: Callable[..., Any]) -> Callable[..., Any]:
     type=click.IntRange(4096, 16_384),
     default=DEFAULT_ITERATIONS,
     show_default=True,
-    help="Rounds of hashing; more make a stolen credential harder to guess.",
+    help="Hash iterations; more make a stolen credential harder to crack.",
 )
 @data_option
 @client_options
 def add(
     name: str, mechanisms: tuple[str, ...], iterations: int, data_dir: str | None, bootstrap_servers: str | None
 ) -> None:
-    """Set the password of a user, new or not.
+    """Create a user, or change the password of one.
 
-    It is asked for, or read as one line from standard input; it never stands on the command line.
+    The password is prompted for, or read as one line from standard input; it is never given on the command line.
 
     \b
     Examples:
@@ -80,7 +80,7 @@ def add(
 @output_option
 @client_options
 def list_users(data_dir: str | None, output: str, bootstrap_servers: str | None) -> None:
-    """List the users that have a password, and their mechanisms."""
+    """List users with SCRAM credentials, and their mechanisms."""
     found = offline("user", data_dir, _credentials) if data_dir is not None else _described(bootstrap_servers)
     rows = [
         {"user": user, "mechanism": mechanism, "iterations": iterations}
@@ -96,7 +96,7 @@ def list_users(data_dir: str | None, output: str, bootstrap_servers: str | None)
 @data_option
 @client_options
 def delete(name: str, mechanisms: tuple[str, ...], data_dir: str | None, bootstrap_servers: str | None) -> None:
-    """Delete the password of a user; connections that are authenticated stay until they end."""
+    """Delete the credentials of a user; authenticated connections remain open."""
     for mechanism in mechanisms or ("SCRAM-SHA-512",):
         if data_dir is not None:
             _delete_offline(data_dir, name, mechanism)
