@@ -56,7 +56,7 @@ NAMES: Mapping[str, int] = {
     "more": 1,
     "one": 1,
     "said": 1,
-    "told": 2,
+    "told": 1,
 }
 
 
