@@ -21,10 +21,10 @@ from headwater.logtier.log.batch_validation import (
 from headwater.logtier.log.deleted_segments import DeletedSegments
 from headwater.logtier.log.directory_health import DirectoryHealth
 from headwater.logtier.log.durability import Durability, FlushRound, Post
-from headwater.logtier.log.leader_epochs import LeaderEpochs
+from headwater.logtier.log.loaded_log import LoadedLog
 from headwater.logtier.log.offset_index import ENTRY as OFFSET_ENTRY
+from headwater.logtier.log.partition_metadata import write_partition_metadata
 from headwater.logtier.log.producer_snapshot_codec import encode_snapshot
-from headwater.logtier.log.producer_snapshots import ProducerSnapshots
 from headwater.logtier.log.producer_state import ProducerStates, Verification
 from headwater.logtier.log.reading import LogReader, LogSlice, TimestampOffset, segment_ages
 from headwater.logtier.log.recompression import PRODUCER, recompressed
@@ -34,7 +34,6 @@ from headwater.logtier.log.segment import RELATIVE_OFFSET_MAX, LogSegment
 from headwater.logtier.log.time_index import ENTRY as TIME_ENTRY
 from headwater.logtier.log.transaction_index import AbortedTransaction
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
-from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import (
     HEADER,
     HEADER_BYTES,
@@ -62,7 +61,8 @@ class Log(LogReader):
 
     Invariants: offsets of batches strictly increase; every byte below `log_end_offset` is a whole batch whose checksum
     was verified; what is on the device, `durability` knows. Calls are synchronous and go to the page cache.
-    Knows neither leaders nor networks: replication and coordinators call it. Made by `recovery.open_log`.
+    Knows neither leaders nor networks: replication and coordinators call it. Made by `opening.open_log`.
+    Nobody else sets its attributes.
 
     Files: per segment `.log`, `.index`, `.timeindex` and `.snapshot` (see `segment`, `producer_state`),
     `leader-epoch-checkpoint`, `partition.metadata`; a deleted segment's files end in `.deleted` for a while.
@@ -70,40 +70,28 @@ class Log(LogReader):
 
     def __init__(
         self,
-        *,
         disk: Disk,
-        directory: str,
-        topic_partition: TopicPartition,
-        topic_id: UUID,
+        loaded: LoadedLog,
         config: TopicConfig,
-        segments: list[LogSegment],
-        log_start_offset: int,
-        log_end_offset: int,
-        recovery_point: int,
-        producers: ProducerStates,
-        snapshots: ProducerSnapshots,
-        leader_epochs: LeaderEpochs,
+        *,
         roll_jitter_ms: int = 0,
         health: DirectoryHealth | None = None,
         post: Post | None = None,
-        is_on_device: bool = False,
     ) -> None:
         """`post` has syncs noticed when they end; without it `durability.poll` has to be called."""
-        assert segments
-        assert log_start_offset <= log_end_offset
         self._disk = disk
-        self.directory = directory
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
-        self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset
-        self.producers = producers
-        self.leader_epochs = leader_epochs
-        self._snapshots = snapshots
-        self._segments = segments
-        self._base_offsets = [segment.base_offset for segment in segments]
-        self._active = segments[-1]
-        for segment in segments[:-1]:
+        self.directory = directory = loaded.directory
+        self.topic_partition = loaded.topic_partition
+        self.topic_id = loaded.topic_id
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.producers = loaded.producers
+        self.leader_epochs = loaded.leader_epochs
+        self._snapshots = loaded.snapshots
+        self._segments = list(loaded.segments)
+        self._base_offsets = [segment.base_offset for segment in self._segments]
+        self._active = self._segments[-1]
+        for segment in loaded.segments[:-1]:
             segment.seal()
         self._roll_jitter_ms = roll_jitter_ms
         self.health = health or DirectoryHealth(directory)
@@ -111,38 +99,37 @@ class Log(LogReader):
             disk,
             self.health,
             self,
-            flushed_offset=recovery_point,
-            now_ms=segments[-1].modified_ms,
-            directories=() if is_on_device else (directory, os.path.dirname(directory)),
+            flushed_offset=loaded.recovery_point,
+            now_ms=self._active.modified_ms,
+            directories=() if loaded.is_on_device else (directory, os.path.dirname(directory)),
             post=post,
         )
         self._deleted = DeletedSegments(disk)
-        # Bytes in the segments that were active since the log was opened, but for the one that is; what was there then,
-        # and need not be checked again, does not count.
-        self._rolled_bytes = -self._active.size if is_on_device else 0
-        # What it was, and the active segment, when a checkpoint was last made.
+        self._swept_bytes = 0  # see `note_swept`
+        # Bytes in the segments that were active since the log was opened, but for the one that is; without what was
+        # there then and need not be checked again.
+        self._rolled_bytes = -self._active.size if loaded.is_on_device else 0
+        # What the log had grown by when a checkpoint was last made, and the active segment then.
         self._checkpointed_bytes = 0
         self._checkpointed_base = -1
         #: How often what a checkpoint said became wrong.
         self.checkpoints_forgotten = 0
-        #: What the log had grown by when all logs were last flushed; whoever does that sets it.
-        self.swept_bytes = 0
         #: While the cleaner works on older segments, retention leaves them alone.
         self.is_being_cleaned = False
         #: While older segments are copied to another folder, the cleaner leaves them alone.
         self.is_being_copied = False
-        self.config = config
+        self.configure(config)
 
     def __repr__(self) -> str:
         return f"Log({self.topic_partition}, {self.log_start_offset}..{self.log_end_offset})"
 
     @property
     def config(self) -> TopicConfig:
-        """The topic's configs; may be replaced at any time."""
+        """The topic's configs."""
         return self._config
 
-    @config.setter
-    def config(self, config: TopicConfig) -> None:
+    def configure(self, config: TopicConfig) -> None:
+        """Take over the topic's configs; may be called at any time."""
         self._config = config
         # What every append needs, one attribute away.
         self._log_append_time = config.message_timestamp_type == "LogAppendTime"
@@ -403,6 +390,17 @@ class Log(LogReader):
             return True
         return False
 
+    # -- taking over
+
+    def take_topic_id(self, topic_id: UUID) -> None:
+        """Note whose log it is, in its folder too, where that was not known. Raises OSError."""
+        write_partition_metadata(self._disk, self.directory, topic_id)
+        self.topic_id = topic_id
+
+    def take_producers(self, producers: ProducerStates) -> None:
+        """Take over what another log of the same records knows of producers, also of those whose batches are gone."""
+        self.producers = producers
+
     # -- transactions
 
     def last_stable_offset(self, high_watermark: int) -> int:
@@ -494,7 +492,7 @@ class Log(LogReader):
         # The log's start may lie inside of the batch that goes.
         self.log_end_offset = max(self.log_start_offset, self._active.truncate_to(offset))
         self.durability.truncate_to(self.log_end_offset)
-        self._rolled_bytes = self._checkpointed_bytes = self.swept_bytes = 0
+        self._rolled_bytes = self._checkpointed_bytes = self._swept_bytes = 0
         self.forget_checkpoint()
         self.leader_epochs.truncate_from_end(self.log_end_offset)
         self.producers = self._snapshots.restore(self._segments, self.log_end_offset)
@@ -510,6 +508,15 @@ class Log(LogReader):
     def grown_bytes(self) -> int:
         """What came since the log was opened, or truncated, with what its last segment had then after a crash."""
         return self._rolled_bytes + self._active.size
+
+    @property
+    def unswept_bytes(self) -> int:
+        """What came since all logs were last flushed."""
+        return self._rolled_bytes + self._active.size - self._swept_bytes
+
+    def note_swept(self) -> None:
+        """All logs are flushed now."""
+        self._swept_bytes = self.grown_bytes
 
     def active_checkpoint(self, grown_bytes: int) -> ActiveCheckpoint | None:
         """Return what is known of the last segment, if so much came since it was last returned.

@@ -60,7 +60,7 @@ class LogFlusher:
 
     def flush_if_much_came(self) -> None:
         """Flush all logs if so much came since the last time that it cannot wait for the interval; asks no disk."""
-        if sum([log.grown_bytes - log.swept_bytes for log in self._logs.values()]) > _UNFLUSHED_BYTES_MAX:
+        if sum([log.unswept_bytes for log in self._logs.values()]) > _UNFLUSHED_BYTES_MAX:
             self.flush()
 
     def flush(self) -> None:
@@ -68,7 +68,7 @@ class LogFlusher:
         if not self._is_closed and (self._sweep is None or self._sweep.is_over):
             logs = list(self._logs.values())
             for log in logs:
-                log.swept_bytes = log.grown_bytes
+                log.note_swept()
             self._sweep = FlushSweep(logs, self.checkpoint, self._active_checkpoint)
             self._sweep.run()
 

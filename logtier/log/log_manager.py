@@ -18,8 +18,8 @@ from headwater.logtier.log.log import Log
 from headwater.logtier.log.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
 from headwater.logtier.log.log_flusher import LogFlusher
 from headwater.logtier.log.log_folders import deleted_folder_name, future_folder_name, parse_folder, stray_folder_name
+from headwater.logtier.log.opening import open_log
 from headwater.logtier.log.partition_metadata import NO_TOPIC_ID, read_partition_metadata, write_partition_metadata
-from headwater.logtier.log.recovery import open_log
 from headwater.logtier.log.replica_folders import Copy, FutureFolder, choose_copy, remove_marker, sort_futures
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -59,7 +59,7 @@ class LogManager:
         """`cluster_id`: the cluster the folders must belong to; None takes theirs, or a new one.
 
         `topic_configs`: the configs of topics that have their own, if they are known before the start; otherwise
-        whoever knows them sets `Log.config` after it, before the first `maintain`. `topic_ids`: of the topics that
+        whoever knows them calls `Log.configure` after it, before the first `maintain`. `topic_ids`: of the topics that
         exist, to tell a log from that of a deleted topic of the same name. `post`: see `durability`. `on_fatal` is
         told when the folder of the metadata, or the last one, goes offline.
         """
@@ -229,9 +229,8 @@ class LogManager:
         if existing is not None:
             assert existing.topic_id in (topic_id, NO_TOPIC_ID), f"{topic_partition} exists with another topic id"
             if existing.topic_id == NO_TOPIC_ID:
-                write_partition_metadata(self.disk, existing.directory, topic_id)
-                existing.topic_id = topic_id
-            existing.config = config
+                existing.take_topic_id(topic_id)
+            existing.configure(config)
             return existing
         made = self._folder_work.take(topic_partition, topic_id)
         if made is None or (isinstance(made.result, Log) and not made.directory.is_online):
@@ -246,7 +245,7 @@ class LogManager:
             directory.health.observe(f"create a log in {directory.path}", log)
             raise LogDirError(f"cannot create the log of {topic_partition} in {directory.path}: {log.strerror}")
         if log.config is not config:
-            log.config = config
+            log.configure(config)
         self._register(directory, log)
         self.preferred_paths.pop(topic_partition, None)
         return log
@@ -332,7 +331,7 @@ class LogManager:
             self._rename_back(deleted_path, old.directory, old_directory)
             raise
         future.note_moved(path, self._draw_jitter_ms(old.config))
-        future.config = old.config
+        future.configure(old.config)
         old_directory.log_count -= 1
         self._register(directory, future)
         self._deleted.append((self._clock.now_ms() + old.config.file_delete_delay_ms, deleted_path))

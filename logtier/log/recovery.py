@@ -1,4 +1,4 @@
-"""Opening the log in a folder: at once after a clean stop, by checking what was not synced after a crash."""
+"""What log the files in a folder are: at once after a clean stop, by checking what was not synced after a crash."""
 
 import logging
 from bisect import bisect_right
@@ -6,13 +6,10 @@ from collections.abc import Collection, Sequence
 from typing import Final
 from uuid import UUID
 
-from headwater.logtier.config import TopicConfig
 from headwater.logtier.log.active_checkpoint import ActiveCheckpoint, read_active_checkpoint
-from headwater.logtier.log.directory_health import DirectoryHealth
-from headwater.logtier.log.durability import Post
 from headwater.logtier.log.index_files import TRANSACTION_INDEX_SUFFIX
 from headwater.logtier.log.leader_epochs import LeaderEpochs
-from headwater.logtier.log.log import Log
+from headwater.logtier.log.loaded_log import LoadedLog
 from headwater.logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot
 from headwater.logtier.log.producer_snapshots import ProducerSnapshots
 from headwater.logtier.log.producer_state import ProducerStates
@@ -33,33 +30,30 @@ _DIGITS: Final = 20
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
 
-def open_log(
+def load_log(
     disk: Disk,
     directory: str,
     topic_partition: TopicPartition,
     topic_id: UUID,
-    config: TopicConfig,
     *,
     was_stopped_cleanly: bool,
     recovery_point: int,
     log_start_offset: int,
+    index_interval_bytes: int,
     now_ms: int,
-    roll_jitter_ms: int = 0,
-    health: DirectoryHealth | None = None,
-    post: Post | None = None,
-) -> Log:
-    """Open, or begin, the log in `directory`, which exists.
+) -> LoadedLog:
+    """Find out what log the files in `directory` are; begin one if there are none.
 
     After a clean stop only the end of the last segment is read. Otherwise every segment from the one that holds the
     recovery point on is checked batch by batch, cut off at the first that is torn or damaged, and its indexes, the
     producers' state and the leader epochs are built anew in the same pass. Nothing before the damage is lost.
     """
-    segments, snapshots, indexed = _list_files(disk, directory, config, now_ms)
+    segments, snapshots, indexed = _list_files(disk, directory, index_interval_bytes, now_ms)
     leader_epochs = LeaderEpochs(disk, directory)
     leader_epochs.load()
     is_on_device = False
     if not segments:
-        segments = [_begin(disk, directory, log_start_offset, config, now_ms)]
+        segments = [_begin(disk, directory, log_start_offset, index_interval_bytes, now_ms)]
         log_end_offset = log_start_offset
         producers = ProducerStates()
         snapshots.remove_after(-1)
@@ -84,85 +78,38 @@ def open_log(
             for segment in segments:
                 segment.mark_deleted()
                 segment.remove_deleted()
-            segments = [_begin(disk, directory, log_start_offset, config, now_ms)]
+            segments = [_begin(disk, directory, log_start_offset, index_interval_bytes, now_ms)]
             log_end_offset = log_start_offset
     leader_epochs.truncate_from_end(log_end_offset)
     leader_epochs.truncate_from_start(log_start_offset)
-    log = Log(
-        disk=disk,
+    return LoadedLog(
         directory=directory,
         topic_partition=topic_partition,
         topic_id=topic_id,
-        config=config,
-        segments=segments,
+        segments=tuple(segments),
         log_start_offset=log_start_offset,
         log_end_offset=log_end_offset,
         recovery_point=min(recovery_point, log_end_offset),
         producers=producers,
         snapshots=snapshots,
         leader_epochs=leader_epochs,
-        roll_jitter_ms=roll_jitter_ms,
-        health=health,
-        post=post,
         is_on_device=is_on_device,
     )
-    log.release()
-    return log
 
 
-def begin_log(
-    disk: Disk,
-    directory: str,
-    topic_partition: TopicPartition,
-    topic_id: UUID,
-    config: TopicConfig,
-    *,
-    now_ms: int,
-    roll_jitter_ms: int,
-    health: DirectoryHealth,
-    post: Post | None,
-) -> Log:
-    """Begin the log in a folder that was just made: as `open_log`, without a look at what might be in it.
-
-    May be called on any thread; whoever uses the log then is another matter.
-    """
-    segment = LogSegment.create(
-        disk, directory, 0, now_ms=now_ms, index_interval_bytes=config.index_interval_bytes, is_folder_new=True
-    )
-    log = Log(
-        disk=disk,
-        directory=directory,
-        topic_partition=topic_partition,
-        topic_id=topic_id,
-        config=config,
-        segments=[segment],
-        log_start_offset=0,
-        log_end_offset=0,
-        recovery_point=0,
-        producers=ProducerStates(),
-        snapshots=ProducerSnapshots(disk, directory, ()),
-        leader_epochs=LeaderEpochs(disk, directory),
-        roll_jitter_ms=roll_jitter_ms,
-        health=health,
-        post=post,
-    )
-    log.release()
-    return log
-
-
-def _begin(disk: Disk, directory: str, offset: int, config: TopicConfig, now_ms: int) -> LogSegment:
-    return LogSegment.create(disk, directory, offset, now_ms=now_ms, index_interval_bytes=config.index_interval_bytes)
+def _begin(disk: Disk, directory: str, offset: int, index_interval_bytes: int, now_ms: int) -> LogSegment:
+    return LogSegment.create(disk, directory, offset, now_ms=now_ms, index_interval_bytes=index_interval_bytes)
 
 
 def _list_files(
-    disk: Disk, directory: str, config: TopicConfig, now_ms: int
+    disk: Disk, directory: str, index_interval_bytes: int, now_ms: int
 ) -> tuple[list[LogSegment], ProducerSnapshots, set[int]]:
     """Find segments, snapshots, and which segments have aborted transactions; remove what was left behind.
 
     That is what a deletion or an unfinished write leaves.
     """
     entries = disk.listdir(directory)
-    if finish_swaps(disk, directory, entries, index_interval_bytes=config.index_interval_bytes):
+    if finish_swaps(disk, directory, entries, index_interval_bytes=index_interval_bytes):
         entries = disk.listdir(directory)
     segments: list[LogSegment] = []
     snapshot_offsets: list[int] = []
@@ -181,7 +128,7 @@ def _list_files(
                     int(stem),
                     size=entry.size_bytes,
                     modified_ms=min(entry.modified_ms, now_ms),
-                    index_interval_bytes=config.index_interval_bytes,
+                    index_interval_bytes=index_interval_bytes,
                 )
             )
         elif suffix == SNAPSHOT_SUFFIX:

@@ -480,7 +480,7 @@ class ReplicaManager:
                 self._missing.pop(key, None)
                 partition = self._partitions[key] = Partition(key, self._broker_id, log)
             if partition.log.config is not config:
-                partition.log.config = config
+                partition.log.configure(config)
             if partition.update(state.leader, state.leader_epoch, state.replicas, state.isr):
                 self._complete_delayed(key)
         if first_error is not None:

@@ -10,7 +10,7 @@ from headwater.logtier.log.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.log_directory import LogDirectory
 from headwater.logtier.log.log_manager import LogManager
-from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.opening import open_log
 from headwater.logtier.log.replica_folders import Replaces, write_marker
 from headwater.logtier.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment, segment_name
 from headwater.logtier.protocol.errors import KafkaError
@@ -280,7 +280,7 @@ class ReplicaMove:
         if future.log_start_offset < source.log_start_offset <= future.log_end_offset:
             future.delete_records_before(source.log_start_offset)
         # Those whose batches are gone are known to the old log alone.
-        future.producers = source.producers
+        future.take_producers(source.producers)
         future.prepare_close()
         try:
             self._log_manager.replace(future, self.directory)

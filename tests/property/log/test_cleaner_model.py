@@ -21,7 +21,7 @@ from headwater.logtier.log.cleaner import LogCleaner
 from headwater.logtier.log.cleaner_job import CleanerJob, CleanerReport, report_from_line, report_to_line
 from headwater.logtier.log.cleaner_rewrite import LogCleaning
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.opening import open_log
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import (
     TRANSACTIONAL,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.logtier.config import TopicConfig
-from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.opening import open_log
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
 from headwater.logtier.runtime.disk import RealDisk

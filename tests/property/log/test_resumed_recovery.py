@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.log.active_checkpoint import FILE_NAME, read_active_checkpoint, write_active_checkpoint
 from headwater.logtier.log.log import Log
+from headwater.logtier.log.opening import open_log
 from headwater.logtier.log.producer_snapshot_codec import encode_snapshot
-from headwater.logtier.log.recovery import open_log
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
 from headwater.logtier.runtime.disk import RealDisk

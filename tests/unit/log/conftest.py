@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.log.log import AppendInfo, Log
-from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.opening import open_log
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import (
     ATTRIBUTES,
@@ -113,7 +113,7 @@ class LogFolder:
 
     def configure(self, **changes: Any) -> None:
         self.config = replace(self.config, **changes)
-        self.log.config = self.config
+        self.log.configure(self.config)
 
     def append(self, batch: bytes, *, leader_epoch: int = 0, now_ms: int = NOW_MS) -> AppendInfo:
         return self.log.append_as_leader(batch, leader_epoch=leader_epoch, now_ms=now_ms)

@@ -18,7 +18,7 @@ from headwater.logtier.log.cleaner_job import CleanerFailure, CleanerJob, Cleane
 from headwater.logtier.log.cleaner_process import CleanerDiedError
 from headwater.logtier.log.cleaner_rewrite import LogCleaning
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.opening import open_log
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import (
     DELETE_HORIZON,
@@ -222,7 +222,7 @@ def test_records_without_a_key_from_before_the_topic_was_compacted_go(tmp_path: 
     world.write(Record(None, b"x", 1), record(b"a"))
     world.roll()
     assert not world.clean(), "a topic that deletes is no concern of the cleaner"
-    log.config = CONFIG
+    log.configure(CONFIG)
     world.clean()
     assert world.offsets() == {1: b"a"}
 
@@ -508,7 +508,7 @@ def test_a_log_that_is_copied_to_another_folder_is_not_cleaned(world: World) -> 
 
 def test_retention_waits_while_a_log_is_cleaned(world: World) -> None:
     log = world.logs[TP]
-    log.config = dataclasses.replace(CONFIG, cleanup_policy=("compact", "delete"), retention_ms=1)
+    log.configure(dataclasses.replace(CONFIG, cleanup_policy=("compact", "delete"), retention_ms=1))
     world.write(record(b"a"))
     world.roll()
     log.is_being_cleaned = True

@@ -11,7 +11,7 @@ import pytest
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.log.directory_health import DirectoryHealth
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.opening import open_log
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.disk import Completion, File, RealDisk

@@ -11,7 +11,7 @@ import pytest
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.log.directory_health import DirectoryHealth
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.opening import open_log
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.disk import Buffer, File, RealFile
@@ -159,7 +159,7 @@ def test_a_segment_that_rolls_without_room_for_its_indexes_is_found_by_offset_an
 def test_retention_makes_room_on_a_full_disk(world: World, make_batch: MakeBatch) -> None:
     world.disk.room = 5_000
     end = world.fill(make_batch(1))
-    world.log.config = TopicConfig(segment_bytes=1_000, retention_ms=1)
+    world.log.configure(TopicConfig(segment_bytes=1_000, retention_ms=1))
     world.log.delete_old_segments(NOW_MS + 1_000_000)
     assert world.log.log_start_offset >= end - 10
     world.disk.room = 5_000

@@ -13,7 +13,7 @@ from headwater.logtier.log.cleaner_job import CleanerJob
 from headwater.logtier.log.cleaner_policy import SourceSegment
 from headwater.logtier.log.cleaner_rewrite import LogCleaning
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.recovery import open_log
+from headwater.logtier.log.opening import open_log
 from headwater.logtier.log.segment_swap import swap_in
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch, decode_records

@@ -1,0 +1,40 @@
+"""What the files of a log say: all that a `Log` is made of."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from headwater.logtier.log.leader_epochs import LeaderEpochs
+from headwater.logtier.log.producer_snapshots import ProducerSnapshots
+from headwater.logtier.log.producer_state import ProducerStates
+from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.protocol.topic_partition import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLog:
+    """A log as it was found in its folder, or begun there.
+
+    Its parts belong to the one `Log` that is made of it.
+
+    Args:
+        segments: In offset order, at least one; the last one will be written to.
+        recovery_point: Everything below is on the device.
+        is_on_device: Whether all files and their names are: it was stopped cleanly.
+    """
+
+    directory: str
+    topic_partition: TopicPartition
+    topic_id: UUID
+    segments: tuple[LogSegment, ...]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    producers: ProducerStates
+    snapshots: ProducerSnapshots
+    leader_epochs: LeaderEpochs
+    is_on_device: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.segments
+        assert self.log_start_offset <= self.log_end_offset
+        assert self.recovery_point <= self.log_end_offset
