@@ -430,8 +430,7 @@ def _summaries(log: Log, dirty_from: int) -> list[SegmentSummary]:
         return [SegmentSummary(segment.base_offset, segment.size) for segment in segments]
     found: list[SegmentSummary] = []
     for i, segment in enumerate(segments):
-        end_offset = segments[i + 1].base_offset if i + 1 < len(segments) else log.log_end_offset
-        if end_offset <= dirty_from or segment.size == 0:
+        if segments.end_offset(i, log.log_end_offset) <= dirty_from or segment.size == 0:
             found.append(SegmentSummary(segment.base_offset, segment.size))
             continue
         newest_ms = segment.max_timestamp_ms

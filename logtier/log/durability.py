@@ -2,11 +2,11 @@
 
 import errno
 import logging
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from headwater.logtier.log.directory_health import DirectoryHealth
+from headwater.logtier.log.log_segments import LogSegments
 from headwater.logtier.log.segment import LogSegment
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.disk import Completion, Disk, File
@@ -30,7 +30,7 @@ class SyncSource(Protocol):
     log_end_offset: int
 
     @property
-    def segments(self) -> Sequence[LogSegment]:
+    def segments(self) -> LogSegments:
         """The segments, oldest first; the last one is written to."""
 
 
@@ -133,9 +133,8 @@ class Durability:
         end there.
         """
         base = self._synced_base
-        segments = self._log.segments
-        following = bisect_right(segments, base, key=_base_offset)
-        end = segments[following].base_offset if following < len(segments) else self._log.log_end_offset
+        following = self._log.segments.base_after(base)
+        end = self._log.log_end_offset if following is None else following
         return min(self.flushed_offset, max(base, end - 1))
 
     @property
@@ -149,7 +148,7 @@ class Durability:
         log = self._log
         return (
             self.flushed_offset >= log.log_end_offset
-            and self._synced_base >= log.segments[-1].base_offset
+            and self._synced_base >= log.segments.active.base_offset
             and not self._directories
         )
 
@@ -195,7 +194,7 @@ class Durability:
         """Wait until everything is on the device. KafkaError(kafka_storage_error), and a failed folder, if it fails."""
         if self._health.failure is not None:
             raise self._storage_error()
-        end, base = self._log.log_end_offset, self._log.segments[-1].base_offset
+        end, base = self._log.log_end_offset, self._log.segments.active.base_offset
         try:
             for segment in self._unsynced_segments():
                 for file in self._files(segment):
@@ -214,11 +213,11 @@ class Durability:
     def note_synced(self) -> None:
         """All that the log has, and the names of its files, reached the device by other means."""
         self._directories.clear()
-        self._note_synced(self._log.log_end_offset, self._log.segments[-1].base_offset)
+        self._note_synced(self._log.log_end_offset, self._log.segments.active.base_offset)
 
     def truncate_to(self, offset: int) -> None:
         """What is at or after the offset is gone."""
-        active_base_offset = self._log.segments[-1].base_offset
+        active_base_offset = self._log.segments.active.base_offset
         self.flushed_offset = min(self.flushed_offset, offset)
         self.requested_offset = min(self.requested_offset, offset)
         self._refused_offset = min(self._refused_offset, offset)
@@ -290,12 +289,11 @@ class Durability:
 
     def _unsynced_segments(self) -> Sequence[LogSegment]:
         """The segments from the recovery point on."""
-        segments = self._log.segments
-        return segments[max(0, bisect_right(segments, self.recovery_point, key=_base_offset) - 1) :]
+        return self._log.segments.from_offset(self.recovery_point)
 
     def _files(self, segment: LogSegment) -> list[File]:
         """What is to be synced of a segment; not the indexes of the last one, which a crash has built anew."""
-        is_last = segment is self._log.segments[-1]
+        is_last = segment is self._log.segments.active
         return [segment.file] if is_last else [segment.file, *segment.index_files()]
 
     def _note_synced(self, end_offset: int, base_offset: int) -> None:
@@ -327,7 +325,3 @@ class Durability:
     def _storage_error(self) -> KafkaError:
         reason = self._health.failure or "the log is no longer there"
         return KafkaError(ErrorCode.kafka_storage_error, f"log folder {self._health.path}: {reason}")
-
-
-def _base_offset(segment: LogSegment) -> int:
-    return segment.base_offset

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
@@ -22,6 +21,7 @@ from headwater.logtier.log.deleted_segments import DeletedSegments
 from headwater.logtier.log.directory_health import DirectoryHealth
 from headwater.logtier.log.durability import Durability, FlushRound, Post
 from headwater.logtier.log.loaded_log import LoadedLog
+from headwater.logtier.log.log_segments import LogSegments
 from headwater.logtier.log.offset_index import ENTRY as OFFSET_ENTRY
 from headwater.logtier.log.partition_metadata import write_partition_metadata
 from headwater.logtier.log.producer_snapshot_codec import encode_snapshot
@@ -88,9 +88,7 @@ class Log(LogReader):
         self.producers = loaded.producers
         self.leader_epochs = loaded.leader_epochs
         self._snapshots = loaded.snapshots
-        self._segments = list(loaded.segments)
-        self._base_offsets = [segment.base_offset for segment in self._segments]
-        self._active = self._segments[-1]
+        self._segments = segments = LogSegments(loaded.segments)
         for segment in loaded.segments[:-1]:
             segment.seal()
         self._roll_jitter_ms = roll_jitter_ms
@@ -100,7 +98,7 @@ class Log(LogReader):
             self.health,
             self,
             flushed_offset=loaded.recovery_point,
-            now_ms=self._active.modified_ms,
+            now_ms=segments.active.modified_ms,
             directories=() if loaded.is_on_device else (directory, os.path.dirname(directory)),
             post=post,
         )
@@ -108,7 +106,7 @@ class Log(LogReader):
         self._swept_bytes = 0  # see `note_swept`
         # Bytes in the segments that were active since the log was opened, but for the one that is; without what was
         # there then and need not be checked again.
-        self._rolled_bytes = -self._active.size if loaded.is_on_device else 0
+        self._rolled_bytes = -segments.active.size if loaded.is_on_device else 0
         # What the log had grown by when a checkpoint was last made, and the active segment then.
         self._checkpointed_bytes = 0
         self._checkpointed_base = -1
@@ -138,8 +136,9 @@ class Log(LogReader):
         # The last one is for the segment's greatest timestamp, when it ends.
         self._time_entries_max = config.segment_index_bytes // TIME_ENTRY.size - 1
         self._roll_ms = roll_interval_ms(config)
-        self._active.index_interval_bytes = config.index_interval_bytes
-        self._active.index_room = 0  # to be counted anew
+        active = self._segments.active
+        active.index_interval_bytes = config.index_interval_bytes
+        active.index_room = 0  # to be counted anew
 
     # -- appending
 
@@ -255,7 +254,7 @@ class Log(LogReader):
         if leader_epoch > self.leader_epochs.latest:
             self._begin_epoch(leader_epoch, offset)
         try:
-            len(self._active.transaction_index)  # What may fail comes before the marker is there.
+            len(self._segments.active.transaction_index)  # What may fail comes before the marker is there.
         except OSError as error:
             raise self._storage_error("read", error) from error
         flush = self._write([batch], len(batch), offset, now_ms, now_ms)
@@ -265,7 +264,7 @@ class Log(LogReader):
 
     def _note_aborted(self, transaction: AbortedTransaction | None) -> None:
         if transaction is not None:
-            self._active.transaction_index.append(transaction)
+            self._segments.active.transaction_index.append(transaction)
 
     def append_as_follower(self, records: Buffer) -> AppendInfo:
         """Append batches that a leader gave their offsets, unchanged; a cut last batch (fetches have it) is left out.
@@ -308,7 +307,7 @@ class Log(LogReader):
             raise self._storage_error("write", error) from error
 
     def _write(self, buffers: list[Buffer], size: int, last_offset: int, max_ms: int, now_ms: int) -> FlushRound | None:
-        segment = self._active
+        segment = self._segments.active
         config = self._config
         try:
             if (
@@ -352,12 +351,12 @@ class Log(LogReader):
 
     def roll(self, now_ms: int) -> LogSegment:
         """Begin a new segment at the log's end; the old one is synced in the background. An empty one is kept."""
-        old = self._active
+        old = self._segments.active
         if old.size == 0 and old.base_offset == self.log_end_offset:
             return old
         try:
             old.write_indexes()
-            self._snapshots.take(self.producers, self.log_end_offset, keep=self._base_offsets)
+            self._snapshots.take(self.producers, self.log_end_offset, keep=self._segments.base_offsets)
             new = LogSegment.create(
                 self._disk,
                 self.directory,
@@ -371,8 +370,6 @@ class Log(LogReader):
         old.release()
         self._rolled_bytes += old.size
         self._segments.append(new)
-        self._base_offsets.append(new.base_offset)
-        self._active = new
         self.durability.add_names_in(self.directory)
         self.durability.request()
         return new
@@ -382,7 +379,7 @@ class Log(LogReader):
 
         Both by its first record's time and by the clock since it was begun.
         """
-        segment = self._active
+        segment = self._segments.active
         # A segment of old records is no old segment: a replay would else begin one at every look.
         is_old = now_ms - segment.created_ms > self._roll_ms - self._roll_jitter_ms
         if segment.size and is_old and self._is_time_to_roll(segment, segment.first_timestamp_ms, now_ms, now_ms):
@@ -416,7 +413,7 @@ class Log(LogReader):
         The active segment rolls first when it has expired as well.
         """
         count = segments_to_delete(
-            segment_ages(self._segments, self._base_offsets, self.log_end_offset),
+            segment_ages(self._segments, self.log_end_offset),
             total_bytes=self.size_bytes if self._config.retention_bytes >= 0 else 0,
             config=self._config,
             now_ms=now_ms,
@@ -433,24 +430,18 @@ class Log(LogReader):
                 count -= 1
                 if count == 0:
                     raise
-        self._drop(self._segments[:count], now_ms)
-        self._move_start_to(self._base_offsets[0])
+        self._let_go(self._segments.remove_oldest(count), now_ms)
+        self._move_start_to(self._segments[0].base_offset)
         return count
 
     def replace_segments(self, old: Sequence[LogSegment], new: LogSegment, now_ms: int) -> None:
         """Put a cleaned segment in the place of neighbours, none of them the active one (see `segment_swap`)."""
-        first = self._segments.index(old[0])
-        assert self._segments[first : first + len(old)] == list(old)
-        assert self._active is not old[-1]
         new.seal()
-        self._segments[first:first] = [new]
-        self._drop(old, now_ms)
+        self._segments.replace(old, new)
+        self._let_go(old, now_ms)
 
-    def _drop(self, segments: Sequence[LogSegment], now_ms: int) -> None:
-        """Take segments out of the log; their files go after file.delete.delay.ms, for the sake of reads under way."""
-        gone = {id(segment) for segment in segments}
-        self._segments = [segment for segment in self._segments if id(segment) not in gone]
-        self._base_offsets = [segment.base_offset for segment in self._segments]
+    def _let_go(self, segments: Sequence[LogSegment], now_ms: int) -> None:
+        """The files of segments that left the log go after file.delete.delay.ms, for the sake of reads under way."""
         for segment in segments:
             self._deleted.add(segment, now_ms + self._config.file_delete_delay_ms)
 
@@ -472,25 +463,23 @@ class Log(LogReader):
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.leader_epochs.truncate_from_start(offset)
-        self._snapshots.remove_before(self._base_offsets[0])
+        self._snapshots.remove_before(self._segments[0].base_offset)
 
     def truncate_to(self, offset: int) -> None:
         """Drop everything from the batch that holds `offset` on: a follower's leader has less, or other, records."""
         if offset >= self.log_end_offset:
             return
         offset = max(offset, self.log_start_offset)
-        keep = max(1, bisect_right(self._base_offsets, offset))
-        now_ms = self._active.modified_ms
-        for segment in self._segments[keep:]:
+        now_ms = self._segments.active.modified_ms
+        active, *later = self._segments.from_offset(offset)
+        for segment in later:
             segment.mark_deleted()
             segment.remove_deleted()
-        del self._segments[keep:]
-        del self._base_offsets[keep:]
-        self._active = self._segments[-1]
-        self._active.index_interval_bytes = self._config.index_interval_bytes
-        self._active.modified_ms = now_ms
+        self._segments.remove_after(active)
+        active.index_interval_bytes = self._config.index_interval_bytes
+        active.modified_ms = now_ms
         # The log's start may lie inside of the batch that goes.
-        self.log_end_offset = max(self.log_start_offset, self._active.truncate_to(offset))
+        self.log_end_offset = max(self.log_start_offset, active.truncate_to(offset))
         self.durability.truncate_to(self.log_end_offset)
         self._rolled_bytes = self._checkpointed_bytes = self._swept_bytes = 0
         self.forget_checkpoint()
@@ -507,12 +496,12 @@ class Log(LogReader):
     @property
     def grown_bytes(self) -> int:
         """What came since the log was opened, or truncated, with what its last segment had then after a crash."""
-        return self._rolled_bytes + self._active.size
+        return self._rolled_bytes + self._segments.active.size
 
     @property
     def unswept_bytes(self) -> int:
         """What came since all logs were last flushed."""
-        return self._rolled_bytes + self._active.size - self._swept_bytes
+        return self._rolled_bytes + self._segments.active.size - self._swept_bytes
 
     def note_swept(self) -> None:
         """All logs are flushed now."""
@@ -523,7 +512,7 @@ class Log(LogReader):
 
         It may be written when everything up to it is on the device, unless checkpoints were forgotten meanwhile.
         """
-        segment = self._active
+        segment = self._segments.active
         unknown_bytes = self.grown_bytes - self._checkpointed_bytes
         if unknown_bytes and self._checkpointed_base < 0:
             # It is written to again: what it had when the log was opened may never have been written down.
@@ -562,13 +551,13 @@ class Log(LogReader):
         if is_noted and self.durability.is_complete:
             return False
         if not is_noted:
-            self._snapshots.take(self.producers, self.log_end_offset, keep=self._base_offsets)
-        self._active.write_indexes()
+            self._snapshots.take(self.producers, self.log_end_offset, keep=self._segments.base_offsets)
+        self._segments.active.write_indexes()
         return True
 
     def sync_prepared(self) -> None:
         """Bring what `prepare_close` wrote, and everything else, to the device."""
-        for file in self._active.index_files():
+        for file in self._segments.active.index_files():
             file.fsync()
         self.durability.flush()
 

@@ -1,10 +1,10 @@
 """Reading a log's segments: where the records from an offset on lie, which have a timestamp, which were aborted."""
 
 import errno
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from headwater.logtier.log.log_segments import LogSegments
 from headwater.logtier.log.retention import SegmentAge
 from headwater.logtier.log.segment import LogSegment
 from headwater.logtier.log.transaction_index import AbortedTransaction
@@ -38,21 +38,18 @@ class TimestampOffset(NamedTuple):
 
 
 class LogReader:
-    """The half of a log that reads: its segments in offset order, the last of which is written to.
+    """The half of a log that reads.
 
-    Invariants: `_base_offsets` are the segments' base offsets; every byte below `log_end_offset` is a whole batch. Only
-    `Log` extends it.
+    Invariant: every byte below `log_end_offset` is a whole batch. Only `Log` extends it.
     """
 
     log_start_offset: int
     log_end_offset: int
     topic_partition: TopicPartition
-    _segments: list[LogSegment]
-    _base_offsets: list[int]
-    _active: LogSegment
+    _segments: LogSegments
 
     @property
-    def segments(self) -> Sequence[LogSegment]:
+    def segments(self) -> LogSegments:
         """The segments, oldest first; the last one is written to."""
         return self._segments
 
@@ -64,7 +61,7 @@ class LogReader:
     @property
     def size_bytes(self) -> int:
         """Bytes of all batches."""
-        return sum(segment.size for segment in self._segments)
+        return self._segments.size_bytes
 
     def read(
         self, offset: int, max_bytes: int, *, upper_bound_offset: int, min_one_batch: bool, may_wait: bool = True
@@ -82,11 +79,10 @@ class LogReader:
             )
         if offset >= upper_bound_offset:
             return LogSlice(EMPTY_FILE, 0, 0, offset)
-        segment = self._active
+        segment = self._segments.active
         if offset < segment.base_offset:
             return read_older(
                 self._segments,
-                self._base_offsets,
                 self.log_end_offset,
                 offset,
                 max_bytes,
@@ -105,11 +101,11 @@ class LogReader:
         self, start_offset: int, end_offset: int, *, may_wait: bool = True
     ) -> list[AbortedTransaction]:
         """Return the transactions with records in [start, end) that were aborted. Raises CorruptRecordsError."""
-        return aborted_transactions(self._segments, self._base_offsets, start_offset, end_offset, may_wait)
+        return aborted_transactions(self._segments, start_offset, end_offset, may_wait)
 
     def end_of_slice(self, found: LogSlice) -> int:
         """Return an offset after every record of a slice that was just read, and close to its end."""
-        return end_of_slice(self._segments, self._base_offsets, self.log_end_offset, found)
+        return end_of_slice(self._segments, self.log_end_offset, found)
 
     def batches(self, start_offset: int | None = None) -> Iterator[memoryview]:
         """Yield every whole batch from the one that holds `start_offset` (default: the log's start) to the log's end.
@@ -120,7 +116,7 @@ class LogReader:
         """
         start = self.log_start_offset if start_offset is None else max(start_offset, self.log_start_offset)
         held = []
-        for segment in self._segments[max(0, bisect_right(self._base_offsets, start) - 1) :]:
+        for segment in self._segments.from_offset(start):
             if segment.size:
                 twin = segment.twin(is_growing=False)
                 _ = twin.file  # opened here: what is read is this one, whatever takes its name
@@ -146,14 +142,12 @@ class LogView(LogReader):
     """
 
     def __init__(self, log: LogReader, offset: int) -> None:
-        first = max(0, bisect_right(log._base_offsets, offset) - 1)
         self.log_start_offset = log.log_start_offset
         self.log_end_offset = log.log_end_offset
         self.topic_partition = log.topic_partition
-        self._originals = log._segments[first:]
-        self._segments = [each.twin(is_growing=each is log._active) for each in self._originals]
-        self._base_offsets = log._base_offsets[first:]
-        self._active = self._segments[-1]
+        self._originals = log.segments.from_offset(offset)
+        active = log.segments.active
+        self._segments = LogSegments(each.twin(is_growing=each is active) for each in self._originals)
 
     def hand_back(self) -> None:
         """Give the log the indexes that were loaded; on the thread that the log belongs to."""
@@ -162,8 +156,7 @@ class LogView(LogReader):
 
 
 def read_older(
-    segments: Sequence[LogSegment],
-    base_offsets: Sequence[int],
+    segments: LogSegments,
     log_end_offset: int,
     offset: int,
     max_bytes: int,
@@ -173,11 +166,11 @@ def read_older(
     may_wait: bool = True,
 ) -> LogSlice:
     """Read from a segment that is no longer written to; a gap at its end (compaction) leads to the next one."""
-    for i in range(bisect_right(base_offsets, offset) - 1, len(segments)):
+    for i in range(segments.index_of(offset), len(segments)):
         segment = segments[i]
         found = segment.position_of(offset, may_wait)
         if found is not None:
-            end_offset = log_end_offset if i == len(segments) - 1 else base_offsets[i + 1]
+            end_offset = segments.end_offset(i, log_end_offset)
             return slice_segment(segment, found, max_bytes, end_offset, upper_bound_offset, min_one_batch, may_wait)
     return LogSlice(EMPTY_FILE, 0, 0, offset)
 
@@ -282,15 +275,14 @@ def first_record_not_before(
 
 
 def aborted_transactions(
-    segments: Sequence[LogSegment],
-    base_offsets: Sequence[int],
+    segments: LogSegments,
     start_offset: int,
     end_offset: int,
     may_wait: bool = True,
 ) -> list[AbortedTransaction]:
     """Find the transactions with records in [start, end) whose abort marker is in the log, in the markers' order."""
     found: list[AbortedTransaction] = []
-    for segment in segments[max(0, bisect_right(base_offsets, start_offset) - 1) :]:
+    for segment in segments.from_offset(start_offset):
         if not (may_wait or segment.has_transaction_index):
             raise BlockingIOError(errno.EAGAIN, f"{segment.log_path}: its aborted transactions are not in memory")
         some, is_complete = segment.transaction_index.search(start_offset, end_offset)
@@ -300,27 +292,22 @@ def aborted_transactions(
     return found
 
 
-def end_of_slice(
-    segments: Sequence[LogSegment], base_offsets: Sequence[int], log_end_offset: int, found: LogSlice
-) -> int:
+def end_of_slice(segments: LogSegments, log_end_offset: int, found: LogSlice) -> int:
     """Return an offset after every record of the slice: close to its end, by the offset index, without a read."""
-    i = max(0, bisect_right(base_offsets, found.first_offset) - 1)
+    i = segments.index_of(found.first_offset)
     relative = segments[i].offset_index.offset_at_or_after(found.position + found.size)
     if relative is not None:
-        return base_offsets[i] + relative
-    return base_offsets[i + 1] if i + 1 < len(segments) else log_end_offset
+        return segments[i].base_offset + relative
+    return segments.end_offset(i, log_end_offset)
 
 
-def segment_ages(
-    segments: Sequence[LogSegment], base_offsets: Sequence[int], log_end_offset: int
-) -> Iterator[SegmentAge]:
+def segment_ages(segments: LogSegments, log_end_offset: int) -> Iterator[SegmentAge]:
     """Tell retention what it needs to know of each segment; the last one is written to."""
     for i, segment in enumerate(segments):
-        is_active = i == len(segments) - 1
         newest_ms = segment.max_timestamp_ms if segment.size else NO_TIMESTAMP
         yield SegmentAge(
-            log_end_offset if is_active else base_offsets[i + 1],
+            segments.end_offset(i, log_end_offset),
             segment.size,
             segment.modified_ms if newest_ms < 0 else newest_ms,
-            is_active,
+            segment is segments.active,
         )

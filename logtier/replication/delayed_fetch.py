@@ -1,10 +1,7 @@
 """A fetch that waits for more records (`min_bytes`) until its time is over (`max_wait`)."""
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
-from operator import attrgetter
-from typing import Final
 
 from headwater.logtier.log.log import Log, LogSlice
 from headwater.logtier.protocol.fetch_response import FetchedPartition, RecordSlice
@@ -12,8 +9,6 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.cold_reads import ColdRead
 from headwater.logtier.replication.partition import NO_LEADER_EPOCH, Partition
 from headwater.logtier.replication.partition_reads import Fetched, FetchPartition, PartitionReads
-
-_base_offset: Final = attrgetter("base_offset")
 
 
 class DelayedFetch:
@@ -188,7 +183,7 @@ class _Readable:
         self._position = log.grown_bytes if bound == log.log_end_offset else None
         if before is None or self._position is None:
             return self._measure()
-        if log.segments[-1].base_offset > wanted.offset:
+        if log.segments.active.base_offset > wanted.offset:
             return False
         size = self.size + self._position - before
         if size > wanted.bytes_max:
@@ -220,9 +215,8 @@ class _Readable:
 
     def _count(self, records: RecordSlice) -> bool:
         assert isinstance(records, LogSlice)
-        segments = self._log.segments
-        following = bisect_right(segments, records.first_offset, key=_base_offset)
-        if following < len(segments) and segments[following].base_offset <= self.bound:
+        following = self._log.segments.base_after(records.first_offset)
+        if following is not None and following <= self.bound:
             return False
         # Cut off where a batch ends, it may be smaller than the limit that there is more for.
         is_cut = self._log.end_of_slice(records) < self.bound

@@ -118,13 +118,13 @@ class ReplicaMove:
         while True:
             closed = self._closed_segments()
             if not closed:
-                if rolls == _ROLLS_MAX or source.segments[-1].size <= _TAIL_BYTES_MAX:
+                if rolls == _ROLLS_MAX or source.segments.active.size <= _TAIL_BYTES_MAX:
                     break
                 source.roll(self._now_ms())
                 rolls += 1
                 continue
             part = closed[:_SEGMENTS_OPEN]
-            ends = [each.base_offset for each in (*closed[1:], source.segments[-1])]
+            ends = [each.base_offset for each in (*closed[1:], source.segments.active)]
             try:
                 # Open from now on: retention may take them out of the log, but not out of our hands.
                 files = [(each, each.file, each.size, each.index_files()) for each in part]
@@ -140,9 +140,9 @@ class ReplicaMove:
         """The segments that can be copied as files, from the first that is not copied on."""
         segments = self._source.segments
         if self._copied_end is None:
-            return list(segments[:-1])
+            return segments[:-1]
         closed = [each for each in segments[:-1] if each.base_offset >= self._copied_end]
-        following = closed[0] if closed else segments[-1]
+        following = closed[0] if closed else segments.active
         if following.base_offset != self._copied_end:
             raise MoveInterruptedError
         return closed

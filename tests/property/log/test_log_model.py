@@ -189,7 +189,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(fraction=st.floats(0, 1, exclude_max=True), tail=st.binary(max_size=80))
     def tear_the_last_batch(self, fraction: float, tail: bytes) -> None:
         """The tail of the newest file is lost at any byte of the last batch; garbage may follow the tear."""
-        active = self.log._active
+        active = self.log.segments.active
         if active.size == 0:
             return
         located = active.locate(self.model[-1][0])
@@ -224,7 +224,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def indexes_built_equal_indexes_rebuilt(self) -> None:
-        for segment in self.log._segments:
+        for segment in self.log.segments:
             if segment._indexes is None or segment.size == 0:
                 continue
             fresh = LogSegment(
