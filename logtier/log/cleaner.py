@@ -21,6 +21,7 @@ from headwater.logtier.log.cleaner_policy import (
 from headwater.logtier.log.cleaner_process import CleanerDiedError, CleanerProcess, Worker
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.log.segment_leases import SegmentUse
 from headwater.logtier.log.segment_swap import remove_cleaned, swap_in
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -196,7 +197,7 @@ class LogCleaner:
             topic_partition not in self._running
             and topic_partition not in self.counters.uncleanable
             and log.health.failure is None
-            and not log.is_being_copied
+            and not log.leases.are_out_for(SegmentUse.COPYING)
             and self._clock.monotonic_ms() >= self._resting_until_ms.get(topic_partition, 0)
         )
 
@@ -222,7 +223,7 @@ class LogCleaner:
         directory = log.directory
         worker = self._idle_workers.pop() if self._idle_workers else self._new_worker()
         is_worker_usable = is_done = False
-        log.is_being_cleaned = True
+        lease = log.leases.take(SegmentUse.CLEANING)
         try:
             job = self._job(log, sources, cleanable)
             result = await self._follow(worker, job, topic_partition, log, sources)
@@ -242,7 +243,7 @@ class LogCleaner:
         except OSError as error:  # no process to be had
             self._failed(topic_partition, CleanerFailure(str(error), is_damage=False))
         finally:
-            log.is_being_cleaned = False
+            lease.give_back()
             if is_worker_usable:
                 self._idle_workers.append(worker)
             else:
@@ -331,7 +332,7 @@ class LogCleaner:
             self._logs.get(topic_partition) is not log
             or log.directory != job.directory
             or log.health.failure is not None
-            or log.is_being_copied
+            or log.leases.are_out_for(SegmentUse.COPYING)
             or "compact" not in log.config.cleanup_policy
             or any(id(segment) not in present for segment in group)
             or [segment.size for segment in group] != sizes

@@ -31,6 +31,7 @@ from headwater.logtier.log.recompression import PRODUCER, recompressed
 from headwater.logtier.log.record_frames import CheckedRecords
 from headwater.logtier.log.retention import roll_interval_ms, segments_to_delete
 from headwater.logtier.log.segment import RELATIVE_OFFSET_MAX, LogSegment
+from headwater.logtier.log.segment_leases import SegmentLeases, SegmentUse
 from headwater.logtier.log.time_index import ENTRY as TIME_ENTRY
 from headwater.logtier.log.transaction_index import AbortedTransaction
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
@@ -112,10 +113,8 @@ class Log(LogReader):
         self._checkpointed_base = -1
         #: How often what a checkpoint said became wrong.
         self.checkpoints_forgotten = 0
-        #: While the cleaner works on older segments, retention leaves them alone.
-        self.is_being_cleaned = False
-        #: While older segments are copied to another folder, the cleaner leaves them alone.
-        self.is_being_copied = False
+        #: Who works on older segments, so that others leave them alone.
+        self.leases = SegmentLeases()
         self.configure(config)
 
     def __repr__(self) -> str:
@@ -420,7 +419,7 @@ class Log(LogReader):
             log_start_offset=self.log_start_offset,
             high_watermark=self.log_end_offset if high_watermark is None else high_watermark,
         )
-        if count == 0 or self.is_being_cleaned:
+        if count == 0 or self.leases.are_out_for(SegmentUse.CLEANING):
             return 0
         if count == len(self._segments):
             try:

@@ -13,6 +13,7 @@ from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.log.opening import open_log
 from headwater.logtier.log.replica_folders import Replaces, write_marker
 from headwater.logtier.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment, segment_name
+from headwater.logtier.log.segment_leases import SegmentUse
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.copy_throttle import CopyThrottle
@@ -93,7 +94,7 @@ class ReplicaMove:
         """
         self._path = self._log_manager.begin_future(self.topic_partition, self.directory)
         # Old segments beside cleaned ones could show a record whose tombstone is gone.
-        self._source.is_being_copied = True
+        lease = self._source.leases.take(SegmentUse.COPYING)
         try:
             await self._copy_segments()
             self._future = future = self._open()
@@ -107,7 +108,7 @@ class ReplicaMove:
                 self._disk.in_background(lambda: self._disk.rmtree(path))
             raise
         finally:
-            self._source.is_being_copied = False
+            lease.give_back()
 
     # -- copying files
 

@@ -19,6 +19,7 @@ from headwater.logtier.log.cleaner_process import CleanerDiedError
 from headwater.logtier.log.cleaner_rewrite import LogCleaning
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.opening import open_log
+from headwater.logtier.log.segment_leases import SegmentUse
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import (
     DELETE_HORIZON,
@@ -493,12 +494,11 @@ def test_a_topic_that_is_deleted_while_it_is_cleaned_is_left_alone(world: World)
 def test_a_log_that_is_copied_to_another_folder_is_not_cleaned(world: World) -> None:
     world.write(record(b"a"), record(b"a"))
     world.roll()
-    world.logs[TP].is_being_copied = True
-    assert not world.clean()
-    world.logs[TP].is_being_copied = False
+    with world.logs[TP].leases.take(SegmentUse.COPYING):
+        assert not world.clean()
 
     def copy(job: CleanerJob) -> CleanerJob:
-        world.logs[TP].is_being_copied = True
+        world.logs[TP].leases.take(SegmentUse.COPYING)
         return job
 
     world.change = copy
@@ -511,9 +511,8 @@ def test_retention_waits_while_a_log_is_cleaned(world: World) -> None:
     log.configure(dataclasses.replace(CONFIG, cleanup_policy=("compact", "delete"), retention_ms=1))
     world.write(record(b"a"))
     world.roll()
-    log.is_being_cleaned = True
-    assert log.delete_old_segments(world.ms + 100) == 0
-    log.is_being_cleaned = False
+    with log.leases.take(SegmentUse.CLEANING):
+        assert log.delete_old_segments(world.ms + 100) == 0
     assert log.delete_old_segments(world.ms + 100) == 1
     assert log.log_start_offset == 1
 
