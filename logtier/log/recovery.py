@@ -3,7 +3,7 @@
 import logging
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from headwater.logtier.log.active_checkpoint import ActiveCheckpoint, read_active_checkpoint
@@ -30,6 +30,42 @@ _DIGITS: Final = 20
 _TEMPORARY_SUFFIX: Final = ".tmp"
 
 
+class _Start(NamedTuple):
+    """Where the check after a crash begins, and what is known up to there."""
+
+    #: Index of the first segment that is checked.
+    first: int
+    #: Where in its file, and the offset there.
+    position: int
+    offset: int
+    producers: ProducerStates
+    #: Leader epochs up to there, in place of what their file says from an offset on.
+    epochs: tuple[tuple[int, int], ...]
+    epochs_from: int
+    recovery_point: int
+
+
+class _Scan(NamedTuple):
+    """What the check has found."""
+
+    #: Where each of the segments that were checked ends: at least one.
+    ends: tuple[int, ...]
+    producers: ProducerStates
+    #: The leader epochs that begin in them.
+    epochs: tuple[tuple[int, int], ...]
+    #: Why the segments that were not reached go, where there are any.
+    why_rest_goes: str
+
+
+class _Recovered(NamedTuple):
+    """The log after the check."""
+
+    segments: Sequence[LogSegment]
+    log_end_offset: int
+    producers: ProducerStates
+    recovery_point: int
+
+
 def load_log(
     disk: Disk,
     directory: str,
@@ -48,6 +84,7 @@ def load_log(
     recovery point on is checked batch by batch, cut off at the first that is torn or damaged, and its indexes, the
     producers' state and the leader epochs are built anew in the same pass. Nothing before the damage is lost.
     """
+    segments: Sequence[LogSegment]
     segments, snapshots, indexed = _list_files(disk, directory, index_interval_bytes, now_ms)
     leader_epochs = LeaderEpochs(disk, directory)
     leader_epochs.load()
@@ -63,7 +100,7 @@ def load_log(
             resumed = read_active_checkpoint(disk, directory)
             if resumed is not None and resumed.topic_id != topic_id:
                 resumed = None
-            log_end_offset, producers, recovery_point = _recover(
+            segments, log_end_offset, producers, recovery_point = _recover(
                 segments, snapshots, leader_epochs, recovery_point, resumed
             )
         else:
@@ -169,46 +206,65 @@ def _end_after_clean_stop(active: LogSegment) -> int | None:
 
 
 def _recover(
-    segments: list[LogSegment],
+    segments: Sequence[LogSegment],
     snapshots: ProducerSnapshots,
     leader_epochs: LeaderEpochs,
     recovery_point: int,
     resumed: ActiveCheckpoint | None,
-) -> tuple[int, ProducerStates, int]:
-    """Check the segments from the recovery point on, or from what is known of a later one (`resumed`).
+) -> _Recovered:
+    """Check the segments from the recovery point on, or from what is known of a later one (`resumed`)."""
+    start = _choose_start(segments, snapshots, recovery_point, resumed)
+    scan = _scan(segments, start)
+    kept, log_end_offset = _drop_tail(segments, start, scan)
+    leader_epochs.restore(start.epochs_from, (*start.epochs, *scan.epochs))
+    return _Recovered(kept, log_end_offset, scan.producers, start.recovery_point)
 
-    Returns the log's end offset, the producers' state there, and the recovery point, which that may have moved.
-    """
+
+def _choose_start(
+    segments: Sequence[LogSegment],
+    snapshots: ProducerSnapshots,
+    recovery_point: int,
+    resumed: ActiveCheckpoint | None,
+) -> _Start:
+    """The segment with the recovery point, from its beginning; or a later one, from where a checkpoint tells of it."""
     base_offsets = [segment.base_offset for segment in segments]
     first = max(0, bisect_right(base_offsets, recovery_point) - 1)
-    known_producers = None
     if resumed is not None and resumed.segment.base_offset in base_offsets[first:]:
-        in_segment = base_offsets.index(resumed.segment.base_offset)
-        known_producers = _resume(segments[in_segment], resumed)
-        if known_producers is not None:
-            first = in_segment
-            recovery_point = max(recovery_point, resumed.segment.end_offset - 1)
-    next_offset = segments[first].base_offset
-    producers = snapshots.restore(segments[:first], next_offset) if first else snapshots.load(next_offset)[0]
-    snapshots.remove_after(next_offset)
-    scanned_from = next_offset
+        known = resumed.segment
+        in_segment = base_offsets.index(known.base_offset)
+        producers = _resume(segments[in_segment], resumed)
+        if producers is not None:
+            snapshots.remove_after(known.base_offset)
+            return _Start(
+                in_segment,
+                known.position,
+                known.end_offset,
+                producers,
+                resumed.epochs,
+                0,
+                max(recovery_point, known.end_offset - 1),
+            )
+    base_offset = base_offsets[first]
+    producers = snapshots.restore(segments[:first], base_offset) if first else snapshots.load(base_offset)[0]
+    snapshots.remove_after(base_offset)
+    return _Start(first, 0, base_offset, producers, (), base_offset, recovery_point)
+
+
+def _scan(segments: Sequence[LogSegment], start: _Start) -> _Scan:
+    """Check batch by batch, up to the first that is torn or damaged; build what is known of the segments on the way."""
+    producers = start.producers
     epochs: list[tuple[int, int]] = []
-    known_epochs: tuple[tuple[int, int], ...] = ()
     ends: list[int] = []
-    for i in range(first, len(segments)):
+    end_offset = start.offset
+    for i in range(start.first, len(segments)):
         segment = segments[i]
-        if segment.base_offset < next_offset:
-            _drop(segments[i:], f"{segment.log_path} begins before offset {next_offset}, where the one before it ends")
-            del segments[i:]
-            break
-        next_offset = segment.base_offset
+        if i > start.first:
+            if segment.base_offset < end_offset:
+                why = f"{segment.log_path} begins before offset {end_offset}, where the one before it ends"
+                return _Scan(tuple(ends), producers, tuple(epochs), why)
+            end_offset = segment.base_offset
         size = segment.size
-        position = 0
-        if i == first and resumed is not None and known_producers is not None:
-            producers = known_producers
-            next_offset, position = resumed.segment.end_offset, resumed.segment.position
-            scanned_from, known_epochs = 0, resumed.epochs
-        for found, batch in segment.recover(position):
+        for found, batch in segment.recover(start.position if i == start.first else 0):
             aborted = producers.replay(
                 found.header, decode_end_transaction_marker(batch) if found.header.is_control else None
             )
@@ -216,30 +272,34 @@ def _recover(
                 segment.transaction_index.append(aborted)
             if not epochs or found.header.partition_leader_epoch != epochs[-1][0]:
                 epochs.append((found.header.partition_leader_epoch, found.header.base_offset))
-            next_offset = found.header.last_offset + 1
-        ends.append(next_offset)
+            end_offset = found.header.last_offset + 1
+        ends.append(end_offset)
         if segment.size != size:
             _logger.warning(
                 "%s: %d bytes after offset %d were not whole batches and were cut off",
                 segment.log_path,
                 size - segment.size,
-                next_offset,
+                end_offset,
             )
-            _drop(segments[i + 1 :], f"{segment.log_path} was damaged before its end")
-            del segments[i + 1 :]
-            break
+            return _Scan(tuple(ends), producers, tuple(epochs), f"{segment.log_path} was damaged before its end")
         # Only the active segment is likely to be read soon.
         if i + 1 < len(segments):
             segment.write_indexes()
             segment.release()
-    while len(ends) > 1 and not segments[-1].size and recovery_point <= ends[-2] < segments[-1].base_offset:
+    return _Scan(tuple(ends), producers, tuple(epochs), "")
+
+
+def _drop_tail(segments: Sequence[LogSegment], start: _Start, scan: _Scan) -> tuple[Sequence[LogSegment], int]:
+    """Remove the segments that the log does not reach; return the others, and its end offset."""
+    ends = scan.ends
+    kept = segments[: start.first + len(ends)]
+    _drop(segments[len(kept) :], scan.why_rest_goes)
+    while len(ends) > 1 and not kept[-1].size and start.recovery_point <= ends[-2] < kept[-1].base_offset:
         # The end of the segment before was not on the device, and was lost at the edge of a batch. With the empty one
         # in place, the log would have an end offset that nobody could read up to.
-        _drop(segments[-1:], f"it is empty, and {segments[-2].log_path} ends at offset {ends[-2]}")
-        del segments[-1:], ends[-1:]
-        next_offset = ends[-1]
-    leader_epochs.restore(scanned_from, (*known_epochs, *epochs))
-    return next_offset, producers, recovery_point
+        _drop(kept[-1:], f"it is empty, and {kept[-2].log_path} ends at offset {ends[-2]}")
+        kept, ends = kept[:-1], ends[:-1]
+    return kept, ends[-1]
 
 
 def _resume(segment: LogSegment, known: ActiveCheckpoint) -> ProducerStates | None:
