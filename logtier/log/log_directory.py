@@ -45,8 +45,6 @@ class LogDirectory:
             on_failure=None if on_failure is None else lambda: on_failure(self),
         )
         self.file_system: FileSystem | None = None
-        #: Number of logs in it, moves under way to it included.
-        self.log_count = 0
         self.cluster_id = ""
         self.directory_id = ""
         self.was_stopped_cleanly = False

@@ -1,7 +1,7 @@
 """Bringing all logs to the device, and writing down how far they are there: what a start after a crash goes by."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -10,6 +10,7 @@ from headwater.logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS
 from headwater.logtier.log.flush_sweep import FlushSweep
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.log_directory import LogDirectory
+from headwater.logtier.log.placed_logs import PlacedLogs
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import CorruptRecordsError
 from headwater.logtier.runtime.disk import Completion, Disk
@@ -28,19 +29,18 @@ class LogFlusher:
     """Flushes the logs of a broker, at its interval or when much has come, and writes their checkpoints.
 
     All beside the event loop, and nothing is written down before it is on the device. The log manager owns it, and
-    what it looks at: `logs` by partition, their folders, and all folders.
+    what it looks at: the logs, their folders, and all folders.
     """
 
     def __init__(
         self,
         disk: Disk,
-        logs: Mapping[TopicPartition, Log],
-        directory_of: Mapping[TopicPartition, LogDirectory],
+        placed: PlacedLogs,
         directories: Sequence[LogDirectory],
     ) -> None:
         self._disk = disk
-        self._logs = logs
-        self._directory_of = directory_of
+        self._placed = placed
+        self._logs = placed.by_partition
         self._directories = directories
         self._checkpoints = CheckpointWriter(disk)
         self._sweep: FlushSweep | None = None
@@ -79,7 +79,7 @@ class LogFlusher:
         recovery_points: dict[str, dict[TopicPartition, int]] = {each.path: {} for each in self._directories}
         start_offsets: dict[str, dict[TopicPartition, int]] = {each.path: {} for each in self._directories}
         for topic_partition, log in self._logs.items():
-            path = self._directory_of[topic_partition].path
+            path = self._placed.directory_of(topic_partition).path
             recovery_points[path][topic_partition] = log.durability.recovery_point
             if log.log_start_offset > 0:
                 start_offsets[path][topic_partition] = log.log_start_offset

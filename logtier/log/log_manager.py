@@ -10,16 +10,19 @@ from uuid import UUID
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
 from headwater.logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_checkpoint
+from headwater.logtier.log.chores import Chore, Chores
 from headwater.logtier.log.clean_stop import stop_cleanly
 from headwater.logtier.log.durability import Post
+from headwater.logtier.log.folder_removals import FolderRemovals
 from headwater.logtier.log.folder_work import FolderWork, NewLog, Place, make_log
 from headwater.logtier.log.known_directories import read_known_directories, write_known_directories
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
 from headwater.logtier.log.log_flusher import LogFlusher
-from headwater.logtier.log.log_folders import deleted_folder_name, future_folder_name, parse_folder, stray_folder_name
+from headwater.logtier.log.log_folders import future_folder_name, parse_folder, stray_folder_name
 from headwater.logtier.log.opening import open_log
 from headwater.logtier.log.partition_metadata import NO_TOPIC_ID, read_partition_metadata, write_partition_metadata
+from headwater.logtier.log.placed_logs import PlacedLogs
 from headwater.logtier.log.replica_folders import Copy, FutureFolder, choose_copy, remove_marker, sort_futures
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -66,7 +69,6 @@ class LogManager:
         self.config = config
         #: How long a producer that is silent is remembered.
         self.producer_id_expiration_ms = config.producer_id_expiration_ms
-        self.logs: dict[TopicPartition, Log] = {}
         self.cluster_id = cluster_id or ""
         #: The folders of `log.dirs`; the first one has the metadata too.
         self.directories: list[LogDirectory] = []
@@ -85,14 +87,35 @@ class LogManager:
         self.post = post
         self._on_fatal = on_fatal
         self._is_started = False
-        self._directory_of: dict[TopicPartition, LogDirectory] = {}
-        self._deleted: list[tuple[int, str]] = []
-        self._checkpointed_ms = 0
-        self._starts_checkpointed_ms = 0
-        self._producers_checked_ms = 0
-        self._retention_checked_ms = 0
-        self.flusher = LogFlusher(disk, self.logs, self._directory_of, self.directories)
+        #: The logs and where they are; the manager alone changes it.
+        self.placed = PlacedLogs()
+        self._removals = FolderRemovals(disk, clock, prng)
+        self.flusher = LogFlusher(disk, self.placed, self.directories)
         self._folder_work = FolderWork(disk, post)
+        self._log_chores: Chores[Callable[[Log, int], object]] = Chores(
+            Chore(lambda log, _: log.durability.poll()),
+            Chore(lambda log, now_ms: log.maybe_roll(now_ms)),
+            Chore(
+                lambda log, now_ms: log.delete_old_segments(now_ms),
+                lambda: self.config.log_retention_check_interval_ms,
+            ),
+            Chore(lambda log, now_ms: log.remove_deleted_files(now_ms)),
+            Chore(lambda log, now_ms: log.durability.request_if_due(now_ms, log.config.flush_ms)),
+            Chore(self._forget_silent_producers, lambda: _PRODUCER_CHECK_INTERVAL_MS),
+        )
+        self._chores: Chores[Callable[[int], None]] = Chores(
+            Chore(self._remove_deleted),
+            Chore(lambda _: self.flusher.poll()),
+            Chore(
+                lambda _: self.flusher.checkpoint(), lambda: self.config.log_flush_start_offset_checkpoint_interval_ms
+            ),
+            Chore(lambda _: self.flusher.flush(), lambda: self.config.log_flush_offset_checkpoint_interval_ms),
+        )
+
+    @property
+    def logs(self) -> Mapping[TopicPartition, Log]:
+        """The logs by partition."""
+        return self.placed.by_partition
 
     # -- starting
 
@@ -115,8 +138,8 @@ class LogManager:
                 directory.release()
             raise
         now_ms = self._clock.now_ms()
-        self._checkpointed_ms = self._starts_checkpointed_ms = now_ms
-        self._producers_checked_ms = self._retention_checked_ms = now_ms
+        self._log_chores.begin(now_ms)
+        self._chores.begin(now_ms)
         self._is_started = True
 
     def _open_directories(self) -> None:
@@ -156,7 +179,7 @@ class LogManager:
                 path = f"{directory.path}/{entry.name}"
                 topic_partition = folder.topic_partition
                 if topic_partition is None:
-                    self._deleted.append((0, path))
+                    self._removals.schedule(path, 0)
                 elif folder.is_future:
                     futures.append(FutureFolder(topic_partition, path, directory))
                 elif topic_partition not in self.logs or self._is_to_replace(directory, topic_partition, path):
@@ -180,7 +203,7 @@ class LogManager:
 
     def _is_to_replace(self, directory: LogDirectory, topic_partition: TopicPartition, path: str) -> bool:
         """Two folders have a log of the partition: put the one away that is a left-over, or refuse to choose."""
-        known, known_directory = self.logs[topic_partition], self._directory_of[topic_partition]
+        known, known_directory = self.logs[topic_partition], self.placed.directory_of(topic_partition)
         opened = Copy(known.directory, known.topic_id, known_directory)
         found = Copy(path, read_partition_metadata(self.disk, path), directory)
         chosen = choose_copy(self.disk, opened, found, self._topic_ids.get(topic_partition.topic))
@@ -191,7 +214,7 @@ class LogManager:
             )
         _logger.warning("%s has two folders; the log is %s", topic_partition, chosen.path)
         if chosen is opened:
-            self._move_away(topic_partition, path, 0)
+            self._move_away(topic_partition, path)
             return False
         self.delete(topic_partition)
         self._folder_work.wait()
@@ -216,7 +239,7 @@ class LogManager:
             _logger.info("%s has moved to %s", topic_partition, directory.path)
         for future in interrupted:
             self.interrupted_moves[future.topic_partition] = future.directory.path
-            self._move_away(future.topic_partition, future.path, 0)
+            self._move_away(future.topic_partition, future.path)
 
     # -- logs come and go
 
@@ -246,7 +269,7 @@ class LogManager:
             raise LogDirError(f"cannot create the log of {topic_partition} in {directory.path}: {log.strerror}")
         if log.config is not config:
             log.configure(config)
-        self._register(directory, log)
+        self.placed.put(log, directory)
         self.preferred_paths.pop(topic_partition, None)
         return log
 
@@ -285,15 +308,13 @@ class LogManager:
         return path
 
     def _forget(self, log: Log) -> LogDirectory:
-        del self.logs[log.topic_partition]
-        directory = self._directory_of.pop(log.topic_partition)
-        directory.log_count -= 1
+        directory = self.placed.remove(log)
         log.abandon()
         return directory
 
     def directory_of(self, topic_partition: TopicPartition) -> LogDirectory:
         """The folder that holds a log; KeyError if there is none."""
-        return self._directory_of[topic_partition]
+        return self.placed.directory_of(topic_partition)
 
     def directory_at(self, path: str) -> LogDirectory | None:
         """The folder of `log.dirs` with this absolute path, as it is shown; None if it is none of them."""
@@ -321,9 +342,9 @@ class LogManager:
         it was, unless its folder went offline: then the copy must stay, for it is the log at the next start.
         """
         topic_partition = future.topic_partition
-        old, old_directory = self.logs[topic_partition], self._directory_of[topic_partition]
+        old, old_directory = self.logs[topic_partition], self.placed.directory_of(topic_partition)
         path = f"{directory.path}/{topic_partition}"
-        deleted_path = f"{old_directory.path}/{deleted_folder_name(topic_partition, self.prng)}"
+        deleted_path = self._removals.path_beside(old.directory, topic_partition)
         self.disk.rename(old.directory, deleted_path)
         try:
             self.disk.rename(future.directory, path)
@@ -332,9 +353,8 @@ class LogManager:
             raise
         future.note_moved(path, self._draw_jitter_ms(old.config))
         future.configure(old.config)
-        old_directory.log_count -= 1
-        self._register(directory, future)
-        self._deleted.append((self._clock.now_ms() + old.config.file_delete_delay_ms, deleted_path))
+        self.placed.put(future, directory)
+        self._removals.schedule(deleted_path, old.config.file_delete_delay_ms)
         # What is waited for on the old disk is on the new one.
         old.durability.hand_over()
         old.abandon()
@@ -353,51 +373,32 @@ class LogManager:
     def maintain(self, now_ms: int) -> None:
         """Roll by time, delete by retention, remove deleted files, forget silent producers, flush, write checkpoints.
 
-        Each at its own interval, however often this is called; retention at `log.retention.check.interval.ms`. A log
-        that fails is reported and does not keep the others from their turn.
+        Each at its own interval, however often this is called. What fails with a log is reported, and keeps neither
+        the other logs from their turn nor what else is to be done with this one: on a full disk retention makes room.
         """
-        check_producers = now_ms - self._producers_checked_ms >= _PRODUCER_CHECK_INTERVAL_MS
-        if check_producers:
-            self._producers_checked_ms = now_ms
-        check_retention = now_ms - self._retention_checked_ms >= self.config.log_retention_check_interval_ms
-        if check_retention:
-            self._retention_checked_ms = now_ms
+        of_logs = self._log_chores.due(now_ms)
         for topic_partition, log in list(self.logs.items()):
-            if self.logs.get(topic_partition) is not log:
-                continue  # its folder has just gone offline
-            try:
-                self._maintain_log(log, now_ms, check_producers=check_producers, check_retention=check_retention)
-            except (OSError, ValueError, KafkaError) as error:
-                _logger.error("%s: maintenance failed: %s", topic_partition, error)
-                if isinstance(error, OSError):
-                    log.health.observe(f"maintain {log.directory}", error)
-        self._remove_deleted(now_ms)
-        self.flusher.poll()
-        if now_ms - self._starts_checkpointed_ms >= self.config.log_flush_start_offset_checkpoint_interval_ms:
-            self._starts_checkpointed_ms = now_ms
-            self.flusher.checkpoint()
-        if now_ms - self._checkpointed_ms >= self.config.log_flush_offset_checkpoint_interval_ms:
-            self._checkpointed_ms = now_ms
-            self.flusher.flush()
+            for do in of_logs:
+                if self.logs.get(topic_partition) is not log:
+                    break  # its folder has just gone offline
+                try:
+                    do(log, now_ms)
+                except (OSError, ValueError, KafkaError) as error:
+                    _logger.error("%s: maintenance failed: %s", topic_partition, error)
+                    if isinstance(error, OSError):
+                        log.health.observe(f"maintain {log.directory}", error)
+        for chore in self._chores.due(now_ms):
+            chore(now_ms)
 
-    def _maintain_log(self, log: Log, now_ms: int, *, check_producers: bool, check_retention: bool) -> None:
-        log.durability.poll()
-        log.maybe_roll(now_ms)
-        if check_retention:
-            log.delete_old_segments(now_ms)
-        log.remove_deleted_files(now_ms)
-        log.durability.request_if_due(now_ms, log.config.flush_ms)
-        if check_producers:
-            log.producers.remove_expired(now_ms, self.producer_id_expiration_ms)
+    def _forget_silent_producers(self, log: Log, now_ms: int) -> None:
+        log.producers.remove_expired(now_ms, self.producer_id_expiration_ms)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         """The folder went offline: its logs are gone; the broker ends with the metadata's folder, or the last one."""
-        gone = [each for each, where in self._directory_of.items() if where is directory]
-        for topic_partition in gone:
-            log = self.logs.pop(topic_partition)
-            del self._directory_of[topic_partition]
-            log.abandon()
-        directory.log_count = 0
+        gone = []
+        for log in self.placed.in_directory(directory):
+            gone.append(log.topic_partition)
+            self._forget(log)
         if not self._is_started:
             return
         if self.on_offline is not None:
@@ -421,54 +422,50 @@ class LogManager:
         try:
             for directory in self.directories:
                 if directory.is_online:
-                    logs = [log for each, log in self.logs.items() if self._directory_of[each] is directory]
-                    stop_cleanly(self.disk, directory, logs)
+                    stop_cleanly(self.disk, directory, self.placed.in_directory(directory))
         finally:
             for directory in self.directories:
                 directory.release()
             self.directories.clear()
-            self.logs = {}
-            self._directory_of = {}
+            self.placed = PlacedLogs()
 
     # -- folders
 
     def _remove_deleted(self, now_ms: int) -> None:
-        """Remove the folders of deleted logs whose delay is over; unlinking is slow, and not done on this thread."""
-        due = [path for deadline_ms, path in self._deleted if deadline_ms <= now_ms]
+        """Remove the folders of deleted logs whose delay is over, once they have the names of such."""
         self._folder_work.poll()
-        if due and self._folder_work.has_renamed_all:
-            self._deleted = [(deadline_ms, path) for deadline_ms, path in self._deleted if deadline_ms > now_ms]
-            self.disk.in_background(partial(_remove_folders, self.disk, due))
+        if self._folder_work.has_renamed_all:
+            self._removals.remove_due(now_ms)
 
     def _path_of_deleted(self, log: Log) -> str:
         """The name that a log's folder shall have now, and by which it is removed later."""
-        parent = os.path.dirname(log.directory)
-        path = f"{parent}/{deleted_folder_name(log.topic_partition, self.prng)}"
-        self._deleted.append((self._clock.now_ms() + log.config.file_delete_delay_ms, path))
+        path = self._removals.path_beside(log.directory, log.topic_partition)
+        self._removals.schedule(path, log.config.file_delete_delay_ms)
         return path
 
     def _place(self, wanted: NewLog) -> Place:
         topic_partition, _, config = wanted
         directory = self._directory_for(topic_partition)
+        path = f"{directory.path}/{topic_partition}"
         return Place(
             directory,
-            f"{directory.path}/{topic_partition}",
-            f"{directory.path}/{deleted_folder_name(topic_partition, self.prng)}",
+            path,
+            self._removals.path_beside(path, topic_partition),
             self._draw_jitter_ms(config),
             self._clock.now_ms(),
         )
 
     def _note_left_over(self, wanted: NewLog, place: Place) -> None:
-        self._deleted.append((place.now_ms + wanted.config.file_delete_delay_ms, place.path_of_left_over))
+        self._removals.schedule(place.path_of_left_over, wanted.config.file_delete_delay_ms)
 
     def _draw_jitter_ms(self, config: TopicConfig) -> int:
         return self.prng.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0
 
-    def _move_away(self, topic_partition: TopicPartition, path: str, delay_ms: int) -> None:
-        """Give a log's folder the name of a deleted one."""
-        new_path = f"{os.path.dirname(path)}/{deleted_folder_name(topic_partition, self.prng)}"
+    def _move_away(self, topic_partition: TopicPartition, path: str) -> None:
+        """Give a log's folder the name of a deleted one, to be removed at once."""
+        new_path = self._removals.path_beside(path, topic_partition)
         self.disk.rename(path, new_path)
-        self._deleted.append((self._clock.now_ms() + delay_ms, new_path))
+        self._removals.schedule(new_path, 0)
 
     def _directory_for(self, topic_partition: TopicPartition) -> LogDirectory:
         online = [directory for directory in self.directories if directory.is_online]
@@ -479,7 +476,7 @@ class LogManager:
             if directory.path == preferred:
                 return directory
         placed = self._folder_work.placed
-        return min(online, key=lambda directory: directory.log_count + placed[directory.path])
+        return min(online, key=lambda directory: self.placed.count_in(directory) + placed[directory.path])
 
     def _open(
         self,
@@ -506,13 +503,8 @@ class LogManager:
             health=directory.health,
             post=self.post,
         )
-        self._register(directory, log)
+        self.placed.put(log, directory)
         return log
-
-    def _register(self, directory: LogDirectory, log: Log) -> None:
-        self.logs[log.topic_partition] = log
-        self._directory_of[log.topic_partition] = directory
-        directory.log_count += 1
 
     def _read_checkpoint(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int]:
         try:
@@ -531,11 +523,3 @@ def _settle(disk: Disk, old_directory: str, path: str) -> None:
         remove_marker(disk, path)
     except OSError as error:
         _logger.warning("%s goes on saying what it replaces: %s", path, error)
-
-
-def _remove_folders(disk: Disk, paths: Sequence[str]) -> None:
-    for path in paths:
-        try:
-            disk.rmtree(path)
-        except OSError as error:
-            _logger.error("%s is not removed before the next start: %s", path, error)

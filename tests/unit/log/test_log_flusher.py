@@ -129,7 +129,7 @@ def test_a_log_that_goes_does_not_put_the_next_flush_off(manager: LogManager, di
     manager.flusher.flush_if_much_came()
     for _ in range(3):
         disk.do()
-    del manager.logs[PARTITION]
+    manager.placed.remove(manager.logs[PARTITION])
     manager.flusher.flush_if_much_came()
     append(manager.logs[OTHER], 12_000)
     manager.flusher.flush_if_much_came()
@@ -247,10 +247,11 @@ def test_what_was_not_flushed_is_not_written_down(
 def test_a_deleted_topics_segment_is_not_written_down_in_its_namesakes_folder(
     manager: LogManager, disk: HeldDisk
 ) -> None:
-    old = manager.logs.pop(PARTITION)
+    old = manager.logs[PARTITION]
+    directory = manager.placed.remove(old)
     for i in range(16):
         append(manager.create(TopicPartition("many", i), uuid.UUID(int=4), TopicConfig()), 10)
-    manager.logs[PARTITION] = old
+    manager.placed.put(old, directory)
     append(old, 4_000)
     old.flush()
     disk.held.clear()

@@ -202,6 +202,7 @@ def test_one_failing_log_does_not_keep_the_others_from_maintenance(
     manager.maintain(2_000_000)
     assert "t-0: maintenance failed" in caplog.text
     assert logs[1].log_start_offset == 1
+    assert logs[0].log_start_offset == 1, "what cannot be rolled can be deleted, and makes room"
 
 
 def test_a_log_that_cannot_be_closed_leaves_no_clean_marker(

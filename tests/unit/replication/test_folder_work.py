@@ -233,9 +233,9 @@ def test_logs_made_in_a_folder_that_fails_before_they_are_taken_are_made_in_anot
 def test_new_logs_are_spread_over_the_folders_as_if_they_were_made_one_by_one(folders: list[str]) -> None:
     async def scenario(node: Node) -> None:
         await node.create("flights", 20)
-        assert [directory.log_count for directory in node.logs.directories] == [10, 10]
+        assert [node.logs.placed.count_in(directory) for directory in node.logs.directories] == [10, 10]
         await node.change("flights", None)
-        assert [directory.log_count for directory in node.logs.directories] == [0, 0]
+        assert [node.logs.placed.count_in(directory) for directory in node.logs.directories] == [0, 0]
 
     run(folders, scenario)
 

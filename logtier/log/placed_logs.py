@@ -1,0 +1,54 @@
+"""Which logs a broker has, and in which of its log folders each is."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from headwater.logtier.log.log import Log
+from headwater.logtier.log.log_directory import LogDirectory
+from headwater.logtier.protocol.topic_partition import TopicPartition
+
+
+class PlacedLogs:
+    """The logs by partition, each with its folder.
+
+    Invariants: at most one log a partition; each is in one folder, which counts it.
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[TopicPartition, Log] = {}
+        self._directory_of: dict[TopicPartition, LogDirectory] = {}
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def by_partition(self) -> Mapping[TopicPartition, Log]:
+        """The logs as they are at any time: the same mapping always."""
+        return self._logs
+
+    def directory_of(self, topic_partition: TopicPartition) -> LogDirectory:
+        """The folder that holds a log; KeyError if there is none."""
+        return self._directory_of[topic_partition]
+
+    def count_in(self, directory: LogDirectory) -> int:
+        """How many logs a folder has."""
+        return self._counts[directory.path]
+
+    def in_directory(self, directory: LogDirectory) -> list[Log]:
+        """The logs of a folder."""
+        return [log for each, log in self._logs.items() if self._directory_of[each] is directory]
+
+    def put(self, log: Log, directory: LogDirectory) -> None:
+        """Let a partition have this log, whatever it had before."""
+        topic_partition = log.topic_partition
+        before = self._directory_of.get(topic_partition)
+        if before is not None:
+            self._counts[before.path] -= 1
+        self._logs[topic_partition] = log
+        self._directory_of[topic_partition] = directory
+        self._counts[directory.path] += 1
+
+    def remove(self, log: Log) -> LogDirectory:
+        """A partition has no log any more; return the folder that it was in."""
+        del self._logs[log.topic_partition]
+        directory = self._directory_of.pop(log.topic_partition)
+        self._counts[directory.path] -= 1
+        return directory
