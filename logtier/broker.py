@@ -197,7 +197,6 @@ class Broker:
             groups.transactional.marker_written,
         )
         services = Services(
-            config,
             clock,
             prng,
             metadata,
@@ -251,7 +250,7 @@ class Broker:
         async def tell() -> None:
             nonlocal told
             told = metadata.config
-            log_manager.producer_id_expiration_ms = told.producer_id_expiration_ms
+            log_manager.configure(told)
             await listeners.limit_connections(told)
 
         def follow(_: MetadataDelta) -> None:

@@ -118,7 +118,7 @@ def run(directory: Path, scenario: Callable[[Client], Awaitable[None]], **proper
         log_manager = LogManager(config, RealDisk(), SystemClock(), prng, cluster_id="c", topic_configs={})
         later = asyncio.get_running_loop().call_later
         replica_manager = ReplicaManager(1, cache.topic_config, log_manager, SystemClock(), later)
-        services = Services(config, SystemClock(), prng, cache, controller, replica_manager, nothing, nothing)
+        services = Services(SystemClock(), prng, cache, controller, replica_manager, nothing, nothing)
         try:
             await scenario(Client(services))
         finally:

@@ -63,7 +63,7 @@ def _described(group: ConsumerGroup, context: RequestContext) -> dict[str, Any]:
                 ErrorCode.topic_authorization_failed,
                 "The group has described topic(s) that the client is not authorized to describe.",
             )
-    default = assignor_name(context.services.config.group_consumer_assignors[0])
+    default = assignor_name(context.services.metadata.config.group_consumer_assignors[0])
     return {
         "error_code": ErrorCode.none,
         "error_message": None,

@@ -95,7 +95,7 @@ def _event(request: Any, context: RequestContext) -> Heartbeat:
         raise _invalid("InstanceId can't be null.")
     elif epoch < LEAVE_STATIC_EPOCH:
         raise _invalid("MemberEpoch is invalid.")
-    assignors = [assignor_name(name) for name in context.services.config.group_consumer_assignors]
+    assignors = [assignor_name(name) for name in context.services.metadata.config.group_consumer_assignors]
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise KafkaError(
             ErrorCode.unsupported_assignor,

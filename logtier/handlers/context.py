@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headwater.logtier.config import BrokerConfig
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.handlers.cold_records import Reader
@@ -38,9 +37,9 @@ DENIALS_LOGGED_MAX = 20
 class Services:
     """The parts of the broker that handlers may touch."""
 
-    config: BrokerConfig
     clock: Clock
     prng: random.Random
+    #: Has the cluster's image, and this broker's configs as they are now.
     metadata: MetadataCache
     controller: Controller
     replica_manager: ReplicaManager

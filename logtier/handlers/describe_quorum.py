@@ -35,7 +35,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         return _answer([_refused(topic, ErrorCode.unknown_topic_or_partition) for topic in request.topics])
     services = context.services
     image = services.metadata.image
-    if image.controller_id != services.config.node_id:
+    if image.controller_id != services.metadata.config.node_id:
         return _answer([_refused(topic, ErrorCode.not_leader_or_follower) for topic in request.topics])
     now_ms = services.clock.now_ms()
     end_offset = services.controller.metadata_end_offset

@@ -33,7 +33,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         names = [name for name in names if name >= cursor.topic_name]
         if names and names[0] == cursor.topic_name:
             first_index = cursor.partition_index
-    limit = min(request.response_partition_limit, context.services.config.max_request_partition_size_limit)
+    limit = min(request.response_partition_limit, context.services.metadata.config.max_request_partition_size_limit)
     return _page(names, first_index, max(1, limit), is_all, context)
 
 

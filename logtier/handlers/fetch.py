@@ -145,11 +145,11 @@ def _fetch(
     session_id: int = NO_SESSION,
 ) -> list[Part] | asyncio.Future[list[Part]]:
     services = context.services
-    bytes_max = min(request.max_bytes, services.config.fetch_max_bytes)
+    bytes_max = min(request.max_bytes, services.metadata.config.fetch_max_bytes)
     if services.quotas.is_active and _replica_id(request) == CONSUMER:
         bytes_max = services.quotas.fetch_bytes_max(context.user, context.client_id or "", bytes_max)
         respond = _throttling(respond, session_id, context)
-    fetched = context.services.replica_manager.fetch(
+    fetched = services.replica_manager.fetch(
         wanted,
         bytes_max=bytes_max,
         bytes_min=min(request.min_bytes, bytes_max),

@@ -51,7 +51,7 @@ async def alter_authorized(
 def _alter_loggers(change: ConfigChange, context: RequestContext, validate_only: bool) -> ConfigResult:
     error = None
     try:
-        alter_loggers(change, context.services.config.node_id, validate_only=validate_only)
+        alter_loggers(change, context.services.metadata.config.node_id, validate_only=validate_only)
     except KafkaError as refusal:
         error = refusal
     return ConfigResult(change.resource_type, change.resource_name, error)

@@ -152,7 +152,8 @@ async def _create(names: Sequence[str], request: Any, context: RequestContext) -
     unknown = KafkaError(ErrorCode.unknown_topic_or_partition)
     refused: dict[str | UUID, KafkaError] = {}
     creatable = []
-    allowed = getattr(request, "allow_auto_topic_creation", True) and context.services.config.auto_create_topics_enable
+    config = context.services.metadata.config
+    allowed = getattr(request, "allow_auto_topic_creation", True) and config.auto_create_topics_enable
     for name in names:
         problem = topic_name_problem(name)
         if allowed and not _may_create(name, context):

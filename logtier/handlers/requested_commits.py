@@ -47,7 +47,7 @@ def requested_commits(
         expire_timestamp_ms: Until when the client wants its offsets kept, if it says.
     """
     image = context.services.metadata.image
-    metadata_max = context.services.config.offset_metadata_max_bytes
+    metadata_max = context.services.metadata.config.offset_metadata_max_bytes
     commits: dict[TopicPartition, CommittedOffset] = {}
     answers = []
     accepted = []

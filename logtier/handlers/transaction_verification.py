@@ -155,7 +155,7 @@ async def _answer(
     transactional_id: str, question: _Question, answer: Awaitable[None] | None, context: RequestContext
 ) -> Verdict:
     """Wait for the answer; a transaction that is still being ended is worth a few questions more."""
-    config = context.services.config
+    config = context.services.metadata.config
     waited_ms = 0
     if answer is None:
         waited_ms = config.add_partitions_to_txn_retry_backoff_ms

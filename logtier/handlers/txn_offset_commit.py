@@ -104,10 +104,10 @@ async def _verify(request: Any, partition: TopicPartition, context: RequestConte
                 await answer
         except KafkaError as error:
             is_passing = adds and error.code is ErrorCode.concurrent_transactions
-            if not is_passing or waited_ms >= services.config.add_partitions_to_txn_retry_backoff_max_ms:
+            if not is_passing or waited_ms >= services.metadata.config.add_partitions_to_txn_retry_backoff_max_ms:
                 raise
-            waited_ms += services.config.add_partitions_to_txn_retry_backoff_ms
-            await asyncio.sleep(services.config.add_partitions_to_txn_retry_backoff_ms / 1000)
+            waited_ms += services.metadata.config.add_partitions_to_txn_retry_backoff_ms
+            await asyncio.sleep(services.metadata.config.add_partitions_to_txn_retry_backoff_ms / 1000)
         else:
             return
 

@@ -67,8 +67,6 @@ class LogManager:
         told when the folder of the metadata, or the last one, goes offline.
         """
         self.config = config
-        #: How long a producer that is silent is remembered.
-        self.producer_id_expiration_ms = config.producer_id_expiration_ms
         self.cluster_id = cluster_id or ""
         #: The folders of `log.dirs`; the first one has the metadata too.
         self.directories: list[LogDirectory] = []
@@ -370,6 +368,10 @@ class LogManager:
 
     # -- while it runs
 
+    def configure(self, config: BrokerConfig) -> None:
+        """Take over the broker's configs, of which dynamic ones have changed."""
+        self.config = config
+
     def maintain(self, now_ms: int) -> None:
         """Roll by time, delete by retention, remove deleted files, forget silent producers, flush, write checkpoints.
 
@@ -391,7 +393,7 @@ class LogManager:
             chore(now_ms)
 
     def _forget_silent_producers(self, log: Log, now_ms: int) -> None:
-        log.producers.remove_expired(now_ms, self.producer_id_expiration_ms)
+        log.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         """The folder went offline: its logs are gone; the broker ends with the metadata's folder, or the last one."""

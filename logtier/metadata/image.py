@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from headwater.logtier.config import BrokerConfig, Listener, TopicConfig
@@ -141,72 +141,38 @@ class MetadataImage:
 
 
 class _ImageBuilder:
-    """Copies of an image's mappings, made once for any number of changes."""
+    """The fields of an image that changes replace: mappings are copied when the first change comes to them."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
-        self._brokers = dict(image.brokers)
-        self._topics = dict(image.topics)
-        self._topic_names = dict(image.topic_names)
-        self._collision_names = dict(image.collision_names)
-        self._broker_configs = dict(image.broker_configs)
-        self._acls: dict[str, AclBinding] | None = None
-        self._client_quotas: dict[str, ClientQuota] | None = None
-        self._group_configs: dict[str, Mapping[str, str]] | None = None
-        self._scram_credentials: dict[str, Mapping[str, ScramCredential]] | None = None
-        self._cluster_id = image.cluster_id
-        self._controller_id = image.controller_id
-        self._unknown_users_key = image.unknown_users_key
+        self._changed: dict[str, Any] = {}
         # A topic's configs may come before the topic itself.
         self._topic_configs: dict[str, Mapping[str, str]] = {}
 
     def apply(self, changes: Iterable[tuple[str, bytes | None]]) -> MetadataImage:
         for path, data in changes:
             parent, _, name = path.rpartition("/")
-            if parent == paths.TOPICS:
-                self._topic(path, name, data)
-            elif parent == paths.TOPIC_CONFIGS:
-                self._topic_config(path, name, data)
-            elif parent == paths.BROKER_IDS:
-                self._broker(path, int(name), data)
-            elif parent == paths.BROKER_CONFIGS:
-                self._broker_config(path, name, data)
-            elif parent == paths.GROUP_CONFIGS:
-                self._group_config(path, paths.group_of_config(name), data)
-            elif parent == paths.ACLS:
-                self._acl(path, name, data)
-            elif parent == paths.CLIENT_QUOTAS:
-                self._client_quota(path, name, data)
-            elif parent == paths.SCRAM_USERS:
-                self._scram(path, user_of_node(name), data)
-            elif path == paths.CONTROLLER:
-                self._controller_id = NO_BROKER if data is None else paths.decode_controller(data)
-            elif path == paths.CLUSTER_ID and data is not None:
-                self._cluster_id = paths.decode_cluster_id(data)
-            elif path == paths.UNKNOWN_USERS_KEY and data is not None:
-                self._unknown_users_key = decode_unknown_users_key(path, data)
-        return MetadataImage(
-            cluster_id=self._cluster_id,
-            brokers=self._brokers,
-            controller_id=self._controller_id,
-            topics=self._topics,
-            topic_names=self._topic_names,
-            collision_names=self._collision_names,
-            broker_configs=self._broker_configs,
-            acls=self._image.acls if self._acls is None else self._acls,
-            client_quotas=self._image.client_quotas if self._client_quotas is None else self._client_quotas,
-            group_configs=self._image.group_configs if self._group_configs is None else self._group_configs,
-            scram_credentials=self._image.scram_credentials
-            if self._scram_credentials is None
-            else self._scram_credentials,
-            unknown_users_key=self._unknown_users_key,
-        )
+            follow = _FOLLOWS_BELOW.get(parent) or _FOLLOWS_AT.get(path)
+            if follow is not None:
+                follow(self, path, name, data)
+        return replace(self._image, **self._changed)
 
-    def _topic(self, path: str, name: str, data: bytes | None) -> None:
-        old = self._topics.get(name)
+    def set(self, field_name: str, value: object) -> None:
+        self._changed[field_name] = value
+
+    def mapping(self, field_name: str) -> dict[Any, Any]:
+        found: dict[Any, Any] | None = self._changed.get(field_name)
+        if found is None:
+            found = self._changed[field_name] = dict(getattr(self._image, field_name))
+        return found
+
+    def topic(self, path: str, name: str, data: bytes | None) -> None:
+        topics: dict[str, TopicImage] = self.mapping("topics")
+        topic_names, collision_names = self.mapping("topic_names"), self.mapping("collision_names")
+        old = topics.get(name)
         if data is None:
             if old is not None:
-                del self._topics[name], self._topic_names[old.topic_id], self._collision_names[collision_key(name)]
+                del topics[name], topic_names[old.topic_id], collision_names[collision_key(name)]
             return
         topic_id, replicas = paths.decode_topic(path, data)
         configs = self._topic_configs.pop(name, None)
@@ -221,63 +187,75 @@ class _ImageBuilder:
             configs = old.configs if configs is None else configs
         else:
             if old is not None:
-                del self._topic_names[old.topic_id]
+                del topic_names[old.topic_id]
             partitions = tuple(first_partition_state(assigned) for assigned in replicas)
-        self._topics[name] = TopicImage(name, topic_id, partitions, _NO_CONFIGS if configs is None else configs)
-        self._topic_names[topic_id] = name
-        self._collision_names[collision_key(name)] = name
+        topics[name] = TopicImage(name, topic_id, partitions, _NO_CONFIGS if configs is None else configs)
+        topic_names[topic_id] = name
+        collision_names[collision_key(name)] = name
 
-    def _topic_config(self, path: str, name: str, data: bytes | None) -> None:
-        configs = _NO_CONFIGS if data is None else MappingProxyType(paths.decode_config(path, data))
-        topic = self._topics.get(name)
+    def topic_config(self, path: str, name: str, data: bytes | None) -> None:
+        configs = _NO_CONFIGS if data is None else _decode_configs(path, name, data)
+        topics: dict[str, TopicImage] = self.mapping("topics")
+        topic = topics.get(name)
         if topic is None:
             self._topic_configs[name] = configs
         else:
-            self._topics[name] = replace(topic, configs=configs)
+            topics[name] = replace(topic, configs=configs)
 
-    def _broker(self, path: str, broker_id: int, data: bytes | None) -> None:
-        if data is None:
-            self._brokers.pop(broker_id, None)
-        else:
-            self._brokers[broker_id] = BrokerRegistration(broker_id, *paths.decode_broker(path, data))
 
-    def _broker_config(self, path: str, name: str, data: bytes | None) -> None:
-        if data is None:
-            self._broker_configs.pop(name, None)
-        else:
-            self._broker_configs[name] = MappingProxyType(paths.decode_config(path, data))
+_Follow = Callable[[_ImageBuilder, str, str, bytes | None], None]
+"""Takes a change into an image: of a path, the last name in it, and the node's data; None: it is gone."""
 
-    def _group_config(self, path: str, group_id: str, data: bytes | None) -> None:
-        if self._group_configs is None:
-            self._group_configs = dict(self._image.group_configs)
-        if data is None:
-            self._group_configs.pop(group_id, None)
-        else:
-            self._group_configs[group_id] = MappingProxyType(paths.decode_config(path, data))
 
-    def _scram(self, path: str, user: str, data: bytes | None) -> None:
-        if self._scram_credentials is None:
-            self._scram_credentials = dict(self._image.scram_credentials)
-        if data is None:
-            self._scram_credentials.pop(user, None)
-        else:
-            self._scram_credentials[user] = MappingProxyType(decode_scram(path, data))
+def _entry(field_name: str, key: Callable[[str], Hashable], decode: Callable[[str, str, bytes], object]) -> _Follow:
+    """Each node is one entry of a mapping: at the `key` for its name, the value that `decode` makes of it."""
 
-    def _acl(self, path: str, name: str, data: bytes | None) -> None:
-        if self._acls is None:
-            self._acls = dict(self._image.acls)
+    def follow(builder: _ImageBuilder, path: str, name: str, data: bytes | None) -> None:
         if data is None:
-            self._acls.pop(name, None)
+            builder.mapping(field_name).pop(key(name), None)
         else:
-            self._acls[name] = decode_acl(path, data)
+            builder.mapping(field_name)[key(name)] = decode(path, name, data)
 
-    def _client_quota(self, path: str, name: str, data: bytes | None) -> None:
-        if self._client_quotas is None:
-            self._client_quotas = dict(self._image.client_quotas)
-        if data is None:
-            self._client_quotas.pop(name, None)
-        else:
-            self._client_quotas[name] = decode_quota(path, data)
+    return follow
+
+
+def _value(field_name: str, decode: Callable[[str, bytes], object], gone: object = None) -> _Follow:
+    """The node is one value, which is `gone` when there is no node; without `gone` it stays what it was."""
+
+    def follow(builder: _ImageBuilder, path: str, _: str, data: bytes | None) -> None:
+        if data is not None:
+            builder.set(field_name, decode(path, data))
+        elif gone is not None:
+            builder.set(field_name, gone)
+
+    return follow
+
+
+def _decode_configs(path: str, _: str, data: bytes) -> Mapping[str, str]:
+    return MappingProxyType(paths.decode_config(path, data))
+
+
+#: What follows from a change of a node whose parent this is.
+_FOLLOWS_BELOW: Final[Mapping[str, _Follow]] = {
+    paths.TOPICS: _ImageBuilder.topic,
+    paths.TOPIC_CONFIGS: _ImageBuilder.topic_config,
+    paths.BROKER_IDS: _entry(
+        "brokers", int, lambda path, name, data: BrokerRegistration(int(name), *paths.decode_broker(path, data))
+    ),
+    paths.BROKER_CONFIGS: _entry("broker_configs", str, _decode_configs),
+    paths.GROUP_CONFIGS: _entry("group_configs", paths.group_of_config, _decode_configs),
+    paths.ACLS: _entry("acls", str, lambda path, _, data: decode_acl(path, data)),
+    paths.CLIENT_QUOTAS: _entry("client_quotas", str, lambda path, _, data: decode_quota(path, data)),
+    paths.SCRAM_USERS: _entry(
+        "scram_credentials", user_of_node, lambda path, _, data: MappingProxyType(decode_scram(path, data))
+    ),
+}
+#: What follows from a change of this very node.
+_FOLLOWS_AT: Final[Mapping[str, _Follow]] = {
+    paths.CONTROLLER: _value("controller_id", lambda _, data: paths.decode_controller(data), gone=NO_BROKER),
+    paths.CLUSTER_ID: _value("cluster_id", lambda _, data: paths.decode_cluster_id(data)),
+    paths.UNKNOWN_USERS_KEY: _value("unknown_users_key", decode_unknown_users_key),
+}
 
 
 def first_partition_state(replicas: tuple[int, ...]) -> PartitionImage:
@@ -324,7 +302,9 @@ class MetadataCache:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._static_config = config
-        self._config = config
+        #: This broker's configs with its dynamic ones applied, but for those that do not fit the static ones: what
+        #: everybody goes by. Read only; a change of the image replaces it.
+        self.config = config
         self._unfit: Mapping[str, str] = {}
         self._image = MetadataImage()
         self._subscribers: list[Callable[[MetadataDelta], None]] = []
@@ -337,18 +317,13 @@ class MetadataCache:
         return self._image
 
     @property
-    def config(self) -> BrokerConfig:
-        """This broker's configs with its dynamic ones applied, but for those that do not fit the static ones."""
-        return self._config
-
-    @property
     def static_config(self) -> BrokerConfig:
-        """This broker's configs as it was started with them."""
+        """This broker's configs as it was started with them: for who tells or checks what is dynamic."""
         return self._static_config
 
     def topic_config(self, topic: TopicImage) -> TopicConfig:
         """A topic's configs: its own, else this broker's dynamic and static ones, else the defaults."""
-        return TopicConfig.resolve(topic.configs, self._config)
+        return TopicConfig.resolve(topic.configs, self.config)
 
     def derived(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
         """Bytes that depend on the image alone (an encoded response), made once for each image and key."""
@@ -404,7 +379,7 @@ class MetadataCache:
             raise first_error
 
     def _apply_dynamic(self, dynamic: Mapping[str, str]) -> None:
-        self._config, unfit = self._static_config.with_fitting(dynamic)
+        self.config, unfit = self._static_config.with_fitting(dynamic)
         # It fitted when it was stored: the static configs are others since.
         for name, reason in unfit.items():
             if self._unfit.get(name) != reason:

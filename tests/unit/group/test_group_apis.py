@@ -68,9 +68,8 @@ def some(**values: Any) -> Any:
 
 async def call(world: Any, name: str, version: int, request: Any) -> dict[str, Any]:
     """One request through its handler; its answer must be encodable in that version."""
-    services = some(
-        groups=world.groups, metadata=world.metadata, config=world.config, clock=world.clock, authorizer=None
-    )
+    metadata = some(image=world.metadata.image, config=world.config)
+    services = some(groups=world.groups, metadata=metadata, clock=world.clock, authorizer=None)
     handler = HANDLERS[name]
     context = RequestContext(services, handler.API_KEY, version, 1, "client", "10.0.0.1", "User:ANONYMOUS")
     result = handler.handle(request, context)

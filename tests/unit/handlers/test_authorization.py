@@ -101,7 +101,6 @@ def run(directory: Path, scenario: Callable[[World], Awaitable[None]], **propert
         await controller.register_broker(1, "here", 9092)
         untouchable = cast(Any, Untouchable())
         services = Services(
-            config,
             SystemClock(),
             random.Random(1),
             cache,

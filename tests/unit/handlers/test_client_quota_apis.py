@@ -85,7 +85,6 @@ def run(directory: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
         await controller.register_broker(1, "here", 9092)
         nothing: Any = some(has_offline=False)
         services = Services(
-            config,
             SystemClock(),
             random.Random(1),
             cache,

@@ -51,7 +51,6 @@ class World:
     def __init__(self, controller: Controller, cache: MetadataCache) -> None:
         self.controller = controller
         self.services: Any = some(
-            config=cache.config,
             clock=some(now_ms=lambda: NOW_MS),
             metadata=cache,
             controller=controller,
@@ -172,7 +171,7 @@ def test_whatever_is_not_the_partition_of_metadata_is_not_known(
 
 def test_a_broker_that_is_not_the_controller_does_not_lead(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
-        world.services.config = some(node_id=8)
+        world.services.metadata = some(image=world.services.metadata.image, config=some(node_id=8))
         [partition] = world.describe().topics[0].partitions
         assert partition.error_code == ErrorCode.not_leader_or_follower
         assert partition.leader_id == -1

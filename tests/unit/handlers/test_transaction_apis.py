@@ -109,7 +109,6 @@ class World:
         }
         config = BrokerConfig.from_properties({})
         self.services: Any = some(
-            config=config,
             clock=some(now_ms=lambda: 1500, monotonic_ms=lambda: 0),
             metadata=some(image=MetadataImage(topics=topics), config=config),
             transactions=self.coordinator,
@@ -344,7 +343,7 @@ def test_offsets_join_the_transaction_before_they_are_committed(version: int, ad
 def test_verification_is_switched_off_for_offsets_too_while_the_broker_runs(version: int, is_asked: bool) -> None:
     world = World()
     off = {"transaction.partition.verification.enable": "false"}
-    world.services.metadata.config = world.services.config.with_properties(off)
+    world.services.metadata.config = world.services.metadata.config.with_properties(off)
     assert commit_code(world.call(txn_offset_commit, version, commit())) is ErrorCode.none
     assert bool(world.coordinator.asked) is is_asked
 

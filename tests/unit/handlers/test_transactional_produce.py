@@ -105,7 +105,6 @@ class World:
         nobody: Any = None
         self.markers: list[tuple[TopicPartition, int, int, bool]] = []
         self.services = Services(
-            config,
             SystemClock(),
             random.Random(1),
             self.metadata,

@@ -74,7 +74,6 @@ class World:
         self.metadata = SimpleNamespace(image=self.image, static_config=self.config, config=self.config)
         nobody: Any = None
         self.services = Services(
-            self.config,
             self.clock,
             random.Random(1),
             cast("MetadataCache", self.metadata),
