@@ -17,7 +17,7 @@ from headwater.logtier.handlers.configured_quotas import configured_quotas
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.handlers.dispatcher import Dispatcher
 from headwater.logtier.handlers.registry import HANDLERS, advertised_versions
-from headwater.logtier.log.cleaner import LogCleaner
+from headwater.logtier.log.cleaning.cleaner import LogCleaner
 from headwater.logtier.log.durability import Post
 from headwater.logtier.log.log_manager import LogDirError, LogManager
 from headwater.logtier.metadata.acl_follower import configured_authorizer

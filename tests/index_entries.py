@@ -1,6 +1,6 @@
 """What the indexes of a segment have in them, whether they are in memory or in their files."""
 
-from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.log.segments.segment import LogSegment
 
 
 def index_entries(segment: LogSegment) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

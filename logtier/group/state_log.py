@@ -11,7 +11,7 @@ from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.group.pending_offsets import PendingOffset, PendingOffsets
 from headwater.logtier.group.records import group_key, group_value, offset_key, offset_value
 from headwater.logtier.group.replay import Replay
-from headwater.logtier.log.producer_state import Verification
+from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch

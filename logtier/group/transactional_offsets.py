@@ -7,7 +7,7 @@ from headwater.logtier.group.offsets import CommittedOffset
 from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.group.registry import GroupRegistry
 from headwater.logtier.group.state_log import StateLog
-from headwater.logtier.log.producer_state import Verification
+from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.clock import Clock

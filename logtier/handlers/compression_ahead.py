@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias
 
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.log import record_frames
-from headwater.logtier.log.recompression import PRODUCER, is_quick, recompressed
+from headwater.logtier.log.appending import record_frames
+from headwater.logtier.log.appending.recompression import PRODUCER, is_quick, recompressed
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Buffer

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 from headwater.logtier.handlers.compression_ahead import Refusals, compress_ahead
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.handlers.transaction_verification import Verdict, Verdicts, verify
+from headwater.logtier.log.appending.recompression import codec_of
 from headwater.logtier.log.durability import FlushRound
-from headwater.logtier.log.recompression import codec_of
 from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from headwater.logtier.protocol.produce_response import ProducedPartition, encode_produce_response

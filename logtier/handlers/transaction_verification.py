@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.log.producer_state import Verification
+from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL, Buffer

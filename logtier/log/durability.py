@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from headwater.logtier.log.directory_health import DirectoryHealth
-from headwater.logtier.log.log_segments import LogSegments
-from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.log.segments.log_segments import LogSegments
+from headwater.logtier.log.segments.segment import LogSegment
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.disk import Completion, Disk, File
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from headwater.logtier.log.leader_epochs import LeaderEpochs
-from headwater.logtier.log.producer_snapshots import ProducerSnapshots
-from headwater.logtier.log.producer_state import ProducerStates
-from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.log.producers.producer_snapshots import ProducerSnapshots
+from headwater.logtier.log.producers.producer_state import ProducerStates
+from headwater.logtier.log.segments.segment import LogSegment
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 

@@ -8,32 +8,36 @@ from typing import Final
 from uuid import UUID
 
 from headwater.logtier.config import TopicConfig
-from headwater.logtier.log.active_checkpoint import ActiveCheckpoint, read_checkpointed_base, remove_active_checkpoint
-from headwater.logtier.log.append_info import AppendInfo
-from headwater.logtier.log.batch_validation import (
+from headwater.logtier.log.appending.append_info import AppendInfo
+from headwater.logtier.log.appending.batch_validation import (
     Fields,
     check_produced_batch,
     not_one_batch,
     split_replicated,
     stamp_append_time,
 )
-from headwater.logtier.log.deleted_segments import DeletedSegments
+from headwater.logtier.log.appending.recompression import PRODUCER, recompressed
+from headwater.logtier.log.appending.record_frames import CheckedRecords
 from headwater.logtier.log.directory_health import DirectoryHealth
 from headwater.logtier.log.durability import Durability, FlushRound, Post
 from headwater.logtier.log.loaded_log import LoadedLog
-from headwater.logtier.log.log_segments import LogSegments
-from headwater.logtier.log.offset_index import ENTRY as OFFSET_ENTRY
 from headwater.logtier.log.partition_metadata import write_partition_metadata
-from headwater.logtier.log.producer_snapshot_codec import encode_snapshot
-from headwater.logtier.log.producer_state import ProducerStates, Verification
+from headwater.logtier.log.producers.producer_snapshot_codec import encode_snapshot
+from headwater.logtier.log.producers.producer_state import ProducerStates, Verification
 from headwater.logtier.log.reading import LogReader, LogSlice, TimestampOffset, segment_ages
-from headwater.logtier.log.recompression import PRODUCER, recompressed
-from headwater.logtier.log.record_frames import CheckedRecords
 from headwater.logtier.log.retention import roll_interval_ms, segments_to_delete
-from headwater.logtier.log.segment import RELATIVE_OFFSET_MAX, LogSegment
-from headwater.logtier.log.segment_leases import SegmentLeases, SegmentUse
-from headwater.logtier.log.time_index import ENTRY as TIME_ENTRY
-from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.log.segments.active_checkpoint import (
+    ActiveCheckpoint,
+    read_checkpointed_base,
+    remove_active_checkpoint,
+)
+from headwater.logtier.log.segments.deleted_segments import DeletedSegments
+from headwater.logtier.log.segments.log_segments import LogSegments
+from headwater.logtier.log.segments.offset_index import ENTRY as OFFSET_ENTRY
+from headwater.logtier.log.segments.segment import RELATIVE_OFFSET_MAX, LogSegment
+from headwater.logtier.log.segments.segment_leases import SegmentLeases, SegmentUse
+from headwater.logtier.log.segments.time_index import ENTRY as TIME_ENTRY
+from headwater.logtier.log.segments.transaction_index import AbortedTransaction
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.records.batch import (
     HEADER,

@@ -9,21 +9,21 @@ from typing import Final
 from uuid import UUID
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
-from headwater.logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_checkpoint
 from headwater.logtier.log.chores import Chore, Chores
-from headwater.logtier.log.clean_stop import stop_cleanly
 from headwater.logtier.log.durability import Post
-from headwater.logtier.log.folder_removals import FolderRemovals
-from headwater.logtier.log.folder_work import FolderWork, NewLog, Place, make_log
-from headwater.logtier.log.known_directories import read_known_directories, write_known_directories
+from headwater.logtier.log.flushing.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_checkpoint
+from headwater.logtier.log.flushing.clean_stop import stop_cleanly
+from headwater.logtier.log.flushing.log_flusher import LogFlusher
+from headwater.logtier.log.folders.folder_removals import FolderRemovals
+from headwater.logtier.log.folders.folder_work import FolderWork, NewLog, Place, make_log
+from headwater.logtier.log.folders.known_directories import read_known_directories, write_known_directories
+from headwater.logtier.log.folders.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
+from headwater.logtier.log.folders.log_folders import future_folder_name, parse_folder, stray_folder_name
+from headwater.logtier.log.folders.placed_logs import PlacedLogs
+from headwater.logtier.log.folders.replica_folders import Copy, FutureFolder, choose_copy, remove_marker, sort_futures
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.log_directory import LogDirectory, LogDirectoryFailedError, LogDirError
-from headwater.logtier.log.log_flusher import LogFlusher
-from headwater.logtier.log.log_folders import future_folder_name, parse_folder, stray_folder_name
 from headwater.logtier.log.opening import open_log
 from headwater.logtier.log.partition_metadata import NO_TOPIC_ID, read_partition_metadata, write_partition_metadata
-from headwater.logtier.log.placed_logs import PlacedLogs
-from headwater.logtier.log.replica_folders import Copy, FutureFolder, choose_copy, remove_marker, sort_futures
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.clock import Clock

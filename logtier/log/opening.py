@@ -8,10 +8,10 @@ from headwater.logtier.log.durability import Post
 from headwater.logtier.log.leader_epochs import LeaderEpochs
 from headwater.logtier.log.loaded_log import LoadedLog
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.producer_snapshots import ProducerSnapshots
-from headwater.logtier.log.producer_state import ProducerStates
+from headwater.logtier.log.producers.producer_snapshots import ProducerSnapshots
+from headwater.logtier.log.producers.producer_state import ProducerStates
 from headwater.logtier.log.recovery import load_log
-from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.log.segments.segment import LogSegment
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.disk import Disk
 

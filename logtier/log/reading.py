@@ -4,10 +4,10 @@ import errno
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from headwater.logtier.log.log_segments import LogSegments
 from headwater.logtier.log.retention import SegmentAge
-from headwater.logtier.log.segment import LogSegment
-from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.log.segments.log_segments import LogSegments
+from headwater.logtier.log.segments.segment import LogSegment
+from headwater.logtier.log.segments.transaction_index import AbortedTransaction
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import NO_TIMESTAMP, CorruptRecordsError, decode_records

@@ -6,20 +6,20 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from headwater.logtier.log.active_checkpoint import ActiveCheckpoint, read_active_checkpoint
-from headwater.logtier.log.index_files import TRANSACTION_INDEX_SUFFIX
 from headwater.logtier.log.leader_epochs import LeaderEpochs
 from headwater.logtier.log.loaded_log import LoadedLog
-from headwater.logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot
-from headwater.logtier.log.producer_snapshots import ProducerSnapshots
-from headwater.logtier.log.producer_state import ProducerStates
-from headwater.logtier.log.segment import (
+from headwater.logtier.log.producers.producer_snapshot_codec import SnapshotError, decode_snapshot
+from headwater.logtier.log.producers.producer_snapshots import ProducerSnapshots
+from headwater.logtier.log.producers.producer_state import ProducerStates
+from headwater.logtier.log.segment_swap import finish_swaps
+from headwater.logtier.log.segments.active_checkpoint import ActiveCheckpoint, read_active_checkpoint
+from headwater.logtier.log.segments.index_files import TRANSACTION_INDEX_SUFFIX
+from headwater.logtier.log.segments.segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     LogSegment,
 )
-from headwater.logtier.log.segment_swap import finish_swaps
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import CorruptRecordsError, decode_end_transaction_marker
 from headwater.logtier.runtime.disk import Disk

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from headwater.logtier.log.index_files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.segment import (
+from headwater.logtier.log.segments.index_files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
+from headwater.logtier.log.segments.segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     LogSegment,

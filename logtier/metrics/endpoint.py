@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from headwater.logtier.group.registry import AnyGroup
 from headwater.logtier.handlers.context import Services
-from headwater.logtier.log.cleaner import CleanerCounters
+from headwater.logtier.log.cleaning.cleaner import CleanerCounters
 from headwater.logtier.metrics.families import broker_families, cleaner_families, request_families, topic_families
 from headwater.logtier.metrics.partition_families import GroupFamilies, PartitionFamilies, cluster_families
 from headwater.logtier.protocol.errors import KafkaError

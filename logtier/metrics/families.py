@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from headwater.logtier.group.registry import AnyGroup, group_state, group_type
 from headwater.logtier.handlers.context import Services
-from headwater.logtier.log.cleaner import CleanerCounters
+from headwater.logtier.log.cleaning.cleaner import CleanerCounters
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.metrics import BrokerMetrics, Histogram

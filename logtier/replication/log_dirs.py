@@ -5,9 +5,9 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from headwater.logtier.log.folders.log_directory import LogDirectory
+from headwater.logtier.log.folders.log_folders import FILE_NAME_BYTES_MAX, future_folder_name
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.log_directory import LogDirectory
-from headwater.logtier.log.log_folders import FILE_NAME_BYTES_MAX, future_folder_name
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition

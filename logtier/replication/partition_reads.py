@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.log.segments.transaction_index import AbortedTransaction
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.fetch_response import FetchedPartition
 from headwater.logtier.protocol.topic_partition import TopicPartition

@@ -6,13 +6,13 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
 from headwater.logtier.config import TopicConfig
+from headwater.logtier.log.appending.recompression import PRODUCER
 from headwater.logtier.log.durability import FlushRound
-from headwater.logtier.log.folder_work import NewLog
+from headwater.logtier.log.folders.folder_work import NewLog
 from headwater.logtier.log.log import AppendInfo, Log, LogSlice
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.log.partition_metadata import NO_TOPIC_ID
-from headwater.logtier.log.producer_state import Verification
-from headwater.logtier.log.recompression import PRODUCER
+from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.fetch_response import RecordSlice

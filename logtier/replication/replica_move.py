@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Final
 
+from headwater.logtier.log.folders.log_directory import LogDirectory
+from headwater.logtier.log.folders.replica_folders import Replaces, write_marker
 from headwater.logtier.log.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.log_directory import LogDirectory
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.log.opening import open_log
-from headwater.logtier.log.replica_folders import Replaces, write_marker
-from headwater.logtier.log.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment, segment_name
-from headwater.logtier.log.segment_leases import SegmentUse
+from headwater.logtier.log.segments.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, LogSegment, segment_name
+from headwater.logtier.log.segments.segment_leases import SegmentUse
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.copy_throttle import CopyThrottle
@@ -48,7 +48,7 @@ class ReplicaMove:
 
     Closed segments are copied as files, beside the event loop; what is appended meanwhile is read and appended as by a
     follower. Nothing of it is visible before the last step, which happens between two requests. See
-    `log.replica_folders` for what a crash leaves, and what becomes of it.
+    `log.folders.replica_folders` for what a crash leaves, and what becomes of it.
     """
 
     def __init__(

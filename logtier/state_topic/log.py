@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
-from headwater.logtier.log.producer_state import Verification
+from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.metadata.image import MetadataDelta, MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition

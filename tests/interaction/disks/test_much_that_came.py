@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headwater.logtier.log import log_flusher
-from headwater.logtier.log.checkpoints import RECOVERY_POINTS, read_checkpoint
+from headwater.logtier.log.flushing import log_flusher
+from headwater.logtier.log.flushing.checkpoints import RECOVERY_POINTS, read_checkpoint
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.disk import RealDisk
 from tests.interaction.own_broker import run_broker

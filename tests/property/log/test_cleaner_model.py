@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
-from headwater.logtier.log.cleaner import LogCleaner
-from headwater.logtier.log.cleaner_job import CleanerJob, CleanerReport, report_from_line, report_to_line
-from headwater.logtier.log.cleaner_rewrite import LogCleaning
+from headwater.logtier.log.cleaning.cleaner import LogCleaner
+from headwater.logtier.log.cleaning.cleaner_job import CleanerJob, CleanerReport, report_from_line, report_to_line
+from headwater.logtier.log.cleaning.cleaner_rewrite import LogCleaning
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.opening import open_log
 from headwater.logtier.protocol.topic_partition import TopicPartition

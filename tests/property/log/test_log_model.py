@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.opening import open_log
-from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.log.segments.segment import LogSegment
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch, check_batch, decode_records, iterate_batches

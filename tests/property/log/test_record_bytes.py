@@ -7,7 +7,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot
+from headwater.logtier.log.producers.producer_snapshot_codec import SnapshotError, decode_snapshot
 from headwater.logtier.records.batch import (
     CorruptRecordsError,
     Record,

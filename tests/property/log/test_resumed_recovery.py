@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.logtier.config import TopicConfig
-from headwater.logtier.log.active_checkpoint import FILE_NAME, read_active_checkpoint, write_active_checkpoint
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.opening import open_log
-from headwater.logtier.log.producer_snapshot_codec import encode_snapshot
+from headwater.logtier.log.producers.producer_snapshot_codec import encode_snapshot
+from headwater.logtier.log.segments.active_checkpoint import FILE_NAME, read_active_checkpoint, write_active_checkpoint
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch
 from headwater.logtier.runtime.disk import RealDisk
@@ -169,7 +169,7 @@ def checkpointed(tmp_path: Path) -> Path:
 
 def first_checked(folder: Path, recovery_point: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Open as after a crash; return the position from which batches were checked."""
-    from headwater.logtier.log.segment import LogSegment
+    from headwater.logtier.log.segments.segment import LogSegment
 
     positions: list[int] = []
     recover = LogSegment.recover

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headwater.logtier.config import TopicConfig
-from headwater.logtier.log.active_checkpoint import write_active_checkpoint
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.opening import open_log
+from headwater.logtier.log.segments.active_checkpoint import write_active_checkpoint
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch, decode_records, iterate_batches

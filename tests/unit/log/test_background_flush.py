@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from headwater.logtier.log.durability import FlushRound
-from headwater.logtier.log.flush_sweep import FlushSweep
+from headwater.logtier.log.flushing.flush_sweep import FlushSweep
 from headwater.logtier.log.log import Log
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.background import WorkerThreads

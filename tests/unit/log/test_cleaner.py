@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
-from headwater.logtier.log.checkpoints import read_checkpoint
-from headwater.logtier.log.cleaner import CLEANER_OFFSETS, LogCleaner
-from headwater.logtier.log.cleaner_job import CleanerFailure, CleanerJob, CleanerReport
-from headwater.logtier.log.cleaner_process import CleanerDiedError
-from headwater.logtier.log.cleaner_rewrite import LogCleaning
+from headwater.logtier.log.cleaning.cleaner import CLEANER_OFFSETS, LogCleaner
+from headwater.logtier.log.cleaning.cleaner_job import CleanerFailure, CleanerJob, CleanerReport
+from headwater.logtier.log.cleaning.cleaner_process import CleanerDiedError
+from headwater.logtier.log.cleaning.cleaner_rewrite import LogCleaning
+from headwater.logtier.log.flushing.checkpoints import read_checkpoint
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.opening import open_log
-from headwater.logtier.log.segment_leases import SegmentUse
+from headwater.logtier.log.segments.segment_leases import SegmentUse
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import (
     DELETE_HORIZON,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from headwater.logtier.config import TopicConfig
-from headwater.logtier.log import cleaner_kernels as kernels
-from headwater.logtier.log.batch_validation import check_produced_batch
-from headwater.logtier.log.cleaner_job import CleanerFailure, CleanerResult, report_from_line, report_to_line
-from headwater.logtier.log.cleaner_worker import IoThrottle
-from headwater.logtier.log.record_frames import check_keyed_records
+from headwater.logtier.log.appending.batch_validation import check_produced_batch
+from headwater.logtier.log.appending.record_frames import check_keyed_records
+from headwater.logtier.log.cleaning import cleaner_kernels as kernels
+from headwater.logtier.log.cleaning.cleaner_job import CleanerFailure, CleanerResult, report_from_line, report_to_line
+from headwater.logtier.log.cleaning.cleaner_worker import IoThrottle
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.records.batch import CRC, HEADER, HEADER_BYTES, Record, RecordBatchHeader, build_batch
 

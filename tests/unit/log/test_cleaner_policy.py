@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headwater.logtier.config import TopicConfig
-from headwater.logtier.log.cleaner_policy import (
+from headwater.logtier.log.cleaning.cleaner_policy import (
     Cleanable,
     SegmentSummary,
     SourceSegment,

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
-from headwater.logtier.log import log_flusher
-from headwater.logtier.log.active_checkpoint import read_active_checkpoint, write_active_checkpoint
-from headwater.logtier.log.checkpoints import RECOVERY_POINTS, read_checkpoint
+from headwater.logtier.log.flushing import log_flusher
+from headwater.logtier.log.flushing.checkpoints import RECOVERY_POINTS, read_checkpoint
+from headwater.logtier.log.folders.log_directory import CLEAN_SHUTDOWN
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.log_directory import CLEAN_SHUTDOWN
 from headwater.logtier.log.log_manager import LogManager
+from headwater.logtier.log.segments.active_checkpoint import read_active_checkpoint, write_active_checkpoint
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
 from headwater.logtier.runtime.disk import Completion, RealDisk

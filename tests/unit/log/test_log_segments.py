@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headwater.logtier.log.log_segments import LogSegments
-from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.log.segments.log_segments import LogSegments
+from headwater.logtier.log.segments.segment import LogSegment
 from headwater.logtier.runtime.disk import RealDisk
 
 

@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from headwater.logtier.log.index_files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Indexes, PagedIndexes, paged_indexes
-from headwater.logtier.log.offset_index import OffsetIndex
 from headwater.logtier.log.segment_swap import CLEANED_SUFFIX, swap_in
-from headwater.logtier.log.time_index import TimeIndex
+from headwater.logtier.log.segments.index_files import (
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Indexes,
+    PagedIndexes,
+    paged_indexes,
+)
+from headwater.logtier.log.segments.offset_index import OffsetIndex
+from headwater.logtier.log.segments.time_index import TimeIndex
 from headwater.logtier.runtime.disk import File, RealDisk, RealFile
 from tests.unit.log.conftest import NOW_MS, LogFolder, MakeBatch
 
@@ -21,7 +27,7 @@ from tests.unit.log.conftest import NOW_MS, LogFolder, MakeBatch
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of a few entries, so that a small index has many."""
-    monkeypatch.setattr("headwater.logtier.log.paged_index.PAGE_ENTRIES", 4)
+    monkeypatch.setattr("headwater.logtier.log.segments.paged_index.PAGE_ENTRIES", 4)
 
 
 class UnwillingDisk(RealDisk):
@@ -175,7 +181,7 @@ def test_a_full_disk_leaves_the_indexes_in_memory(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("headwater.logtier.log.index_files.write_index_file", refuse)
+    monkeypatch.setattr("headwater.logtier.log.segments.index_files.write_index_file", refuse)
     expected = fill(folder, make_batch)
     assert folder.names(INDEX_SUFFIX) == []
     assert all(segment._indexes is not None for segment in folder.log.segments)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot, encode_snapshot
-from headwater.logtier.log.producer_state import ProducerState, ProducerStates
+from headwater.logtier.log.producers.producer_snapshot_codec import SnapshotError, decode_snapshot, encode_snapshot
+from headwater.logtier.log.producers.producer_state import ProducerState, ProducerStates
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.records.batch import (
     Record,

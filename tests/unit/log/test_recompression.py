@@ -11,7 +11,7 @@ import pytest
 from crc32c import crc32c
 
 from headwater.logtier.config import TopicConfig
-from headwater.logtier.log.recompression import is_quick, recompressed
+from headwater.logtier.log.appending.recompression import is_quick, recompressed
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.records.batch import (
     HEADER_BYTES,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.logtier.log.producer_snapshot_codec import decode_snapshot, encode_snapshot
-from headwater.logtier.log.producer_state import ProducerStates
+from headwater.logtier.log.producers.producer_snapshot_codec import decode_snapshot, encode_snapshot
+from headwater.logtier.log.producers.producer_state import ProducerStates
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

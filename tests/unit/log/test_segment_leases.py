@@ -1,6 +1,6 @@
 """Leases on a log's older segments: each holder gives back its own."""
 
-from headwater.logtier.log.segment_leases import SegmentLeases, SegmentUse
+from headwater.logtier.log.segments.segment_leases import SegmentLeases, SegmentUse
 
 
 def test_one_holder_that_ends_leaves_the_others_lease_out() -> None:

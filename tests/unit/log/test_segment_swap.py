@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from headwater.logtier.config import TopicConfig
-from headwater.logtier.log.active_checkpoint import read_active_checkpoint, write_active_checkpoint
-from headwater.logtier.log.cleaner_job import CleanerJob
-from headwater.logtier.log.cleaner_policy import SourceSegment
-from headwater.logtier.log.cleaner_rewrite import LogCleaning
+from headwater.logtier.log.cleaning.cleaner_job import CleanerJob
+from headwater.logtier.log.cleaning.cleaner_policy import SourceSegment
+from headwater.logtier.log.cleaning.cleaner_rewrite import LogCleaning
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.opening import open_log
 from headwater.logtier.log.segment_swap import swap_in
+from headwater.logtier.log.segments.active_checkpoint import read_active_checkpoint, write_active_checkpoint
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch, decode_records
 from headwater.logtier.runtime.disk import RealDisk

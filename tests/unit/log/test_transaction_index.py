@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.logtier.log.producer_snapshot_codec import decode_snapshot, encode_snapshot
-from headwater.logtier.log.producer_state import ProducerStates
-from headwater.logtier.log.transaction_index import AbortedTransaction, TransactionIndex
+from headwater.logtier.log.producers.producer_snapshot_codec import decode_snapshot, encode_snapshot
+from headwater.logtier.log.producers.producer_state import ProducerStates
+from headwater.logtier.log.segments.transaction_index import AbortedTransaction, TransactionIndex
 
 # A segment that begins at offset 13, as DumpLogSegments of Kafka 4.1.1 shows these bytes: producer 1, offsets 15-17 and
 # 21-22, last stable offset 18 for both.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.logtier.log.producer_state import NO_OFFSET
-from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.log.producers.producer_state import NO_OFFSET
+from headwater.logtier.log.segments.transaction_index import AbortedTransaction
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.records.batch import CONTROL, TRANSACTIONAL, Record, build_batch, decode_records, iterate_batches
 from tests.unit.log.conftest import NOW_MS, LogFolder

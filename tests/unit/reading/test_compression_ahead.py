@@ -11,7 +11,7 @@ import pytest
 
 from headwater.logtier.handlers.compression_ahead import Refusals, compress_ahead
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.log.record_frames import CheckedRecords, check_keyed_batch
+from headwater.logtier.log.appending.record_frames import CheckedRecords, check_keyed_batch
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
 from headwater.logtier.protocol.topic_partition import TopicPartition

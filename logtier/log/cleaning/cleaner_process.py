@@ -7,9 +7,15 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Final, Protocol
 
-from headwater.logtier.log.cleaner_job import CleanerFailure, CleanerJob, CleanerReport, CleanerResult, report_from_line
+from headwater.logtier.log.cleaning.cleaner_job import (
+    CleanerFailure,
+    CleanerJob,
+    CleanerReport,
+    CleanerResult,
+    report_from_line,
+)
 
-_MODULE: Final = "headwater.logtier.log.cleaner_worker"
+_MODULE: Final = "headwater.logtier.log.cleaning.cleaner_worker"
 _STOP_S_MAX: Final = 5.0
 
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from headwater.logtier.log.active_checkpoint import ActiveCheckpoint, write_active_checkpoint
-from headwater.logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, CheckpointWriter
-from headwater.logtier.log.flush_sweep import FlushSweep
+from headwater.logtier.log.flushing.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, CheckpointWriter
+from headwater.logtier.log.flushing.flush_sweep import FlushSweep
+from headwater.logtier.log.folders.log_directory import LogDirectory
+from headwater.logtier.log.folders.placed_logs import PlacedLogs
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.log_directory import LogDirectory
-from headwater.logtier.log.placed_logs import PlacedLogs
+from headwater.logtier.log.segments.active_checkpoint import ActiveCheckpoint, write_active_checkpoint
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import CorruptRecordsError
 from headwater.logtier.runtime.disk import Completion, Disk

@@ -13,10 +13,10 @@ from typing import Final, Generic, TypeVar
 
 from crc32c import crc32c
 
-from headwater.logtier.log.offset_index import ENTRY as OFFSET_ENTRY
-from headwater.logtier.log.offset_index import OffsetIndex
-from headwater.logtier.log.time_index import ENTRY as TIME_ENTRY
-from headwater.logtier.log.time_index import TimeIndex
+from headwater.logtier.log.segments.offset_index import ENTRY as OFFSET_ENTRY
+from headwater.logtier.log.segments.offset_index import OffsetIndex
+from headwater.logtier.log.segments.time_index import ENTRY as TIME_ENTRY
+from headwater.logtier.log.segments.time_index import TimeIndex
 from headwater.logtier.runtime.disk import Buffer, Disk
 
 _logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The cleaner's process: `python -m headwater.logtier.log.cleaner_worker`, jobs on stdin, reports on stdout.
+"""The cleaner's process: `python -m headwater.logtier.log.cleaning.cleaner_worker`, jobs on stdin, reports on stdout.
 
 The broker starts it. It does what must not happen on the broker's event loop: reading logs as a whole, hashing keys,
 compressing. It ends at once when its stdin ends, hence with the broker, however that ends; a cleaning under way leaves
@@ -16,10 +16,10 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-from headwater.logtier.log.cleaner_job import CleanerFailure, CleanerJob, report_to_line
-from headwater.logtier.log.cleaner_rewrite import LogCleaning
-from headwater.logtier.log.segment import LOG_SUFFIX, segment_name
+from headwater.logtier.log.cleaning.cleaner_job import CleanerFailure, CleanerJob, report_to_line
+from headwater.logtier.log.cleaning.cleaner_rewrite import LogCleaning
 from headwater.logtier.log.segment_swap import CLEANED_SUFFIX
+from headwater.logtier.log.segments.segment import LOG_SUFFIX, segment_name
 from headwater.logtier.records.compression import CorruptRecordsError
 from headwater.logtier.runtime.disk import RealDisk
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from headwater.logtier.log.log_directory import LogDirectory
+from headwater.logtier.log.folders.log_directory import LogDirectory
 from headwater.logtier.log.partition_metadata import NO_TOPIC_ID
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.disk import Disk

@@ -8,9 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headwater.logtier.config import BrokerConfig
-from headwater.logtier.log.checkpoints import read_checkpoint, write_checkpoint
-from headwater.logtier.log.cleaner_job import NO_DATA_OFFSET, CleanedGroup, CleanerFailure, CleanerJob, CleanerResult
-from headwater.logtier.log.cleaner_policy import (
+from headwater.logtier.log.cleaning.cleaner_job import (
+    NO_DATA_OFFSET,
+    CleanedGroup,
+    CleanerFailure,
+    CleanerJob,
+    CleanerResult,
+)
+from headwater.logtier.log.cleaning.cleaner_policy import (
     Cleanable,
     SegmentSummary,
     SourceSegment,
@@ -18,11 +23,12 @@ from headwater.logtier.log.cleaner_policy import (
     find_cleanable,
     needs_times,
 )
-from headwater.logtier.log.cleaner_process import CleanerDiedError, CleanerProcess, Worker
+from headwater.logtier.log.cleaning.cleaner_process import CleanerDiedError, CleanerProcess, Worker
+from headwater.logtier.log.flushing.checkpoints import read_checkpoint, write_checkpoint
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.segment import LogSegment
-from headwater.logtier.log.segment_leases import SegmentUse
 from headwater.logtier.log.segment_swap import remove_cleaned, swap_in
+from headwater.logtier.log.segments.segment import LogSegment
+from headwater.logtier.log.segments.segment_leases import SegmentUse
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.compression import CorruptRecordsError

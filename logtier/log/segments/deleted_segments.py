@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 
-from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.log.segments.segment import LogSegment
 from headwater.logtier.runtime.disk import Disk
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeVar
 
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.config.definition import LONG_MAX
-from headwater.logtier.log.segment import RELATIVE_OFFSET_MAX
+from headwater.logtier.log.segments.segment import RELATIVE_OFFSET_MAX
 
 
 class SegmentSummary(NamedTuple):

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from headwater.logtier.log.directory_health import is_no_space
-from headwater.logtier.log.offset_index import OffsetIndex
-from headwater.logtier.log.paged_index import PagedOffsetIndex, PagedTimeIndex
-from headwater.logtier.log.time_index import TimeIndex
+from headwater.logtier.log.segments.offset_index import OffsetIndex
+from headwater.logtier.log.segments.paged_index import PagedOffsetIndex, PagedTimeIndex
+from headwater.logtier.log.segments.time_index import TimeIndex
 from headwater.logtier.runtime.disk import Disk, File
 
 INDEX_SUFFIX: Final = ".index"

@@ -6,7 +6,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from headwater.logtier.log.producer_state import NO_OFFSET, BatchMetadata, ProducerState, ProducerStates
+from headwater.logtier.log.producers.producer_state import NO_OFFSET, BatchMetadata, ProducerState, ProducerStates
 from headwater.logtier.records.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, increment_sequence
 
 # Kafka's snapshot, version 1: version, CRC-32C of all that follows it, count, entries.

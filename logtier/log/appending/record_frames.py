@@ -5,7 +5,7 @@ Elsewhere the broker never looks into a batch; here the cleaner will, and must n
 
 from crc32c import crc32c
 
-from headwater.logtier.log.recompression import codec_of
+from headwater.logtier.log.appending.recompression import codec_of
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.records.batch import (
     ATTRIBUTES,

@@ -6,8 +6,8 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from headwater.logtier.log.offset_index import OffsetIndex
-from headwater.logtier.log.time_index import TimeIndex
+from headwater.logtier.log.segments.offset_index import OffsetIndex
+from headwater.logtier.log.segments.time_index import TimeIndex
 from headwater.logtier.runtime.disk import Disk
 
 FILE_NAME: Final = "active-segment-checkpoint"

@@ -5,8 +5,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.logtier.log.cleaner_policy import SourceSegment
-from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.log.cleaning.cleaner_policy import SourceSegment
+from headwater.logtier.log.segments.transaction_index import AbortedTransaction
 
 NO_DATA_OFFSET = -1
 

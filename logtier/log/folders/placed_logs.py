@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from headwater.logtier.log.folders.log_directory import LogDirectory
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.log_directory import LogDirectory
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from headwater.logtier.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, write_checkpoint
+from headwater.logtier.log.flushing.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, write_checkpoint
+from headwater.logtier.log.folders.log_directory import LogDirectory
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.log_directory import LogDirectory
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.runtime.disk import Disk
 

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from headwater.logtier.config import TopicConfig
 from headwater.logtier.log.durability import Post
+from headwater.logtier.log.folders.log_directory import LogDirectory
 from headwater.logtier.log.log import Log
-from headwater.logtier.log.log_directory import LogDirectory
 from headwater.logtier.log.opening import begin_log
 from headwater.logtier.log.partition_metadata import write_partition_metadata
 from headwater.logtier.protocol.topic_partition import TopicPartition

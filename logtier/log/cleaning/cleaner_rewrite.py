@@ -14,12 +14,12 @@ from typing import Any, Final
 import numpy as np
 from crc32c import crc32c
 
-from headwater.logtier.log import cleaner_kernels as kernels
-from headwater.logtier.log.cleaned_transactions import CleanedTransactions
-from headwater.logtier.log.cleaner_job import NO_DATA_OFFSET, CleanedGroup, CleanerJob, CleanerResult
-from headwater.logtier.log.cleaner_policy import SourceSegment, group_segments
-from headwater.logtier.log.segment import LOG_SUFFIX, LogSegment, segment_name
+from headwater.logtier.log.cleaning import cleaner_kernels as kernels
+from headwater.logtier.log.cleaning.cleaned_transactions import CleanedTransactions
+from headwater.logtier.log.cleaning.cleaner_job import NO_DATA_OFFSET, CleanedGroup, CleanerJob, CleanerResult
+from headwater.logtier.log.cleaning.cleaner_policy import SourceSegment, group_segments
 from headwater.logtier.log.segment_swap import CLEANED_SUFFIX
+from headwater.logtier.log.segments.segment import LOG_SUFFIX, LogSegment, segment_name
 from headwater.logtier.records.batch import (
     ATTRIBUTES,
     COMPRESSION_MASK,

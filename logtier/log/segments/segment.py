@@ -6,9 +6,9 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from headwater.logtier.log.active_checkpoint import SegmentState
-from headwater.logtier.log.batch_scan import BatchLocation, checked_batches
-from headwater.logtier.log.index_files import (
+from headwater.logtier.log.segments.active_checkpoint import SegmentState
+from headwater.logtier.log.segments.batch_scan import BatchLocation, checked_batches
+from headwater.logtier.log.segments.index_files import (
     INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
@@ -21,10 +21,10 @@ from headwater.logtier.log.index_files import (
     write_index_file,
     write_indexes,
 )
-from headwater.logtier.log.offset_index import OffsetIndex
-from headwater.logtier.log.paged_index import PagedOffsetIndex, PagedTimeIndex
-from headwater.logtier.log.time_index import TimeIndex
-from headwater.logtier.log.transaction_index import TransactionIndex
+from headwater.logtier.log.segments.offset_index import OffsetIndex
+from headwater.logtier.log.segments.paged_index import PagedOffsetIndex, PagedTimeIndex
+from headwater.logtier.log.segments.time_index import TimeIndex
+from headwater.logtier.log.segments.transaction_index import TransactionIndex
 from headwater.logtier.records.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD,

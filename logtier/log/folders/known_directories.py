@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from headwater.logtier.log.log_directory import KNOWN_DIRECTORIES
+from headwater.logtier.log.folders.log_directory import KNOWN_DIRECTORIES
 from headwater.logtier.runtime.disk import Disk
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from crc32c import crc32c
 
 from headwater.logtier.config import TopicConfig
-from headwater.logtier.log.record_frames import check_keyed_records
+from headwater.logtier.log.appending.record_frames import check_keyed_records
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.records.batch import (
     ATTRIBUTES,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from headwater.logtier.log.log_directory import LogDirectory
+from headwater.logtier.log.folders.log_directory import LogDirectory
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.disk import Completion, Disk
 

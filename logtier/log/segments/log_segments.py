@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
-from headwater.logtier.log.segment import LogSegment
+from headwater.logtier.log.segments.segment import LogSegment
 
 
 class LogSegments(Sequence[LogSegment]):

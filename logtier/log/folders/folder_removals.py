@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from functools import partial
 
-from headwater.logtier.log.log_folders import deleted_folder_name
+from headwater.logtier.log.folders.log_folders import deleted_folder_name
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.disk import Disk

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from headwater.logtier.log.directory_health import is_no_space
-from headwater.logtier.log.producer_snapshot_codec import SnapshotError, decode_snapshot, encode_snapshot
-from headwater.logtier.log.producer_state import ProducerStates
-from headwater.logtier.log.segment import SNAPSHOT_SUFFIX, LogSegment, segment_name
+from headwater.logtier.log.producers.producer_snapshot_codec import SnapshotError, decode_snapshot, encode_snapshot
+from headwater.logtier.log.producers.producer_state import ProducerStates
+from headwater.logtier.log.segments.segment import SNAPSHOT_SUFFIX, LogSegment, segment_name
 from headwater.logtier.runtime.disk import Disk
 
 _logger = logging.getLogger(__name__)

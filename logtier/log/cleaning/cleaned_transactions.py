@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterable
 
-from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.log.segments.transaction_index import AbortedTransaction
 from headwater.logtier.records.batch import CONTROL_ABORT, CONTROL_COMMIT
 
 

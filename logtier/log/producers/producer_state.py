@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from headwater.logtier.log.transaction_index import AbortedTransaction
+from headwater.logtier.log.segments.transaction_index import AbortedTransaction
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, EndTransactionMarker, RecordBatchHeader
 

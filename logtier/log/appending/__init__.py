@@ -1,0 +1,1 @@
+"""What becomes of a batch before it is in the log."""

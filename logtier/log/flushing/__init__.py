@@ -1,0 +1,1 @@
+"""Bringing all logs to the device, and writing down how far they are there."""

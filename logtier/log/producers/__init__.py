@@ -1,0 +1,1 @@
+"""What a log knows of its producers, in memory and in snapshots."""
