@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from importlib import import_module
 
-from headwater.logtier.config import BrokerConfig, ConfigError, Listener
+from headwater.logtier.config import BrokerConfig, ConfigError, Endpoint
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.handlers import produce
@@ -85,10 +85,10 @@ class Broker:
         self._network = network
         self._parts = AsyncExitStack()
         #: The addresses that clients are told, known once it is started.
-        self.advertised: tuple[Listener, ...] = ()
+        self.advertised: tuple[Endpoint, ...] = ()
         #: Port of Prometheus' endpoint, None without one; known once it is started.
         self.metrics_port: int | None = None
-        self._inside = Listener("PLAINTEXT", "", 0)
+        self._inside = Endpoint("PLAINTEXT", "", 0)
         self._failure: asyncio.Future[str] | None = None
 
     @property

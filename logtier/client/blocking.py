@@ -9,11 +9,11 @@ import time
 from typing import Final, TypeVar
 
 from headwater.logtier.client.authentication import authenticate
-from headwater.logtier.client.connection import ClientConnection, Request, Response
+from headwater.logtier.client.connection import BrokerConnection, Request, Response
 from headwater.logtier.client.errors import (
     AuthenticationError,
     BrokerConnectionError,
-    ProtocolViolationError,
+    InvalidResponseError,
     RequestTimeoutError,
     broker_error,
 )
@@ -59,7 +59,7 @@ class BlockingConnection:
         self._request_timeout_s = request_timeout_ms / 1000
         self._security = security
         self._reauthenticate_s: float | None = None
-        self._core = ClientConnection(client_id)
+        self._core = BrokerConnection(client_id)
         context = client_context(security) if security.uses_tls else None
         self._socket = self._connect(host, port, connect_timeout_ms, receive_buffer_bytes)
         try:
@@ -192,7 +192,7 @@ class BlockingConnection:
         except OSError as error:
             self.close()
             raise BrokerConnectionError(f"the connection to {self.address} broke: {_reason(error)}") from error
-        except (BrokerConnectionError, ProtocolViolationError):
+        except (BrokerConnectionError, InvalidResponseError):
             self.close()
             raise
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from headwater.logtier.client.errors import ProtocolViolationError
+from headwater.logtier.client.errors import InvalidResponseError
 from headwater.logtier.protocol.wire import skip_tagged_fields
 
-__all__ = ["RESPONSE_BYTES_MAX", "ClientConnection", "Request", "Response"]
+__all__ = ["RESPONSE_BYTES_MAX", "BrokerConnection", "Request", "Response"]
 
 # The largest response a broker can send is bounded by what we ask for (fetch.max.bytes, plus one batch that is larger);
 # a length beyond this is a broken or hostile peer, refused before any memory is taken.
@@ -50,7 +50,7 @@ class Response(Generic[_T]):
     value: _T
 
 
-class ClientConnection:
+class BrokerConnection:
     """Frames, correlation and order of one connection; does no I/O and knows no clock.
 
     Invariant: responses come in the order of their requests (the protocol promises it), so the oldest request in flight
@@ -102,10 +102,10 @@ class ClientConnection:
             (size,) = _SIZE.unpack(self._size)
             if size < 4 or size > self._response_bytes_max:
                 if bytes(self._size).startswith(TLS_ALERT):
-                    raise ProtocolViolationError(
+                    raise InvalidResponseError(
                         "the broker's listener speaks TLS: set security.protocol to SSL or SASL_SSL"
                     )
-                raise ProtocolViolationError(
+                raise InvalidResponseError(
                     f"a response of {size} bytes is outside the limits (4 to {self._response_bytes_max})"
                 )
             self._body = bytearray(size)
@@ -121,16 +121,16 @@ class ClientConnection:
     def _correlate(self, frame: memoryview) -> Response[object]:
         (correlation_id,) = _SIZE.unpack_from(frame)
         if not self._in_flight:
-            raise ProtocolViolationError(f"a response with correlation id {correlation_id} to no request")
+            raise InvalidResponseError(f"a response with correlation id {correlation_id} to no request")
         expected, request = self._in_flight.popleft()
         if correlation_id != expected:
-            raise ProtocolViolationError(f"a response with correlation id {correlation_id} where {expected} was due")
+            raise InvalidResponseError(f"a response with correlation id {correlation_id} where {expected} was due")
         position = 4
         try:
             if request.response_header_tagged:
                 position = skip_tagged_fields(frame, position)
             return Response(correlation_id, request.decode(frame[position:]))
         except (ValueError, IndexError, struct.error, EOFError) as error:
-            raise ProtocolViolationError(
+            raise InvalidResponseError(
                 f"the response to API {request.api_key} version {request.api_version} cannot be decoded: {error}"
             ) from error

@@ -9,9 +9,9 @@ __all__ = [
     "BrokerError",
     "ClientError",
     "DeliveryTimeoutError",
+    "InvalidResponseError",
     "OffsetOutOfRangeError",
     "ProducerFencedError",
-    "ProtocolViolationError",
     "RequestTimeoutError",
     "UnknownPartitionError",
     "UnknownTopicError",
@@ -52,7 +52,7 @@ class DeliveryTimeoutError(ClientError):
     """A record batch could not be delivered in `delivery.timeout.ms`."""
 
 
-class ProtocolViolationError(ClientError):
+class InvalidResponseError(ClientError):
     """A broker sent what the protocol does not allow: a bad length, a wrong correlation id, a cut-off body."""
 
 

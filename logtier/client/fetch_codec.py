@@ -10,7 +10,7 @@ from headwater.logtier.client.connection import Request
 from headwater.logtier.client.messages import ApiKey
 from headwater.logtier.client.wire import Cursor, array_length, string
 
-__all__ = ["READ_COMMITTED", "READ_UNCOMMITTED", "FetchPartition", "FetchedPartition", "fetch_request"]
+__all__ = ["READ_COMMITTED", "READ_UNCOMMITTED", "CompletedFetch", "FetchPosition", "fetch_request"]
 
 # The isolation levels of Fetch and ListOffsets (KIP-98).
 READ_UNCOMMITTED = 0
@@ -26,7 +26,7 @@ _ABORTED = struct.Struct(">qq")
 
 
 @dataclass(frozen=True, slots=True)
-class FetchPartition:
+class FetchPosition:
     """What to fetch of one partition."""
 
     topic: str
@@ -36,7 +36,7 @@ class FetchPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchedPartition:
+class CompletedFetch:
     """What came of one partition; `records` is a view of the response and may end in the middle of a batch.
 
     `aborted` are the aborted transactions with records among these, as (producer id, first offset); the broker tells
@@ -55,20 +55,20 @@ class FetchedPartition:
 
 def fetch_request(
     version: int,
-    partitions: Sequence[FetchPartition],
+    partitions: Sequence[FetchPosition],
     *,
     wait_ms: int,
     bytes_min: int,
     bytes_max: int,
     isolation_level: int = READ_UNCOMMITTED,
-) -> Request[list[FetchedPartition]]:
+) -> Request[list[CompletedFetch]]:
     """A Fetch without a session (KIP-227: epoch -1)."""
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     out = [struct.pack(">iiiib", -1, wait_ms, bytes_min, bytes_max, isolation_level)]
     if version >= 7:
         out.append(struct.pack(">ii", 0, -1))
-    by_topic: dict[str, list[FetchPartition]] = {}
+    by_topic: dict[str, list[FetchPosition]] = {}
     for wanted in partitions:
         by_topic.setdefault(wanted.topic, []).append(wanted)
     out.append(array_length(len(by_topic), flexible=flexible))
@@ -97,13 +97,13 @@ def fetch_request(
     )
 
 
-def _decode(body: memoryview, version: int, flexible: bool) -> list[FetchedPartition]:
+def _decode(body: memoryview, version: int, flexible: bool) -> list[CompletedFetch]:
     cursor = Cursor(body, flexible=flexible)
     cursor.unpack(_THROTTLE)
     error = 0
     if version >= 7:
         error, _session = cursor.unpack(_SESSION)
-    fetched: list[FetchedPartition] = []
+    fetched: list[CompletedFetch] = []
     for _ in range(cursor.array(element_bytes_min=3)):
         topic = cursor.string() or ""
         for _ in range(cursor.array(element_bytes_min=_PARTITION.size)):
@@ -119,7 +119,7 @@ def _decode(body: memoryview, version: int, flexible: bool) -> list[FetchedParti
             records = cursor.bytes_view()
             cursor.tags()
             fetched.append(
-                FetchedPartition(
+                CompletedFetch(
                     topic,
                     partition,
                     code or error,

@@ -13,11 +13,11 @@ from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.errors import (
     BrokerConnectionError,
     BrokerError,
-    ProtocolViolationError,
+    InvalidResponseError,
     RequestTimeoutError,
     broker_error,
 )
-from headwater.logtier.client.fetch_codec import FetchedPartition, FetchPartition, fetch_request
+from headwater.logtier.client.fetch_codec import CompletedFetch, FetchPosition, fetch_request
 from headwater.logtier.client.messages import ApiKey
 from headwater.logtier.records.batch import HEADER_BYTES, LAST_OFFSET_DELTA, LOG_OVERHEAD, MAGIC
 
@@ -65,16 +65,16 @@ def offset_after(records: memoryview, offset: int) -> int:
     while size - position >= HEADER_BYTES:
         base_offset, length = _BATCH.unpack_from(records, position)
         if length < HEADER_BYTES - LOG_OVERHEAD:
-            raise ProtocolViolationError(f"a record batch of length {length} at offset {base_offset}")
+            raise InvalidResponseError(f"a record batch of length {length} at offset {base_offset}")
         if length > size - position - LOG_OVERHEAD:
             break
         if records[position + MAGIC] != 2:
-            raise ProtocolViolationError(
+            raise InvalidResponseError(
                 f"a record batch of format {records[position + MAGIC]} at offset {base_offset}; only 2 is read"
             )
         (delta,) = _DELTA.unpack_from(records, position + LAST_OFFSET_DELTA)
         if delta < 0:
-            raise ProtocolViolationError(f"a negative last-offset delta in the batch at offset {base_offset}")
+            raise InvalidResponseError(f"a negative last-offset delta in the batch at offset {base_offset}")
         offset = max(offset, base_offset + delta + 1)
         position += LOG_OVERHEAD + length
     return offset
@@ -149,7 +149,7 @@ class _PartitionReader:
             if len(fetched.records):
                 yield FetchedRecords(fetched.records, offset, fetched.aborted)
 
-    def _fetch(self, offset: int) -> FetchedPartition:
+    def _fetch(self, offset: int) -> CompletedFetch:
         return self._cluster.retry(
             f"fetching {self._topic}-{self._partition}", lambda: self._receive(offset), topics=(self._topic,)
         )
@@ -169,7 +169,7 @@ class _PartitionReader:
         )
         request = fetch_request(
             connection.version(ApiKey.FETCH),
-            [FetchPartition(self._topic, self._partition, offset, bytes_max)],
+            [FetchPosition(self._topic, self._partition, offset, bytes_max)],
             wait_ms=self._config.wait_ms,
             bytes_min=self._config.bytes_min,
             bytes_max=bytes_max,
@@ -177,7 +177,7 @@ class _PartitionReader:
         )
         connection.send(request)
 
-    def _receive(self, offset: int) -> FetchedPartition:
+    def _receive(self, offset: int) -> CompletedFetch:
         """The response in flight; if its connection broke, or the leader moved, asks again."""
         connection = self._connection
         if connection is None or connection.closed or not connection.in_flight:
@@ -200,5 +200,5 @@ class _PartitionReader:
                 fetched.error_code, f"fetching {self._topic}-{self._partition} at offset {offset}"
             )
             raise error
-        assert isinstance(fetched, FetchedPartition)
+        assert isinstance(fetched, CompletedFetch)
         return fetched

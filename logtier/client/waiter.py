@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from headwater.logtier.client.blocking import BlockingConnection
 from headwater.logtier.client.cluster import ClusterClient, TopicPartition
 from headwater.logtier.client.errors import ClientError
-from headwater.logtier.client.fetch_codec import FetchPartition, fetch_request
+from headwater.logtier.client.fetch_codec import FetchPosition, fetch_request
 from headwater.logtier.client.messages import ApiKey
 
 __all__ = ["DataWaiter"]
@@ -46,10 +46,10 @@ class DataWaiter:
             time.sleep(max(0.0, min(wait_ms / 1000 - (time.monotonic() - started_s), 0.05)))
 
     def _park(self, end_offsets: Mapping[TopicPartition, int], wait_ms: int) -> list[BlockingConnection]:
-        by_leader: dict[int, list[FetchPartition]] = {}
+        by_leader: dict[int, list[FetchPosition]] = {}
         for (topic, partition), offset in end_offsets.items():
             leader = self._cluster.leader(topic, partition)
-            by_leader.setdefault(leader, []).append(FetchPartition(topic, partition, offset, BYTES_MAX))
+            by_leader.setdefault(leader, []).append(FetchPosition(topic, partition, offset, BYTES_MAX))
         waiting: list[BlockingConnection] = []
         for node_id, partitions in by_leader.items():
             connection = self._connections.get(node_id)

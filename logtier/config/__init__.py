@@ -6,7 +6,7 @@
 from headwater.logtier.config.broker import BROKER_CONFIGS, BrokerConfig
 from headwater.logtier.config.definition import ConfigDef, ConfigError, ConfigType, render
 from headwater.logtier.config.group import GROUP_CONFIGS, ConsumerGroupConfig, check_group_overrides
-from headwater.logtier.config.listeners import Listener
+from headwater.logtier.config.listeners import Endpoint
 from headwater.logtier.config.topic import (
     TOPIC_CONFIGS,
     TopicConfig,
@@ -24,7 +24,7 @@ __all__ = [
     "ConfigError",
     "ConfigType",
     "ConsumerGroupConfig",
-    "Listener",
+    "Endpoint",
     "TopicConfig",
     "broker_default",
     "check_group_overrides",

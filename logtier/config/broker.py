@@ -29,7 +29,7 @@ from headwater.logtier.config.listener_config import (
     check_listener_configs,
     listener_config_def,
 )
-from headwater.logtier.config.listeners import Listener, check_listeners, parse_listener, parse_protocol_map
+from headwater.logtier.config.listeners import Endpoint, check_listeners, parse_listener, parse_protocol_map
 from headwater.logtier.config.principals import are_principals
 from headwater.logtier.config.security import check_connections_per_ip
 from headwater.logtier.config.transactions import TransactionConfig
@@ -509,18 +509,18 @@ class BrokerConfig(TransactionConfig):
         """The configs that were set for one listener, by their whole names."""
         return {name: listener_config_def(name) for name in self.listener_overrides}
 
-    def listener_config(self, listener: Listener) -> ListenerConfig:
+    def listener_config(self, listener: Endpoint) -> ListenerConfig:
         """The configs that hold for one of the listeners."""
         return ListenerConfig(self, listener)
 
     @property
-    def bind_endpoints(self) -> tuple[Listener, ...]:
+    def bind_endpoints(self) -> tuple[Endpoint, ...]:
         """`listeners`, parsed."""
         protocols = parse_protocol_map(self.listener_security_protocol_map)
         return tuple(parse_listener("listeners", text, protocols) for text in self.listeners)
 
     @property
-    def advertised_endpoints(self) -> tuple[Listener, ...]:
+    def advertised_endpoints(self) -> tuple[Endpoint, ...]:
         """`advertised.listeners`, parsed; empty when they are to be inferred from the listeners."""
         protocols = parse_protocol_map(self.listener_security_protocol_map)
         return tuple(

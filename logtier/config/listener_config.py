@@ -18,7 +18,7 @@ from headwater.logtier.config.definition import (
     unknown_name,
 )
 from headwater.logtier.config.jaas import plain_users
-from headwater.logtier.config.listeners import Listener
+from headwater.logtier.config.listeners import Endpoint
 from headwater.logtier.config.security import SASL_MECHANISMS, SecurityConfig
 
 LISTENER_PREFIX: Final = "listener.name."
@@ -53,7 +53,7 @@ class _Broker(Protocol):
     def listener_overrides(self) -> Mapping[str, Value]: ...
 
     @property
-    def bind_endpoints(self) -> tuple[Listener, ...]: ...
+    def bind_endpoints(self) -> tuple[Endpoint, ...]: ...
 
     @property
     def ssl_cipher_suites(self) -> tuple[str, ...]: ...
@@ -84,7 +84,7 @@ def listener_config_def(name: str) -> ConfigDef:
 class ListenerConfig:
     """The configs that hold for one listener: its mechanism's, else its own, else the broker's."""
 
-    def __init__(self, broker: _Broker, listener: Listener) -> None:
+    def __init__(self, broker: _Broker, listener: Endpoint) -> None:
         self._broker = broker
         self._prefix = f"{LISTENER_PREFIX}{listener.name.lower()}."
         self.listener = listener

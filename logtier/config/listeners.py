@@ -18,7 +18,7 @@ _NAME: Final = re.compile(r"[A-Z0-9_.-]{1,64}")
 _EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 (compared, not bound)
 
 
-class Listener(NamedTuple):
+class Endpoint(NamedTuple):
     """One address. An empty host is every interface; port 0 any free port. The name is in capitals."""
 
     name: str
@@ -29,7 +29,7 @@ class Listener(NamedTuple):
     def __str__(self) -> str:
         """Kafka's text of it.
 
-        >>> str(Listener("PLAINTEXT", "::1", 9092))
+        >>> str(Endpoint("PLAINTEXT", "::1", 9092))
         'PLAINTEXT://[::1]:9092'
         """
         return f"{self.name}://{self.address}"
@@ -38,7 +38,7 @@ class Listener(NamedTuple):
     def address(self) -> str:
         """Host and port, as clients write them.
 
-        >>> Listener("PLAINTEXT", "localhost", 9092).address
+        >>> Endpoint("PLAINTEXT", "localhost", 9092).address
         'localhost:9092'
         """
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -59,16 +59,16 @@ class Listener(NamedTuple):
         return self.host in _EVERYWHERE
 
 
-def parse_listener(config_name: str, text: str, protocols: Mapping[str, str] | None = None) -> Listener:
+def parse_listener(config_name: str, text: str, protocols: Mapping[str, str] | None = None) -> Endpoint:
     """The address of a text; ConfigError that names the config otherwise.
 
     Args:
         protocols: Security protocols by the names of listeners; by default each protocol is its own name.
 
     >>> parse_listener("listeners", "PLAINTEXT://[::1]:9092")
-    Listener(name='PLAINTEXT', host='::1', port=9092, protocol='PLAINTEXT')
+    Endpoint(name='PLAINTEXT', host='::1', port=9092, protocol='PLAINTEXT')
     >>> parse_listener("listeners", "inside://:9093", {"INSIDE": "SASL_SSL"})
-    Listener(name='INSIDE', host='', port=9093, protocol='SASL_SSL')
+    Endpoint(name='INSIDE', host='', port=9093, protocol='SASL_SSL')
     """
     if protocols is None:
         protocols = parse_protocol_map(DEFAULT_PROTOCOL_MAP)
@@ -91,7 +91,7 @@ def parse_listener(config_name: str, text: str, protocols: Mapping[str, str] | N
         raise ConfigError(f"{config_name}: an IPv6 address stands in brackets, as {name}://[::1]:9092, not {text!r}")
     if len(host) > 255 or any(character.isspace() or character in "/@?#[]" for character in host):
         raise ConfigError(f"{config_name}: {text!r} does not name a host")
-    return Listener(name, host, int(port), protocol)
+    return Endpoint(name, host, int(port), protocol)
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
@@ -117,7 +117,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
     return protocols
 
 
-def check_listeners(bound: Sequence[Listener], advertised: Sequence[Listener]) -> None:
+def check_listeners(bound: Sequence[Endpoint], advertised: Sequence[Endpoint]) -> None:
     """The rules over several addresses; ConfigError."""
     if len(bound) > LISTENERS_MAX:
         raise ConfigError(f"listeners: {len(bound)} are more than {LISTENERS_MAX}")

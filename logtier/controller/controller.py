@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from headwater.logtier.config import BrokerConfig, Listener
+from headwater.logtier.config import BrokerConfig, Endpoint
 from headwater.logtier.controller.acl_state import AclDeletion, plan_create_acls, plan_delete_acls
 from headwater.logtier.controller.commands import (
     ConfigChange,
@@ -114,7 +114,7 @@ class Controller:
                 await self._store.multi([Check(paths.CONTROLLER_EPOCH, self._epoch_version), Delete(paths.CONTROLLER)])
 
     async def register_broker(
-        self, broker_id: int, host: str, port: int, rack: str | None = None, endpoints: Sequence[Listener] = ()
+        self, broker_id: int, host: str, port: int, rack: str | None = None, endpoints: Sequence[Endpoint] = ()
     ) -> None:
         """Say that a broker is alive and where clients reach it; again, when that changes."""
 

@@ -27,7 +27,7 @@ from headwater.logtier.group.events import (
 )
 from headwater.logtier.group.group import Group
 from headwater.logtier.group.registry import GroupRegistry
-from headwater.logtier.group.state_log import StateLog
+from headwater.logtier.group.state_log import GroupStateLog
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.clock import Clock
 
@@ -47,7 +47,7 @@ class ClassicGroups:
         self,
         config: BrokerConfig,
         clock: Clock,
-        log: StateLog,
+        log: GroupStateLog,
         groups: GroupRegistry,
         spawn: Spawn,
     ) -> None:

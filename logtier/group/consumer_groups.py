@@ -24,7 +24,7 @@ from headwater.logtier.group.migration import upgraded
 from headwater.logtier.group.range_assignor import RangeAssignor
 from headwater.logtier.group.regex_syntax import InvalidRegexError
 from headwater.logtier.group.registry import GroupRegistry, GroupReplacedError
-from headwater.logtier.group.state_log import StateLog
+from headwater.logtier.group.state_log import GroupStateLog
 from headwater.logtier.group.topic_regex import TopicRegex
 from headwater.logtier.group.uniform_assignor import UniformAssignor
 from headwater.logtier.metadata.image import MetadataImage
@@ -65,7 +65,7 @@ class ConsumerGroups:
         self,
         config: BrokerConfig,
         clock: Clock,
-        log: StateLog,
+        log: GroupStateLog,
         groups: GroupRegistry,
         metadata: ImageSource,
         classic: ClassicGroups,

@@ -29,7 +29,7 @@ from headwater.logtier.group.loading import load_groups
 from headwater.logtier.group.offsets import CommittedOffset, GroupOffsets, expired_offsets
 from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC, offsets_topic
 from headwater.logtier.group.registry import AnyGroup, GroupRegistry, GroupReplacedError
-from headwater.logtier.group.state_log import StateLog
+from headwater.logtier.group.state_log import GroupStateLog
 from headwater.logtier.group.transactional_offsets import TransactionalOffsets
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataDelta
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
@@ -38,7 +38,7 @@ from headwater.logtier.protocol.uuids import random_uuid, to_text
 from headwater.logtier.runtime.clock import Clock
 from headwater.logtier.runtime.spawned_tasks import SpawnedTasks
 from headwater.logtier.state_topic.loading import StateLoader
-from headwater.logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata, Replicas
+from headwater.logtier.state_topic.log import TOMBSTONES_PER_BATCH, Metadata, StateTopicReplicas
 from headwater.logtier.state_topic.topic import TopicCreator, create_state_topic
 from headwater.logtier.state_topic.turns import Turns
 
@@ -65,7 +65,7 @@ class GroupCoordinator:
         config: BrokerConfig,
         clock: Clock,
         prng: random.Random,
-        replica_manager: Replicas,
+        replica_manager: StateTopicReplicas,
         controller: TopicCreator,
         metadata: Metadata,
     ) -> None:
@@ -74,7 +74,7 @@ class GroupCoordinator:
         self._prng = prng
         self._controller = controller
         self._metadata = metadata
-        self._log = StateLog(replica_manager, metadata, config.offsets_commit_timeout_ms, self._offsets_written)
+        self._log = GroupStateLog(replica_manager, metadata, config.offsets_commit_timeout_ms, self._offsets_written)
         self._groups: GroupRegistry = {}
         self._tasks = SpawnedTasks("group coordinator")
         spawn = self._tasks.spawn

@@ -8,14 +8,14 @@ from headwater.logtier.group.consumer_group import ConsumerGroup
 from headwater.logtier.group.consumer_groups import ConsumerGroups
 from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.group.registry import AnyGroup, GroupRegistry
-from headwater.logtier.group.replay import Replay
-from headwater.logtier.group.state_log import StateLog
+from headwater.logtier.group.replay import GroupReplay
+from headwater.logtier.group.state_log import GroupStateLog
 
 logger = logging.getLogger(__name__)
 
 
 async def load_groups(
-    partition: int, log: StateLog, groups: GroupRegistry, classic: ClassicGroups, consumer: ConsumerGroups
+    partition: int, log: GroupStateLog, groups: GroupRegistry, classic: ClassicGroups, consumer: ConsumerGroups
 ) -> None:
     """Read a partition and register its groups, if it is still here by then; others have their turns meanwhile."""
     restored: dict[str, AnyGroup] = {}
@@ -36,7 +36,7 @@ async def load_groups(
 
 
 def _restoring(
-    replay: Replay, classic: ClassicGroups, consumer: ConsumerGroups, restored: dict[str, AnyGroup]
+    replay: GroupReplay, classic: ClassicGroups, consumer: ConsumerGroups, restored: dict[str, AnyGroup]
 ) -> Iterator[None]:
     """Make the groups that a partition's log adds up to, one after the other."""
     for group_id, metadata in replay.groups.items():

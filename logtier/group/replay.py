@@ -16,7 +16,7 @@ from headwater.logtier.records.batch import (
 from headwater.logtier.state_topic.replay import StateReplay
 
 
-class Replay(StateReplay):
+class GroupReplay(StateReplay):
     """The groups, offsets and open transactions' offsets of one partition."""
 
     def __init__(self, partition_name: str, partition: int = 0) -> None:

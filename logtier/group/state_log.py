@@ -10,7 +10,7 @@ from headwater.logtier.group.offsets import CommittedOffset, GroupOffsets
 from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.group.pending_offsets import PendingOffset, PendingOffsets
 from headwater.logtier.group.records import group_key, group_value, offset_key, offset_value
-from headwater.logtier.group.replay import Replay
+from headwater.logtier.group.replay import GroupReplay
 from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -19,8 +19,8 @@ from headwater.logtier.state_topic.log import (
     TOMBSTONES_PER_BATCH,
     WRITE_ERRORS,
     MetadataSource,
-    Replicas,
     StateTopicLog,
+    StateTopicReplicas,
 )
 from headwater.logtier.state_topic.writes import Refused
 
@@ -38,7 +38,7 @@ class _Marker(NamedTuple):
     committed: bool
 
 
-class StateLog(StateTopicLog):
+class GroupStateLog(StateTopicLog):
     """Committed offsets by group, and every write to `__consumer_offsets`.
 
     Files: the partitions of `__consumer_offsets` that this broker leads. What is pending belongs to open transactions.
@@ -49,7 +49,7 @@ class StateLog(StateTopicLog):
 
     def __init__(
         self,
-        replicas: Replicas,
+        replicas: StateTopicReplicas,
         metadata: MetadataSource,
         timeout_ms: int,
         offsets_written: Callable[[str], None] = lambda _: None,
@@ -67,13 +67,13 @@ class StateLog(StateTopicLog):
     def _described(name: str) -> str:
         return f"group {name}"
 
-    async def load(self, partition: int, restoring: Callable[[Replay], Iterator[None]]) -> bool:
+    async def load(self, partition: int, restoring: Callable[[GroupReplay], Iterator[None]]) -> bool:
         """Read a partition's log; whether it is active. Its offsets are taken over then, the groups are the caller's.
 
         Args:
             restoring: Makes groups of what was read, step by step, before the partition is active.
         """
-        replay = Replay(f"{OFFSETS_TOPIC}-{partition}", partition)
+        replay = GroupReplay(f"{OFFSETS_TOPIC}-{partition}", partition)
         if not await self._read(partition, replay, restoring(replay)):
             return False
         self.offsets.update(replay.offsets)

@@ -6,7 +6,7 @@ from typing import Final
 from headwater.logtier.group.offsets import CommittedOffset
 from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.group.registry import GroupRegistry
-from headwater.logtier.group.state_log import StateLog
+from headwater.logtier.group.state_log import GroupStateLog
 from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
@@ -22,7 +22,7 @@ class TransactionalOffsets:
     def __init__(
         self,
         clock: Clock,
-        log: StateLog,
+        log: GroupStateLog,
         groups: GroupRegistry,
         availability: Callable[[str], ErrorCode],
     ) -> None:

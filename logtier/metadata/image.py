@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
-from headwater.logtier.config import BrokerConfig, Listener, TopicConfig
+from headwater.logtier.config import BrokerConfig, Endpoint, TopicConfig
 from headwater.logtier.config.quotas import ClientQuota
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.acl_nodes import decode_acl
@@ -39,7 +39,7 @@ class BrokerRegistration:
     port: int
     rack: str | None = None
     epoch: int = 0
-    endpoints: tuple[Listener, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
 
     def reached_by(self, listener_name: str) -> tuple[str, int]:
         """Host and port for a client that came through a listener: it is to come through that one again."""

@@ -20,7 +20,7 @@ from uuid import UUID
 
 import orjson
 
-from headwater.logtier.config import ConfigError, Listener
+from headwater.logtier.config import ConfigError, Endpoint
 from headwater.logtier.config.listeners import parse_listener
 from headwater.logtier.protocol import uuids
 
@@ -82,7 +82,7 @@ def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
 
 
-def encode_broker(host: str, port: int, rack: str | None, epoch: int, endpoints: Sequence[Listener] = ()) -> bytes:
+def encode_broker(host: str, port: int, rack: str | None, epoch: int, endpoints: Sequence[Endpoint] = ()) -> bytes:
     """Data of a broker's registration; `endpoints` are the addresses of its listeners."""
     fields = {"version": 5, "host": host, "port": port, "rack": rack, "epoch": epoch}
     fields["endpoints"] = [str(endpoint) for endpoint in endpoints]
@@ -90,7 +90,7 @@ def encode_broker(host: str, port: int, rack: str | None, epoch: int, endpoints:
     return orjson.dumps(fields)
 
 
-def decode_broker(path: str, data: bytes) -> tuple[str, int, str | None, int, tuple[Listener, ...]]:
+def decode_broker(path: str, data: bytes) -> tuple[str, int, str | None, int, tuple[Endpoint, ...]]:
     """Host, port, rack, epoch and the addresses of the listeners of a registration."""
     fields = _fields(path, data)
     protocols = fields.get("listener_security_protocol_map", {})

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headwater.logtier.config import BrokerConfig, Listener
+from headwater.logtier.config import BrokerConfig, Endpoint
 from headwater.logtier.config.security import is_loopback, parse_ip_overrides
 from headwater.logtier.network.connection_limits import UNLIMITED, ConnectionRules
 from headwater.logtier.network.server import Dispatch, Server, ServerLimits, shared_limits
@@ -45,7 +45,7 @@ class Listeners:
         #: The limits of certain hosts, as they are in the configs, and by address.
         self._overrides = config.max_connections_per_ip_overrides
         self._by_host: Mapping[str, int] = {}
-        self.advertised: tuple[Listener, ...] = ()
+        self.advertised: tuple[Endpoint, ...] = ()
 
     @property
     def connections(self) -> Mapping[str, int]:
@@ -53,7 +53,7 @@ class Listeners:
         return self._limits.by_listener
 
     @property
-    def inside(self) -> Listener:
+    def inside(self) -> Endpoint:
         """The listener of brokers among themselves and of this node's own processes (`inter.broker.listener.name`)."""
         config = self._config
         name = config.inter_broker_listener_name

@@ -42,7 +42,7 @@ class LogDirDescription(NamedTuple):
     usable_bytes: int
 
 
-class Replicas(Protocol):
+class LogDirReplicas(Protocol):
     """What is needed of the replica manager."""
 
     def log(self, topic_partition: TopicPartition) -> Log:
@@ -58,7 +58,7 @@ class Replicas(Protocol):
 class LogDirs:
     """Describes the log folders and moves replicas between them, one task a move. Called from the event loop only."""
 
-    def __init__(self, log_manager: LogManager, replicas: Replicas, clock: Clock) -> None:
+    def __init__(self, log_manager: LogManager, replicas: LogDirReplicas, clock: Clock) -> None:
         self._log_manager = log_manager
         self._replicas = replicas
         self._clock = clock

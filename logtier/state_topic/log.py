@@ -41,7 +41,7 @@ class _Log(Protocol):
     def batches(self) -> Iterator[Buffer]: ...
 
 
-class Replicas(Protocol):
+class StateTopicReplicas(Protocol):
     """What the log needs of the replica manager."""
 
     def leader_partitions(self, topic: str) -> list[int]:
@@ -96,7 +96,7 @@ class StateTopicLog(ABC):
     #: What its partitions keep, as the log names it.
     CONTENTS: ClassVar[str]
 
-    def __init__(self, replicas: Replicas, metadata: MetadataSource, timeout_ms: int) -> None:
+    def __init__(self, replicas: StateTopicReplicas, metadata: MetadataSource, timeout_ms: int) -> None:
         self._replicas = replicas
         self._metadata = metadata
         self._timeout_ms = timeout_ms

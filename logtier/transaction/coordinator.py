@@ -25,7 +25,7 @@ from headwater.logtier.transaction.metadata import (
     TransactionMetadata,
     TransactionState,
 )
-from headwater.logtier.transaction.state_log import Replicas, StateLog
+from headwater.logtier.transaction.state_log import TransactionReplicas, TransactionStateLog
 from headwater.logtier.transaction.topic import TRANSACTION_TOPIC, transaction_topic
 from headwater.logtier.transaction.transaction import ProducerIdNeededError, Transaction
 
@@ -52,7 +52,7 @@ class TransactionCoordinator:
         self,
         config: BrokerConfig,
         clock: Clock,
-        replica_manager: Replicas,
+        replica_manager: TransactionReplicas,
         controller: TopicCreator,
         metadata: Metadata,
         next_producer_id: Callable[[], Awaitable[int]],
@@ -63,7 +63,7 @@ class TransactionCoordinator:
         self._controller = controller
         self._metadata = metadata
         self._next_producer_id = next_producer_id
-        self._log = StateLog(replica_manager, metadata, WRITE_TIMEOUT_MS)
+        self._log = TransactionStateLog(replica_manager, metadata, WRITE_TIMEOUT_MS)
         self._markers = MarkerWriter(replica_manager, metadata, marker_listener)
         self._additions = Additions(self._add_collected)
         self._tasks = SpawnedTasks("transaction coordinator")

@@ -11,7 +11,7 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.replication.flush_wait import wait_flushed
 from headwater.logtier.state_topic.log import MetadataSource
 from headwater.logtier.transaction.metadata import TransactionMetadata, TransactionState
-from headwater.logtier.transaction.state_log import Replicas
+from headwater.logtier.transaction.state_log import TransactionReplicas
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ MarkerListener = Callable[[TopicPartition, int, int, bool], None]
 class MarkerWriter:
     """Writes markers to the partitions that this broker leads. `listener` is told after each."""
 
-    def __init__(self, replicas: Replicas, metadata: MetadataSource, listener: MarkerListener) -> None:
+    def __init__(self, replicas: TransactionReplicas, metadata: MetadataSource, listener: MarkerListener) -> None:
         self._replicas = replicas
         self._metadata = metadata
         self._listener = listener

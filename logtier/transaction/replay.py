@@ -6,7 +6,7 @@ from headwater.logtier.transaction.metadata import TransactionMetadata
 from headwater.logtier.transaction.records import parse_key, parse_value
 
 
-class Replay(StateReplay):
+class TransactionReplay(StateReplay):
     """The transactional ids of one partition, all but the epoch before the last bump: that is in no record."""
 
     def __init__(self, partition_name: str) -> None:

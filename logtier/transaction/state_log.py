@@ -6,17 +6,16 @@ from typing import Protocol
 from headwater.logtier.log.durability import FlushRound
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
-from headwater.logtier.state_topic.log import MetadataSource, StateTopicLog
-from headwater.logtier.state_topic.log import Replicas as StateReplicas
+from headwater.logtier.state_topic.log import MetadataSource, StateTopicLog, StateTopicReplicas
 from headwater.logtier.state_topic.writes import Refused
 from headwater.logtier.transaction.metadata import TransactionMetadata
 from headwater.logtier.transaction.records import transaction_key, transaction_value
-from headwater.logtier.transaction.replay import Replay
+from headwater.logtier.transaction.replay import TransactionReplay
 from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
 from headwater.logtier.transaction.transaction import Transaction
 
 
-class AppendInfo(Protocol):
+class MarkerAppend(Protocol):
     """What became of an append."""
 
     @property
@@ -28,7 +27,7 @@ class AppendInfo(Protocol):
         """The flush that it waits for, where the topic asks for one."""
 
 
-class Replicas(StateReplicas, Protocol):
+class TransactionReplicas(StateTopicReplicas, Protocol):
     """What the transaction coordinator needs of the replica manager."""
 
     def append_end_txn_marker(
@@ -40,11 +39,11 @@ class Replicas(StateReplicas, Protocol):
         coordinator_epoch: int,
         commit: bool,
         transaction_version: int,
-    ) -> AppendInfo:
+    ) -> MarkerAppend:
         """End a producer's transaction in a partition."""
 
 
-class StateLog(StateTopicLog):
+class TransactionStateLog(StateTopicLog):
     """Transactional ids by name, and every write to `__transaction_state`.
 
     Files: the partitions of `__transaction_state` that this broker leads.
@@ -53,7 +52,7 @@ class StateLog(StateTopicLog):
     TOPIC = TRANSACTION_TOPIC
     CONTENTS = "transactional ids"
 
-    def __init__(self, replicas: StateReplicas, metadata: MetadataSource, timeout_ms: int) -> None:
+    def __init__(self, replicas: StateTopicReplicas, metadata: MetadataSource, timeout_ms: int) -> None:
         super().__init__(replicas, metadata, timeout_ms)
         self.transactions: dict[str, Transaction] = {}
 
@@ -63,7 +62,7 @@ class StateLog(StateTopicLog):
 
     async def load(self, partition: int) -> list[Transaction]:
         """Read a partition's log and take its transactions over."""
-        replay = Replay(f"{TRANSACTION_TOPIC}-{partition}")
+        replay = TransactionReplay(f"{TRANSACTION_TOPIC}-{partition}")
         loaded: dict[str, Transaction] = {}
 
         def restoring() -> Iterator[None]:

@@ -16,7 +16,7 @@ __all__ = [
     "Gone",
     "LogBounds",
     "Origin",
-    "Replay",
+    "StageReplay",
     "default_stages",
     "furthest",
     "histories",
@@ -74,7 +74,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class StageReplay:
     """Where each partition of a stage's topics starts, and what of it the log no longer has."""
 
     start: dict[str, dict[int, int]]
@@ -132,7 +132,7 @@ def _offset(value: Any) -> int:
     return value
 
 
-def replay_of(stage: Stage, origin: Origin, bounds: LogBounds, known: TopicOffsets) -> Replay:
+def replay_of(stage: Stage, origin: Origin, bounds: LogBounds, known: TopicOffsets) -> StageReplay:
     """Where a stage starts. `known` is where it is now, which counts for partitions that are not named.
 
     Raises ValueError for what does not fit the stage's topics.
@@ -161,7 +161,7 @@ def replay_of(stage: Stage, origin: Origin, bounds: LogBounds, known: TopicOffse
         else:
             start[topic] = _named(stage, topic, asked.get(topic, {}), first, end, known.get(topic, {}))
             gone += [Gone(topic, p, at, first[p]) for p, at in sorted(start[topic].items()) if at < first[p]]
-    return Replay(start, tuple(gone))
+    return StageReplay(start, tuple(gone))
 
 
 def _by_topic(stage: Stage, origin: Origin, topics: list[str]) -> dict[str, Mapping[int, int]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ATTEMPTS_ONCE", "GiveUp", "Restart", "RestartPolicy", "decide"]
+__all__ = ["ATTEMPTS_ONCE", "StageGivenUp", "StageRestart", "StageRestarts", "decide"]
 
 ATTEMPTS: Final = 20
 # Of a run that processes what there is: pauses of half a minute in all, since whoever started it waits for its end.
@@ -25,7 +25,7 @@ _DOUBLINGS_MAX: Final = 31
 
 
 @dataclass(frozen=True, slots=True)
-class RestartPolicy:
+class StageRestarts:
     """At most `attempts` restarts within `within_ms`, after pauses that double from `backoff_ms` on."""
 
     attempts: int = ATTEMPTS
@@ -35,7 +35,7 @@ class RestartPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class StageRestart:
     """Start it again after a pause; `attempt` counts from 1 within the policy's time."""
 
     attempt: int
@@ -43,27 +43,29 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class StageGivenUp:
     """Do not start it again: so many restarts within the policy's time have not helped."""
 
     attempts: int
 
 
-def decide(policy: RestartPolicy, restarts_ms: Sequence[int], now_ms: int, chance: float) -> Restart | GiveUp:
+def decide(
+    policy: StageRestarts, restarts_ms: Sequence[int], now_ms: int, chance: float
+) -> StageRestart | StageGivenUp:
     """What follows a failure at `now_ms` of a stage that was restarted at these times; `chance` is in [0, 1).
 
-    >>> policy = RestartPolicy(attempts=3, within_ms=60_000, backoff_ms=1_000, backoff_max_ms=3_000)
+    >>> policy = StageRestarts(attempts=3, within_ms=60_000, backoff_ms=1_000, backoff_max_ms=3_000)
     >>> [decide(policy, [0] * count, 10, 0.0) for count in (0, 1, 3)]
-    [Restart(attempt=1, after_ms=1000), Restart(attempt=2, after_ms=2000), GiveUp(attempts=3)]
+    [StageRestart(attempt=1, after_ms=1000), StageRestart(attempt=2, after_ms=2000), StageGivenUp(attempts=3)]
     >>> decide(policy, [0, 0, 0], 61_000, 0.0)
-    Restart(attempt=1, after_ms=1000)
+    StageRestart(attempt=1, after_ms=1000)
     >>> decide(policy, [], 0, 0.5)
-    Restart(attempt=1, after_ms=750)
+    StageRestart(attempt=1, after_ms=750)
     """
     recent = sum(1 for at_ms in restarts_ms if now_ms - at_ms <= policy.within_ms)
     if recent >= policy.attempts:
-        return GiveUp(recent)
+        return StageGivenUp(recent)
     pause_ms = min(policy.backoff_ms << min(recent, _DOUBLINGS_MAX), policy.backoff_max_ms)
     # A pause that is declared longer than the most is kept.
     pause_ms = max(pause_ms, policy.backoff_ms)
-    return Restart(recent + 1, int(pause_ms * (1 - JITTER * chance)))
+    return StageRestart(recent + 1, int(pause_ms * (1 - JITTER * chance)))

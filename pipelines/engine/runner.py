@@ -29,7 +29,7 @@ from headwater.pipelines.engine.stage_query import StageQuery
 from headwater.pipelines.engine.supervision import OnEvent, OnProgress, Supervisor
 from headwater.pipelines.errors import PipelineError, PipelineFailed, nearest
 from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
-from headwater.pipelines.monitoring.watching import Listener, RunInfo, RunWatch
+from headwater.pipelines.monitoring.watching import RunInfo, RunListener, RunWatch
 from headwater.pipelines.spark.cluster_check import ClusterError, check_cluster
 from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX, LOCAL_MASTER, lost_jvm, open_session
 from headwater.pipelines.spark.shipping import is_cluster
@@ -93,7 +93,7 @@ class Runner:
         on_progress: OnProgress = _quiet,
         on_step: OnStep = no_step,
         *,
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[RunListener] = (),
         on_event: OnEvent = _no_event,
         on_phase: OnEvent = _no_event,
     ) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.definition import Loaded, Stage, interval_ms
-from headwater.pipelines.engine.restarts import ATTEMPTS_ONCE, GiveUp, RestartPolicy, decide
+from headwater.pipelines.engine.restarts import ATTEMPTS_ONCE, StageGivenUp, StageRestarts, decide
 from headwater.pipelines.engine.stage_query import StageQuery, StopRequested
 from headwater.pipelines.engine.transient_failures import causes, may_pass
 from headwater.pipelines.errors import PipelineError, PipelineFailed
@@ -54,7 +54,7 @@ class _Kept:
     """One stage: its query of now, and what became of those before. `failure` is set when it was given up."""
 
     stage: Stage
-    policy: RestartPolicy
+    policy: StageRestarts
     stalls: StallWatch
     one: StageQuery | None = None
     query: StreamingQuery | None = None
@@ -219,7 +219,7 @@ class Supervisor:
         now_ms = time.monotonic_ns() // 1_000_000
         if may_pass(cause) and kept.policy.attempts and not self._stop.is_set():
             decision = decide(kept.policy, kept.restarts_ms, now_ms, random.random())
-            if not isinstance(decision, GiveUp):
+            if not isinstance(decision, StageGivenUp):
                 kept.restarts_ms = [at for at in kept.restarts_ms if now_ms - at <= kept.policy.within_ms] + [now_ms]
                 kept.again_s = time.monotonic() + decision.after_ms / 1000
                 self._watch.set_state(name, State.RESTARTING, said)
@@ -360,12 +360,12 @@ def _tolerated(stage: str) -> Iterator[None]:
         logger.info("stage %s: not closed: %s", stage, first_line(error))
 
 
-def restart_policy(stage: Stage, *, continuous: bool) -> RestartPolicy:
+def restart_policy(stage: Stage, *, continuous: bool) -> StageRestarts:
     """What the stage says of restarts, else the defaults."""
     restart = stage.restart
     if restart is None:
-        return RestartPolicy() if continuous else RestartPolicy(ATTEMPTS_ONCE)
-    return RestartPolicy(restart.attempts, interval_ms(restart.within), interval_ms(restart.backoff))
+        return StageRestarts() if continuous else StageRestarts(ATTEMPTS_ONCE)
+    return StageRestarts(restart.attempts, interval_ms(restart.within), interval_ms(restart.backoff))
 
 
 def stall_watch(stage: Stage, policy: str) -> StallWatch:

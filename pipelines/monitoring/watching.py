@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headwater.pipelines.analysis.analysis import Analysis
     from headwater.pipelines.definition import Loaded
 
-__all__ = ["Listener", "RunInfo", "RunWatch"]
+__all__ = ["RunInfo", "RunListener", "RunWatch"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class RunInfo:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-class Listener(Protocol):
+class RunListener(Protocol):
     """Hears what becomes of a run's stages."""
 
     def began(self, info: RunInfo, watch: RunWatch) -> None:
@@ -61,7 +61,7 @@ class RunWatch:
     def __init__(
         self,
         pipeline: str,
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[RunListener] = (),
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._pipeline = pipeline
@@ -137,7 +137,7 @@ class RunWatch:
         with self._lock:
             self._states[stage].lag.update(lag)
 
-    def _tell(self, call: Callable[[Listener], None]) -> None:
+    def _tell(self, call: Callable[[RunListener], None]) -> None:
         for listener in self._listeners:
             try:
                 call(listener)

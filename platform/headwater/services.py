@@ -48,10 +48,10 @@ def child_command(verb: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "headwater", verb, *arguments]
 
 
-class Node:
+class LocalNode:
     """A node on this machine: `start` blocks until both processes are ready, `stop` leaves nothing behind.
 
-    >>> node = Node("data", kafka_port=0, http_port=0)
+    >>> node = LocalNode("data", kafka_port=0, http_port=0)
     >>> node.bootstrap_servers  # known once it is started
     Traceback (most recent call last):
         ...

@@ -16,7 +16,7 @@ import sys
 import time
 
 from headwater.logtier.client.cluster import EARLIEST, LATEST, ClientConfig, ClusterClient, parse_bootstrap_servers
-from headwater.logtier.client.fetch_codec import FetchPartition, fetch_request
+from headwater.logtier.client.fetch_codec import FetchPosition, fetch_request
 from headwater.logtier.client.fetcher import offset_after
 from headwater.logtier.client.messages import ApiKey
 
@@ -37,7 +37,7 @@ def read(bootstrap: str, topic: str, bytes_per_s: float) -> int:
         while wanted := [p for p in partitions if offsets[p] < ends[p]]:
             request = fetch_request(
                 connection.version(ApiKey.FETCH),
-                [FetchPartition(*p, offsets[p], PARTITION_BYTES_MAX) for p in wanted],
+                [FetchPosition(*p, offsets[p], PARTITION_BYTES_MAX) for p in wanted],
                 wait_ms=FETCH_WAIT_MS,
                 bytes_min=1,
                 bytes_max=FETCH_BYTES_MAX,

@@ -96,7 +96,7 @@ class Fingerprint:
         return len(data) == self.size and zlib.crc32(data) == self.crc
 
 
-class Content(enum.Enum):
+class FileContent(enum.Enum):
     """What a file holds, compared with what was read of it."""
 
     SAME = "what was read is still there; there may be more"
@@ -104,7 +104,7 @@ class Content(enum.Enum):
     OTHER = "it was written anew"
 
 
-def compare(size: int, read_end: int, head: bytes, is_head_same: bool, is_tail_same: bool) -> Content:
+def compare(size: int, read_end: int, head: bytes, is_head_same: bool, is_tail_same: bool) -> FileContent:
     r"""Decide what became of a file.
 
     Args:
@@ -127,10 +127,10 @@ def compare(size: int, read_end: int, head: bytes, is_head_same: bool, is_tail_s
     'SHIFTED'
     """
     if size < read_end:
-        return Content.OTHER
+        return FileContent.OTHER
     if is_head_same and is_tail_same:
-        return Content.SAME
-    return Content.SHIFTED if head and not head.strip(b"\0") else Content.OTHER
+        return FileContent.SAME
+    return FileContent.SHIFTED if head and not head.strip(b"\0") else FileContent.OTHER
 
 
 def compression_of(head: bytes) -> str | None:

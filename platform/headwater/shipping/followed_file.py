@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from headwater.shipping.file_changes import (
     FINGERPRINT_BYTES,
-    Content,
+    FileContent,
     FileId,
     FileStatus,
     Fingerprint,
@@ -186,13 +186,13 @@ class FollowedFile:
             if not before.is_news(self.seen) and before.size <= max(end, self._read.end):
                 break
             content = self._content(before.size)
-            if content is Content.OTHER:
+            if content is FileContent.OTHER:
                 # A last line that had no end is a line: what would have followed is gone.
                 rest = self._begin_anew()
                 if rest:
                     yield Line(rest, 0)
                 continue
-            if content is Content.SHIFTED:
+            if content is FileContent.SHIFTED:
                 self._read = _Read(self._read.end, Fingerprint().extended(self._at(0, self._read.head.size)))
             self.seen = before
             if end == 0:
@@ -200,7 +200,7 @@ class FollowedFile:
             chunk = self._at(end, READ_BYTES)
             if not chunk:
                 break
-            if self._content(self.size) is Content.SAME or not self._at(end, len(chunk)).startswith(chunk):
+            if self._content(self.size) is FileContent.SAME or not self._at(end, len(chunk)).startswith(chunk):
                 # Written anew since then, it held this before: the next look begins anew.
                 self._read = self._read.extended(end, chunk)
             else:
@@ -226,7 +226,7 @@ class FollowedFile:
         status = os.fstat(self._stream.fileno())
         return FileStatus(status.st_size, status.st_mtime_ns, looked_ns)
 
-    def _content(self, size: int) -> Content:
+    def _content(self, size: int) -> FileContent:
         read = self._read
         head = self._at(0, read.head.size)
         is_tail_same = read.tail.is_of(self._at(read.tail.begin, read.tail.size))

@@ -31,7 +31,7 @@ ASK_MAX_S: Final = 5.0
 """Between two questions for the topic's limits, which wait for brokers that are away by themselves."""
 
 
-class Verdict(enum.Enum):
+class LineVerdict(enum.Enum):
     """What became of a line that was not acknowledged."""
 
     AGAIN = "not taken, for a reason that may pass: it has to be sent again"
@@ -168,7 +168,7 @@ class LineSender:
         key: bytes,
         headers: list[tuple[str, str | bytes | None]],
         sent: SentT,
-        tell: Callable[[SentT, Verdict], None],
+        tell: Callable[[SentT, LineVerdict], None],
     ) -> bool:
         """Take a line, which later arrives or is told of; false if there is no room for it."""
         # The rest of `has_room` changes while verdicts are told; whoever calls has asked since then.
@@ -183,8 +183,8 @@ class LineSender:
             return False
         except KafkaException as error:
             # Known at once what a delivery would tell: it is told by a later try.
-            if self._verdict(error.args[0], len(text)) is Verdict.REFUSED:
-                tell(sent, Verdict.REFUSED)
+            if self._verdict(error.args[0], len(text)) is LineVerdict.REFUSED:
+                tell(sent, LineVerdict.REFUSED)
                 return True
             return False
         self._lines += 1
@@ -243,7 +243,7 @@ class LineSender:
             producer.poll(0.01)
 
     def _delivered(
-        self, size: int, sent: SentT, tell: Callable[[SentT, Verdict], None], error: KafkaError | None, _: Message
+        self, size: int, sent: SentT, tell: Callable[[SentT, LineVerdict], None], error: KafkaError | None, _: Message
     ) -> None:
         self._lines -= 1
         self._bytes -= size
@@ -256,24 +256,24 @@ class LineSender:
             self.trouble, self.is_refused = "", False
             self._pause.end()
 
-    def _verdict(self, error: KafkaError, size: int) -> Verdict:
+    def _verdict(self, error: KafkaError, size: int) -> LineVerdict:
         failure = failure_of(error.name())
         if failure is Failure.OURS:
-            return Verdict.AGAIN
+            return LineVerdict.AGAIN
         if failure is Failure.BAD:
-            return Verdict.REFUSED
+            return LineVerdict.REFUSED
         if failure is Failure.TOO_LARGE:
             if self.limits.batch_bytes_max <= LIMIT_BYTES_MIN and size <= LIMIT_BYTES_MIN:
-                return Verdict.REFUSED
+                return LineVerdict.REFUSED
             self._is_too_large = True
-            return Verdict.AGAIN
+            return LineVerdict.AGAIN
         self.trouble, self.is_refused = plain(error.str()), True
         # One failure may be told for a thousand lines: the pause grows once.
         if self._pause.is_over(self._monotonic_s()):
             self._pause.begin(self._monotonic_s())
         # Such a producer takes nothing any more.
         self._is_spoilt = self._is_spoilt or error.fatal() or error.name() == "_FATAL"
-        return Verdict.AGAIN
+        return LineVerdict.AGAIN
 
     def _outage(self, error: KafkaError) -> None:
         """Take one of librdkafka's errors that are not of a line."""

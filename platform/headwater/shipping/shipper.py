@@ -19,7 +19,7 @@ from headwater.shipping.file_changes import FileId, FileStatus, OpenFile, make_r
 from headwater.shipping.file_patterns import FilePatterns, Folder, NamedFile, one_name_each
 from headwater.shipping.followed_file import FilePosition, FollowedFile, Line
 from headwater.shipping.growing_pause import GrowingPause
-from headwater.shipping.line_sender import LineSender, Verdict
+from headwater.shipping.line_sender import LineSender, LineVerdict
 from headwater.shipping.shipped_file import Sent, ShippedFile
 from headwater.shipping.shipped_positions import KnownFile, load_positions, save_positions
 from headwater.shipping.summary import MISTAKES_MAX, Summary
@@ -434,12 +434,12 @@ class Shipper:
         logger.warning("%s was cut or written anew: it is sent from its beginning", followed.file.path)
         return True
 
-    def _telling(self, followed: ShippedFile) -> Callable[[Sent, Verdict], None]:
+    def _telling(self, followed: ShippedFile) -> Callable[[Sent, LineVerdict], None]:
         path = followed.file.path
 
-        def tell(sent: Sent, verdict: Verdict) -> None:
+        def tell(sent: Sent, verdict: LineVerdict) -> None:
             where = f"the line of {sent.size} bytes at byte {sent.begin} of {path}"
-            if verdict is Verdict.AGAIN:
+            if verdict is LineVerdict.AGAIN:
                 if followed.send_again(sent):
                     self._wake(followed, self._monotonic_s())
                 else:

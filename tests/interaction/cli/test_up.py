@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from headwater.services import Node, NodeStartError
+from headwater.services import LocalNode, NodeStartError
 from headwater.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -173,7 +173,7 @@ def test_a_folder_that_is_a_file_is_one_line(alone: Any, tmp_path: Path) -> None
 
 
 def test_a_node_in_this_process_starts_and_stops(tmp_path: Path) -> None:
-    node = Node(str(tmp_path / "data"))
+    node = LocalNode(str(tmp_path / "data"))
     node.start()
     try:
         assert accepts(node.bootstrap_servers)
@@ -189,7 +189,7 @@ def test_a_node_in_this_process_starts_and_stops(tmp_path: Path) -> None:
 def test_a_broker_that_dies_again_and_again_is_given_up_and_a_rest_api_never(tmp_path: Path) -> None:
     lines: list[str] = []
     settings = Settings(restart_attempts_max=1, restart_backoff_ms=1, restart_healthy_after_ms=600_000)
-    node = Node(str(tmp_path / "data"), settings=settings, report=lines.append)
+    node = LocalNode(str(tmp_path / "data"), settings=settings, report=lines.append)
     node.start()
     broker = node.pids["broker"]
 
@@ -216,7 +216,7 @@ def test_a_broker_that_dies_again_and_again_is_given_up_and_a_rest_api_never(tmp
 
 def test_a_node_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        node = Node(str(tmp_path / "data"), http_port=server.getsockname()[1])
+        node = LocalNode(str(tmp_path / "data"), http_port=server.getsockname()[1])
         with pytest.raises(NodeStartError, match="in use"):
             node.start()
     assert node.pids == {"broker": None, "api": None}

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headwater.logtier.group.offsets import CommittedOffset
 from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
-from headwater.logtier.group.replay import Replay
+from headwater.logtier.group.replay import GroupReplay
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import end_transaction_marker
@@ -156,7 +156,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         pending = set()
         for key, log in self.world.replicas.logs.items():
             if key.topic == OFFSETS_TOPIC:
-                replay = Replay(str(key), key.partition)
+                replay = GroupReplay(str(key), key.partition)
                 for batch in log.batches():
                     replay.apply(batch)
                 replayed |= {group: dict(offsets.items()) for group, offsets in replay.offsets.items()}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headwater.cli.messages import message_input
 from headwater.cli.messages.message_format import Message, compile_format, format_json
 from headwater.cli.messages.message_input import LineTooLongError, read_lines, split_key, unescape
-from headwater.cli.messages.start_offset import Start, StartKind, parse_start, resolve
+from headwater.cli.messages.start_offset import StartKind, StartOffset, parse_start, resolve
 
 KEYED = Message("flights", 3, 47, 1_357_016_400_000, b"N14228", b'{"dep_delay": 2}', (("source", b"file"), ("x", None)))
 TOMBSTONE = Message("flights", 0, 0, -1, b"N14228", None)
@@ -84,18 +84,18 @@ def test_json_is_always_one_line(value: bytes, header: str) -> None:
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        ("start", Start(StartKind.START)),
-        ("end", Start(StartKind.END)),
-        ("0", Start(StartKind.OFFSET, 0)),
-        ("47", Start(StartKind.OFFSET, 47)),
-        ("-3", Start(StartKind.BEFORE_END, 3)),
-        ("@1357016400000", Start(StartKind.TIMESTAMP, 1_357_016_400_000)),
-        ("@2013-01-01T05:00:00", Start(StartKind.TIMESTAMP, 1_357_016_400_000)),
-        ("@2013-01-01T00:00:00-05:00", Start(StartKind.TIMESTAMP, 1_357_016_400_000)),
-        ("@2013-01-01", Start(StartKind.TIMESTAMP, 1_356_998_400_000)),
+        ("start", StartOffset(StartKind.START)),
+        ("end", StartOffset(StartKind.END)),
+        ("0", StartOffset(StartKind.OFFSET, 0)),
+        ("47", StartOffset(StartKind.OFFSET, 47)),
+        ("-3", StartOffset(StartKind.BEFORE_END, 3)),
+        ("@1357016400000", StartOffset(StartKind.TIMESTAMP, 1_357_016_400_000)),
+        ("@2013-01-01T05:00:00", StartOffset(StartKind.TIMESTAMP, 1_357_016_400_000)),
+        ("@2013-01-01T00:00:00-05:00", StartOffset(StartKind.TIMESTAMP, 1_357_016_400_000)),
+        ("@2013-01-01", StartOffset(StartKind.TIMESTAMP, 1_356_998_400_000)),
     ],
 )
-def test_a_start_is_read(text: str, start: Start) -> None:
+def test_a_start_is_read(text: str, start: StartOffset) -> None:
     assert parse_start(text) == start
 
 
@@ -106,7 +106,7 @@ def test_what_is_no_start_is_refused(text: str) -> None:
 
 
 def test_an_offset_that_is_gone_is_the_nearest_one_kept() -> None:
-    assert resolve(Start(StartKind.OFFSET, 1), earliest=10, latest=20) == 10
-    assert resolve(Start(StartKind.OFFSET, 99), earliest=10, latest=20) == 20
-    assert resolve(Start(StartKind.START), earliest=10, latest=20) == 10
-    assert resolve(Start(StartKind.END), earliest=10, latest=20) == 20
+    assert resolve(StartOffset(StartKind.OFFSET, 1), earliest=10, latest=20) == 10
+    assert resolve(StartOffset(StartKind.OFFSET, 99), earliest=10, latest=20) == 20
+    assert resolve(StartOffset(StartKind.START), earliest=10, latest=20) == 10
+    assert resolve(StartOffset(StartKind.END), earliest=10, latest=20) == 20

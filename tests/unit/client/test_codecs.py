@@ -10,7 +10,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from headwater.logtier.client.fetch_codec import FetchPartition, fetch_request
+from headwater.logtier.client.fetch_codec import FetchPosition, fetch_request
 from headwater.logtier.client.messages import CLIENT_VERSIONS, ApiKey, kio_request, nested
 from headwater.logtier.client.produce_codec import produce_request
 from headwater.logtier.client.wire import Cursor
@@ -68,7 +68,7 @@ def fetch_response(version: int, records: bytes) -> bytes:
 def test_a_fetch_request_is_what_kio_reads(version: int) -> None:
     request = fetch_request(
         version,
-        [FetchPartition("a", 0, 5, 100), FetchPartition("a", 2, 6, 200), FetchPartition("b", 1, 7, 300)],
+        [FetchPosition("a", 0, 5, 100), FetchPosition("a", 2, 6, 200), FetchPosition("b", 1, 7, 300)],
         wait_ms=50,
         bytes_min=1,
         bytes_max=1000,

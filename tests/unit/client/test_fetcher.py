@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from headwater.logtier.client.errors import ProtocolViolationError
+from headwater.logtier.client.errors import InvalidResponseError
 from headwater.logtier.client.fetcher import offset_after
 from headwater.logtier.records.batch import LAST_OFFSET_DELTA, Record, build_batch
 
@@ -33,12 +33,12 @@ def test_a_batch_before_the_offset_asked_for_does_not_lead_back() -> None:
 def test_a_hostile_batch_length_is_refused(length: int) -> None:
     hostile = bytearray(BATCH)
     hostile[8:12] = struct.pack(">i", length)
-    with pytest.raises(ProtocolViolationError, match="record batch of length"):
+    with pytest.raises(InvalidResponseError, match="record batch of length"):
         offset_after(memoryview(hostile), 10)
 
 
 def test_an_old_message_format_is_named() -> None:
     old = bytearray(BATCH)
     old[16] = 1
-    with pytest.raises(ProtocolViolationError, match="format 1"):
+    with pytest.raises(InvalidResponseError, match="format 1"):
         offset_after(memoryview(old), 10)

@@ -1,6 +1,6 @@
 import pytest
 
-from headwater.logtier.config import BROKER_CONFIGS, BrokerConfig, ConfigError, ConfigType, Listener, render
+from headwater.logtier.config import BROKER_CONFIGS, BrokerConfig, ConfigError, ConfigType, Endpoint, render
 
 
 def test_defaults_are_taken_where_nothing_is_set() -> None:
@@ -105,8 +105,8 @@ def test_endpoints_are_parsed() -> None:
     config = BrokerConfig.from_properties(
         {"listeners": "PLAINTEXT://[::1]:0", "advertised.listeners": "PLAINTEXT://kafka.example:19092"}
     )
-    assert config.bind_endpoints == (Listener("PLAINTEXT", "::1", 0),)
-    assert config.advertised_endpoints == (Listener("PLAINTEXT", "kafka.example", 19092),)
+    assert config.bind_endpoints == (Endpoint("PLAINTEXT", "::1", 0),)
+    assert config.advertised_endpoints == (Endpoint("PLAINTEXT", "kafka.example", 19092),)
     assert BrokerConfig.from_properties().advertised_endpoints == ()
 
 

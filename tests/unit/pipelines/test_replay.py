@@ -10,7 +10,7 @@ from headwater.pipelines.definition import Loaded
 from headwater.pipelines.deployment.replay import (
     LogBounds,
     Origin,
-    Replay,
+    StageReplay,
     default_stages,
     histories,
     parse_origin,
@@ -48,16 +48,18 @@ BOUNDS = LogBounds(
 Load = Callable[..., Loaded]
 
 
-def replayed(load: Load, stage: str, origin: Origin, bounds: LogBounds = BOUNDS, **known: dict[int, int]) -> Replay:
+def replayed(
+    load: Load, stage: str, origin: Origin, bounds: LogBounds = BOUNDS, **known: dict[int, int]
+) -> StageReplay:
     return replay_of(load(FILE).pipeline.stage(stage), origin, bounds, known)
 
 
 def test_earliest_is_what_the_log_has(load: Load) -> None:
-    assert replayed(load, "clean", Origin()) == Replay({"orders": {0: 10, 1: 0}}, ())
+    assert replayed(load, "clean", Origin()) == StageReplay({"orders": {0: 10, 1: 0}}, ())
 
 
 def test_a_moment_starts_at_its_first_record_or_at_the_end(load: Load) -> None:
-    assert replayed(load, "clean", Origin(moment_ms=1)) == Replay({"orders": {0: 30, 1: 20}}, ())
+    assert replayed(load, "clean", Origin(moment_ms=1)) == StageReplay({"orders": {0: 30, 1: 20}}, ())
 
 
 def test_a_moment_before_the_logs_beginning_may_be_gone(load: Load) -> None:
@@ -80,7 +82,7 @@ def test_a_log_that_never_lost_a_record_has_every_moment(load: Load) -> None:
 
 def test_partitions_that_are_not_named_stay_where_they_are(load: Load) -> None:
     found = replayed(load, "clean", parse_origin('{"0": 17}'), orders={0: 40, 1: 12})
-    assert found == Replay({"orders": {0: 17, 1: 12}}, ())
+    assert found == StageReplay({"orders": {0: 17, 1: 12}}, ())
 
 
 def test_kafkas_numbers_stand_for_both_ends(load: Load) -> None:

@@ -14,12 +14,12 @@ from headwater.logtier.client.errors import (
     broker_error,
 )
 from headwater.pipelines.definition import Loaded
-from headwater.pipelines.engine.restarts import GiveUp, Restart, RestartPolicy, decide
+from headwater.pipelines.engine.restarts import StageGivenUp, StageRestart, StageRestarts, decide
 from headwater.pipelines.engine.supervision import restart_policy
 from headwater.pipelines.engine.transient_failures import may_pass
 from headwater.pipelines.errors import PipelineError, PipelineFailed, Problem
 
-POLICY = RestartPolicy(attempts=3, within_ms=10_000, backoff_ms=100, backoff_max_ms=1_000)
+POLICY = StageRestarts(attempts=3, within_ms=10_000, backoff_ms=100, backoff_max_ms=1_000)
 
 
 def caused(error: Exception, cause: BaseException) -> Exception:
@@ -28,33 +28,33 @@ def caused(error: Exception, cause: BaseException) -> Exception:
 
 
 def test_the_pause_doubles_up_to_its_most_and_chance_only_shortens_it() -> None:
-    many = RestartPolicy(attempts=100, within_ms=10_000, backoff_ms=100, backoff_max_ms=1_000)
+    many = StageRestarts(attempts=100, within_ms=10_000, backoff_ms=100, backoff_max_ms=1_000)
     pauses = []
     for count in (0, 1, 2, 3, 4, 40):
         decision = decide(many, [0] * count, 1, 0.0)
-        assert isinstance(decision, Restart)
+        assert isinstance(decision, StageRestart)
         pauses.append(decision.after_ms)
     assert pauses == [100, 200, 400, 800, 1_000, 1_000]
     for chance in (0.0, 0.3, 0.999):
         decision = decide(many, [0], 1, chance)
-        assert isinstance(decision, Restart)
+        assert isinstance(decision, StageRestart)
         assert 100 <= decision.after_ms <= 200
 
 
 def test_after_the_limit_within_the_time_the_stage_is_given_up() -> None:
-    assert decide(POLICY, [1_000, 2_000, 3_000], 4_000, 0.0) == GiveUp(3)
+    assert decide(POLICY, [1_000, 2_000, 3_000], 4_000, 0.0) == StageGivenUp(3)
 
 
 def test_restarts_of_long_ago_are_forgotten() -> None:
-    assert decide(POLICY, [1_000, 2_000, 3_000], 12_500, 0.0) == Restart(2, 200)
+    assert decide(POLICY, [1_000, 2_000, 3_000], 12_500, 0.0) == StageRestart(2, 200)
 
 
 def test_zero_attempts_never_restart() -> None:
-    assert decide(RestartPolicy(attempts=0), [], 0, 0.0) == GiveUp(0)
+    assert decide(StageRestarts(attempts=0), [], 0, 0.0) == StageGivenUp(0)
 
 
 def test_a_declared_pause_longer_than_the_most_is_kept() -> None:
-    assert decide(RestartPolicy(backoff_ms=120_000), [], 0, 0.0) == Restart(1, 120_000)
+    assert decide(StageRestarts(backoff_ms=120_000), [], 0, 0.0) == StageRestart(1, 120_000)
 
 
 def test_the_file_says_how_often_a_stage_is_restarted(load: Callable[..., Loaded], correct: str) -> None:
@@ -62,9 +62,9 @@ def test_the_file_says_how_often_a_stage_is_restarted(load: Callable[..., Loaded
         "  - name: clean\n", "  - name: clean\n    restart: {attempts: 5, within: 2 hours, backoff: 3 seconds}\n"
     )
     clean, totals = load(text).pipeline.stages
-    assert restart_policy(clean, continuous=False) == RestartPolicy(5, 7_200_000, 3_000)
-    assert restart_policy(totals, continuous=True) == RestartPolicy()
-    assert restart_policy(totals, continuous=False).attempts < RestartPolicy().attempts
+    assert restart_policy(clean, continuous=False) == StageRestarts(5, 7_200_000, 3_000)
+    assert restart_policy(totals, continuous=True) == StageRestarts()
+    assert restart_policy(totals, continuous=False).attempts < StageRestarts().attempts
 
 
 WORKER = """\

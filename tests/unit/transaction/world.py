@@ -15,7 +15,7 @@ from headwater.logtier.state_topic.topic import partition_for
 from headwater.logtier.transaction.coordinator import TransactionCoordinator
 from headwater.logtier.transaction.metadata import TransactionMetadata, TransactionState
 from headwater.logtier.transaction.records import transaction_key, transaction_value
-from headwater.logtier.transaction.replay import Replay
+from headwater.logtier.transaction.replay import TransactionReplay
 from headwater.logtier.transaction.topic import TRANSACTION_TOPIC
 from tests.manual_clock import ManualClock
 from tests.unit.state_topic.surroundings import (
@@ -136,7 +136,7 @@ class World:
         found: dict[str, TransactionMetadata] = {}
         for key, log in self.replicas.logs.items():
             if key.topic == TRANSACTION_TOPIC:
-                replay = Replay(str(key))
+                replay = TransactionReplay(str(key))
                 for batch in log.batches():
                     replay.apply(batch)
                 found.update(replay.transactions)

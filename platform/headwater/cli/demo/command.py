@@ -82,13 +82,13 @@ def _node(root: str, bootstrap_servers: str | None, show: Any) -> Iterator[tuple
         yield bootstrap_servers, "", None
         return
     from headwater.cli.demo.run import Folders
-    from headwater.services import Node, NodeStartError
+    from headwater.services import LocalNode, NodeStartError
 
     def on_terminate(number: int, frame: Any) -> None:  # noqa: ARG001 - the signature of a handler
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, on_terminate)
-    node = Node(Folders(root).node)
+    node = LocalNode(Folders(root).node)
     try:
         try:
             node.start()

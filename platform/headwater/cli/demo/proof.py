@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ProofCheck:
     """One statement, what was found, and whether it holds."""
 
     statement: str
@@ -68,7 +68,7 @@ def gather(
     return Evidence(stored.count(), refused.count(), counted["distinct"], counted["outside"], late_rows, offsets)
 
 
-def checks(evidence: Evidence, expected: int) -> list[Check]:
+def checks(evidence: Evidence, expected: int) -> list[ProofCheck]:
     """The proof. Pure.
 
     >>> good = Evidence(3, 1, 4, 0, 0, [(0, 0, 3), (1, 0, 1)])
@@ -83,21 +83,21 @@ def checks(evidence: Evidence, expected: int) -> list[Check]:
     once = evidence.distinct_sources == total == in_topic and evidence.outside == 0
     unknown = f", {evidence.outside:,} unknown" if evidence.outside else ""
     return [
-        Check(f"the topic holds {expected:,} records", f"{in_topic:,}", in_topic == expected),
-        Check(
+        ProofCheck(f"the topic holds {expected:,} records", f"{in_topic:,}", in_topic == expected),
+        ProofCheck(
             f"Delta rows + dead letters = {expected:,}",
             f"{evidence.table_rows:,} + {evidence.dead_letters:,}",
             total == expected,
         ),
-        Check(
+        ProofCheck(
             "every source (partition, offset) exactly once",
             f"{evidence.distinct_sources:,} of {in_topic:,}" + unknown,
             once,
         ),
-        Check("no row dropped late", f"{evidence.late_rows:,}", evidence.late_rows == 0),
+        ProofCheck("no row dropped late", f"{evidence.late_rows:,}", evidence.late_rows == 0),
     ]
 
 
-def all_hold(proof: Sequence[Check]) -> bool:
+def all_hold(proof: Sequence[ProofCheck]) -> bool:
     """Whether the proof holds."""
     return all(check.holds for check in proof)

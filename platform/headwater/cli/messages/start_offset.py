@@ -18,20 +18,20 @@ class StartKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartOffset:
     """`number` is the offset, the messages before the end, or the milliseconds since 1970; else 0."""
 
     kind: StartKind
     number: int = 0
 
 
-def parse_start(text: str) -> Start:
+def parse_start(text: str) -> StartOffset:
     """Read `start`, `end`, `47`, `-3`, `@1700000000000` or `@2026-11-21T08:00:00Z`.
 
     A time without an offset is UTC.
 
     >>> parse_start("-3")
-    Start(kind=<StartKind.BEFORE_END: 'before end'>, number=3)
+    StartOffset(kind=<StartKind.BEFORE_END: 'before end'>, number=3)
     >>> parse_start("@2013-01-01T05:00:00Z").number
     1357016400000
     >>> parse_start("soon")
@@ -44,17 +44,21 @@ def parse_start(text: str) -> Start:
     ValueError: '@0001-01-01' is before 1970, where the timestamps of records begin
     """
     if text in ("start", "end"):
-        return Start(StartKind(text))
+        return StartOffset(StartKind(text))
     if text.startswith("@"):
         number = _timestamp_ms(text[1:])
         if number is not None:
             if number < 0:
                 # To brokers, negative timestamps are names of offsets (-1 the end, -2 the start).
                 raise ValueError(f"{text[:60]!r} is before 1970, where the timestamps of records begin")
-            return Start(StartKind.TIMESTAMP, number)
+            return StartOffset(StartKind.TIMESTAMP, number)
     elif text.removeprefix("-").isdecimal() and len(text) <= 19 and text.isascii():
         number = int(text)
-        return Start(StartKind.BEFORE_END, -number) if text.startswith("-") else Start(StartKind.OFFSET, number)
+        return (
+            StartOffset(StartKind.BEFORE_END, -number)
+            if text.startswith("-")
+            else StartOffset(StartKind.OFFSET, number)
+        )
     raise ValueError(
         f"{text[:60]!r} is not a position: use start, end, 47 (offset), -3 (before the end) or @2026-11-21T08:00:00Z"
     )
@@ -72,12 +76,12 @@ def _timestamp_ms(text: str) -> int | None:
     return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
 
 
-def resolve(start: Start, earliest: int, latest: int) -> int:
+def resolve(start: StartOffset, earliest: int, latest: int) -> int:
     """Return the offset to start at in a partition (not for a time, which the broker resolves).
 
-    >>> resolve(Start(StartKind.BEFORE_END, 3), earliest=10, latest=12)
+    >>> resolve(StartOffset(StartKind.BEFORE_END, 3), earliest=10, latest=12)
     10
-    >>> resolve(Start(StartKind.OFFSET, 47), earliest=0, latest=100)
+    >>> resolve(StartOffset(StartKind.OFFSET, 47), earliest=0, latest=100)
     47
     """
     if start.kind is StartKind.START:

@@ -17,7 +17,7 @@ from headwater.cli.shell.output import note
 if TYPE_CHECKING:
     from headwater.logtier.client.cluster import ClusterClient
     from headwater.pipelines.definition import Loaded, Stage
-    from headwater.pipelines.deployment.replay import LogBounds, Origin, Replay
+    from headwater.pipelines.deployment.replay import LogBounds, Origin, StageReplay
     from headwater.pipelines.deployment.state_folder import StateFolder
 
 VERB = "pipeline replay"
@@ -116,7 +116,7 @@ def _chosen(loaded: Loaded, names: Iterable[str]) -> list[Stage]:
     return [loaded.pipeline.stage(name) for name in dict.fromkeys(names)]
 
 
-def _planned(cluster: ClusterClient, loaded: Loaded, folder: StateFolder, stage: Stage, origin: Origin) -> Replay:
+def _planned(cluster: ClusterClient, loaded: Loaded, folder: StateFolder, stage: Stage, origin: Origin) -> StageReplay:
     """Where the stage is to start; CliError if it cannot."""
     from headwater.cli.pipeline.log_offsets import group_offsets
     from headwater.pipelines.deployment.replay import furthest, histories, replay_of
@@ -163,7 +163,7 @@ def _confirm(
     loaded: Loaded,
     folder: StateFolder,
     stages: list[Stage],
-    planned: dict[str, Replay],
+    planned: dict[str, StageReplay],
     *,
     yes: bool,
     dry_run: bool,

@@ -17,7 +17,7 @@ from headwater.services import join_address, reachable_host
 
 if TYPE_CHECKING:
     from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
-    from headwater.pipelines.monitoring.watching import Listener
+    from headwater.pipelines.monitoring.watching import RunListener
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +28,7 @@ LINEAGE_KEY = "OPENLINEAGE_API_KEY"
 class Watching:
     """What a runner is given: who listens, who hears of micro-batches, of what needs attention, of the start."""
 
-    listeners: tuple[Listener, ...]
+    listeners: tuple[RunListener, ...]
     on_progress: Callable[[StageProgress, StageTotals], None]
     on_event: Callable[[str], None]
     on_phase: Callable[[str], None]
@@ -85,7 +85,7 @@ def watching(client: Mapping[str, str], given: Mapping[str, Any]) -> Iterator[Wa
 
     config = WriteOptions.parse(client).client
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_Notes()])
-    listeners: list[Listener] = [LagSampler(config)]
+    listeners: list[RunListener] = [LagSampler(config)]
     if given["status"]:
         listeners.append(StatusTopic(config, {"headwater": __version__}))
     if given["openlineage"]:
@@ -127,7 +127,7 @@ def _open(endpoint: Any, host: str, port: int) -> None:
     note(f"metrics: http://{join_address(reachable_host(host), opened)}/metrics")
 
 
-def _lineage(target: str) -> Listener:
+def _lineage(target: str) -> RunListener:
     import os
 
     from headwater.pipelines.monitoring.lineage_emitter import LineageEmitter, appending, posting

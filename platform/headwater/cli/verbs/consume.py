@@ -12,7 +12,7 @@ import click
 from headwater.api.connection import BrokerUnreachableError, client_properties, require_reachable
 from headwater.api.topic_model import ErrorCode, TopicAdminError, TopicInfo, validate_topic_name
 from headwater.cli.messages.message_format import DEFAULT_FORMAT, DIRECTIVES, Message, compile_format, format_json
-from headwater.cli.messages.start_offset import Start, StartKind, parse_start, resolve
+from headwater.cli.messages.start_offset import StartKind, StartOffset, parse_start, resolve
 from headwater.cli.messages.topic_watch import INTERVAL_S, TopicGoneError, TopicWatch
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import Bytes, client_options, client_security, servers, settings
@@ -34,7 +34,7 @@ FORMAT_HELP = ", ".join(f"%{name} {meaning}" for name, (meaning, _) in DIRECTIVE
 @dataclass(frozen=True, slots=True)
 class _Plan:
     topic: str
-    start: Start
+    start: StartOffset
     partitions: tuple[int, ...]
     group: str | None
     exit_at_end: bool

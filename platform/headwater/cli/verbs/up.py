@@ -10,7 +10,7 @@ import click
 
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import host_option, port_option, settings
-from headwater.services import Node, NodeStartError
+from headwater.services import LocalNode, NodeStartError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -42,7 +42,7 @@ def up(
     (Ctrl-C) and SIGTERM shut the node down cleanly.
     """
     chosen = settings()
-    node = Node(
+    node = LocalNode(
         data_dir if data_dir is not None else chosen.data_dir,
         kafka_port if kafka_port is not None else chosen.kafka_port,
         http_port if http_port is not None else chosen.http_port,
