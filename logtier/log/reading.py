@@ -166,13 +166,12 @@ def read_older(
     may_wait: bool = True,
 ) -> LogSlice:
     """Read from a segment that is no longer written to; a gap at its end (compaction) leads to the next one."""
-    for i in range(segments.index_of(offset), len(segments)):
-        segment = segments[i]
-        found = segment.position_of(offset, may_wait)
-        if found is not None:
-            end_offset = segments.end_offset(i, log_end_offset)
-            return slice_segment(segment, found, max_bytes, end_offset, upper_bound_offset, min_one_batch, may_wait)
-    return LogSlice(EMPTY_FILE, 0, 0, offset)
+    segment, end_offset = segments.holding(offset, log_end_offset)
+    while (found := segment.position_of(offset, may_wait)) is None:
+        if segment is segments.active:
+            return LogSlice(EMPTY_FILE, 0, 0, offset)
+        segment, end_offset = segments.holding(end_offset, log_end_offset)
+    return slice_segment(segment, found, max_bytes, end_offset, upper_bound_offset, min_one_batch, may_wait)
 
 
 def slice_segment(
@@ -294,11 +293,9 @@ def aborted_transactions(
 
 def end_of_slice(segments: LogSegments, log_end_offset: int, found: LogSlice) -> int:
     """Return an offset after every record of the slice: close to its end, by the offset index, without a read."""
-    i = segments.index_of(found.first_offset)
-    relative = segments[i].offset_index.offset_at_or_after(found.position + found.size)
-    if relative is not None:
-        return segments[i].base_offset + relative
-    return segments.end_offset(i, log_end_offset)
+    segment, end_offset = segments.holding(found.first_offset, log_end_offset)
+    relative = segment.offset_index.offset_at_or_after(found.position + found.size)
+    return end_offset if relative is None else segment.base_offset + relative
 
 
 def segment_ages(segments: LogSegments, log_end_offset: int) -> Iterator[SegmentAge]:

@@ -57,6 +57,12 @@ class LogSegments(Sequence[LogSegment]):
         """Index of the segment that holds an offset if any does: the last that begins at or before it, or the first."""
         return max(0, bisect_right(self._base_offsets, offset) - 1)
 
+    def holding(self, offset: int, log_end_offset: int) -> tuple[LogSegment, int]:
+        """The segment at `index_of` an offset, and where it ends."""
+        following = bisect_right(self._base_offsets, offset) or 1
+        segment = self._segments[following - 1]
+        return segment, log_end_offset if segment is self.active else self._base_offsets[following]
+
     def from_offset(self, offset: int) -> list[LogSegment]:
         """The segments from the one that holds an offset on."""
         return self._segments[self.index_of(offset) :]

@@ -28,6 +28,8 @@ def test_an_offset_is_in_the_last_segment_that_begins_at_or_before_it(segments: 
     assert [segments.index_of(offset) for offset in (9, 10, 19, 20, 30, 99)] == [0, 0, 0, 1, 2, 2]
     assert [segments.base_after(offset) for offset in (9, 10, 29, 30)] == [10, 20, 30, None]
     assert [segments.end_offset(i, 35) for i in range(3)] == [20, 30, 35]
+    held = [segments.holding(offset, 35) for offset in (9, 10, 29, 30)]
+    assert [(each.base_offset, end) for each, end in held] == [(10, 20), (10, 20), (20, 30), (30, 35)]
     assert segments.from_offset(25) == segments[1:]
     assert segments.size_bytes == 30
 
