@@ -24,6 +24,7 @@ from headwater.pipelines.formats.registry_client import (
 from headwater.pipelines.formats.topic_encoding import SCHEMA_TYPES, Encoding, RegisteredPart
 from headwater.pipelines.sources import topic as topic_source
 from headwater.pipelines.sources.known_columns import KnownColumns
+from headwater.pipelines.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -397,17 +398,14 @@ class _Finder:
     def _inferred(self) -> ValueColumns:
         """The fields of a topic's JSON values, as Spark finds them in the records that are there."""
         from pyspark.errors import PySparkException
-        from pyspark.sql import DataFrame, functions
+        from pyspark.sql import functions
 
         spark, loc = self._spark, (*self._loc, "schema")
         assert self._servers is not None
         try:
             records = topic_source.batch(spark, self._servers, self._name).where(functions.col("value").isNotNull())
             texts = records.limit(INFERENCE_RECORDS_MAX).select(functions.col("value").cast("string").alias("value"))
-            # Only the JVM's reader takes a frame of texts.
-            java = spark._jvm.org.apache.spark.sql.Encoders  # type: ignore[union-attr]
-            typed = getattr(texts._jdf, "as")(java.STRING())
-            schema = DataFrame(spark._jsparkSession.read().option("mode", "DROPMALFORMED").json(typed), spark).schema
+            schema = jvm.json_columns(spark, texts)
         except PySparkException as error:
             from headwater.pipelines.spark.spark_errors import first_line
 

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headwater.pipelines.spark import jvm
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -31,11 +33,8 @@ def end_offsets(session: SparkSession, query: str, batch: int) -> tuple[Any, ...
 
     `session` is the one that started the query.
     """
-    entry = session._jsparkSession.streams().get(query).streamingQuery().offsetLog().get(batch)
-    assert entry.isDefined(), f"micro-batch {batch} runs and is not in the offset log"
-    offsets = entry.get().offsets()
-    found = [offsets.apply(source) for source in range(offsets.size())]
-    return tuple(json.loads(offset.get().json()) if offset.isDefined() else None for offset in found)
+    texts = jvm.logged_offsets(session, query, batch)
+    return tuple(None if text is None else json.loads(text) for text in texts)
 
 
 def topic_offsets(ends: Sequence[Any], topics: Iterable[str]) -> Offsets:

@@ -29,6 +29,7 @@ from headwater.pipelines.sources.event_times import event_time_ms, latest_event_
 from headwater.pipelines.sources.inputs import StageInputs, may_refuse
 from headwater.pipelines.sources.table_dead_letters import TableLetters, TableRefusals
 from headwater.pipelines.sources.tables import StageTables
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.spark_errors import first_line, problem_at
 from headwater.pipelines.transforms.stateful import STATE_STORE_CONF
 
@@ -219,7 +220,7 @@ class StageQuery:
                 frame = frame.withWatermark(source.watermark.column, source.watermark.delay)
             good.append(frame)
         rows = self._chain.apply_to_streams(good)
-        self._stateful = not is_stateless(rows._jdf.queryExecution().analyzed())
+        self._stateful = not is_stateless(jvm.analyzed_plan(rows))
         return rows
 
     def _batch(self, frame: DataFrame, batch_id: int) -> None:
@@ -283,8 +284,7 @@ class StageQuery:
 
     def _execution(self) -> Any:
         """Of the present micro-batch, which only Spark's JVM interface shows."""
-        streams = self._session._jsparkSession.streams()
-        return streams.get(checkpoint_id(self._checkpoint)).streamingQuery().lastExecution()
+        return jvm.last_execution(self._session, checkpoint_id(self._checkpoint))
 
     def _refused_again(self, position: int) -> DataFrame | None:
         """The records of the present batch, read again; None if all of an input's can be decoded.
@@ -293,18 +293,18 @@ class StageQuery:
         execution.
         """
         execution = self._execution()
-        counted = execution.observedMetrics().get(f"{REFUSED}{position}")
-        if counted.isDefined() and not counted.get().getLong(0):
+        counted = jvm.observed(execution, f"{REFUSED}{position}")
+        if counted is not None and not counted.getLong(0):
             return None
         return self._inputs.read_again(position, execution.logical())
 
 
 def _may_have_headers(execution: Any, position: int) -> bool:
     """Whether records of an input may have some in a batch: what its format passes on of HEADERS_SEEN is observed."""
-    observed = execution.observedMetrics().get(f"{REFUSED}{position}")
-    if not observed.isDefined() or observed.get().length() < 2:
+    observed = jvm.observed(execution, f"{REFUSED}{position}")
+    if observed is None or observed.length() < 2:
         return True
-    return not observed.get().isNullAt(1) and bool(observed.get().getBoolean(1))
+    return not observed.isNullAt(1) and bool(observed.getBoolean(1))
 
 
 def checkpoint_id(checkpoint: str) -> str:

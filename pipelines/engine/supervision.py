@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.definition import Loaded, Stage, interval_ms
 from headwater.pipelines.engine.restarts import ATTEMPTS_ONCE, StageGivenUp, StageRestarts, decide
@@ -25,6 +25,7 @@ from headwater.pipelines.monitoring.progress import StageProgress, StageTotals, 
 from headwater.pipelines.monitoring.stage_state import State
 from headwater.pipelines.monitoring.watching import RunWatch
 from headwater.pipelines.monitoring.watermark_stall import StallWatch, WatchedInput
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX
 from headwater.pipelines.spark.spark_errors import first_line
 
@@ -252,8 +253,7 @@ class Supervisor:
 
     def _report(self, kept: _Kept, query: StreamingQuery) -> None:
         """Tell the micro-batches that are new since the last look."""
-        jvm_query: Any = query._jsq
-        last = jvm_query.lastProgress()
+        last = jvm.last_progress(query)
         if last is None:
             return
         kept.coming_up_s = None
@@ -261,7 +261,7 @@ class Supervisor:
         if place == kept.seen:
             return  # nothing new: the whole list is not fetched again and again
         fresh = []
-        updates = jvm_query.recentProgress()
+        updates = jvm.recent_progress(query)
         for position in range(len(updates) - 1, -1, -1):
             raw = json.loads(updates[position].json())
             if str(raw["runId"]) == kept.seen[0] and str(raw["timestamp"]) <= kept.seen[1]:

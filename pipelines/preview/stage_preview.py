@@ -47,6 +47,7 @@ from headwater.pipelines.sources import topic as topic_source
 from headwater.pipelines.sources.inputs import may_refuse
 from headwater.pipelines.sources.table_gaps import TableGap, gaps_of
 from headwater.pipelines.sources.tables import read_table
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.collected_rows import rows_of
 from headwater.pipelines.transforms import expectations
 
@@ -226,7 +227,7 @@ class StagePreview:
             mark = source.watermark
             streams.append(stream if mark is None else stream.withWatermark(mark.column, mark.delay))
         rows = self._analysis.chains[self._stage.name].apply_to_streams(streams)
-        return not is_stateless(rows._jdf.queryExecution().analyzed())
+        return not is_stateless(jvm.analyzed_plan(rows))
 
     # -- outputs -----------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headwater.pipelines.sinks import jdbc_order
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, with_deleted, without_origin
 from headwater.pipelines.sources import jdbc as source
+from headwater.pipelines.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,32 +106,27 @@ class _Database:
     """Statements to a database over one connection of the driver's."""
 
     def __init__(self, spark: SparkSession, sink: JdbcSink) -> None:
-        jvm: Any = spark._jvm
         self._spark = spark
-        self._jvm = jvm
         self._sink = sink
         self._connection: Any = None
         self._batches = beside(sink.table, BATCHES)
-        self._dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(sink.jdbc.reveal())
+        self._dialect = jvm.jdbc_dialect(spark, sink.jdbc.reveal())
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
         """A connection for a few statements. Each statement is its own transaction unless the caller says otherwise."""
-        self._connection = self._dialect.createConnectionFactory(self._options(self._sink.table)).apply(-1)
+        self._connection = jvm.jdbc_connection(self._spark, self._dialect, self._options(self._sink.table))
         try:
             yield self._connection
         finally:
             self._connection.close()
 
-    def _options(self, table: str) -> Any:
-        given = {**source.options(self._sink), "dbtable": table}
-        scala = self._jvm.PythonUtils.toScalaMap(given)
-        return self._jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcOptionsInWrite(scala)
+    def _options(self, table: str) -> dict[str, str]:
+        return {**source.options(self._sink), "dbtable": table}
 
     def has(self, table: str) -> bool:
         """Whether a table exists."""
-        utils = self._jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
-        return bool(utils.tableExists(self._connection, self._options(table)))
+        return jvm.jdbc_table_exists(self._spark, self._connection, self._options(table))
 
     def execute(self, statement: str, *values: str | int) -> int:
         """Run a statement; returns how many rows it changed."""

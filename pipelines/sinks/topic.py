@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from headwater.pipelines import columns
 from headwater.pipelines.datasource.brokers import Brokers, connection_options
 from headwater.pipelines.sources import topic as source
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.source_order import by_source
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def in_source_order(rows: DataFrame, sink: TopicSink, *, is_stateful: bool) -> D
 
 def reorders(rows: DataFrame) -> bool:
     """Whether rows may not be in the order of their source, as far as the physical plan tells."""
-    return _REORDERS.search(rows._jdf.queryExecution().executedPlan().toString()) is not None
+    return _REORDERS.search(jvm.physical_plan_text(rows)) is not None
 
 
 def _key(rows: DataFrame, sink: TopicSink) -> Column:

@@ -111,16 +111,6 @@ def _with_corrupt(schema: StructType, file_format: str) -> StructType:
     return StructType(list(schema.fields)).add(_CORRUPT, StringType()) if file_format in _WITH_LINES else schema
 
 
-def list_again(frame: DataFrame) -> None:
-    """Look for the files of a folder once more, for every plan that holds this frame's."""
-    plan: Any = frame._jdf.queryExecution().analyzed()
-    leaves = plan.collectLeaves()
-    for position in range(leaves.size()):
-        leaf = leaves.apply(position)
-        if leaf.nodeName() == "LogicalRelation":
-            leaf.relation().location().refresh()
-
-
 def with_origin(rows: DataFrame) -> DataFrame:
     """Rows of files with the columns that say where they come from, as yet unknown."""
     from pyspark.sql import functions as f

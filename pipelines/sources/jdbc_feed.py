@@ -13,10 +13,11 @@ import decimal
 import json
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.definition import JdbcSource, interval_ms
 from headwater.pipelines.sources import jdbc
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.hadoop_files import HadoopFiles
 
 if TYPE_CHECKING:
@@ -97,8 +98,7 @@ class JdbcFeed:
 
     def _highest(self, column: str) -> Value | None:
         """The column's highest value, asked of the database itself: it may have an index."""
-        jvm: Any = self._session._jvm
-        dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self._source.jdbc.reveal())
+        dialect = jvm.jdbc_dialect(self._session, self._source.jdbc.reveal())
         text = f"SELECT MAX({dialect.quoteIdentifier(column)}) AS headwater_highest FROM {self._source.table}"  # noqa: S608
         row = jdbc.query(self._session, self._source, text).first()
         value: Value | None = None if row is None else row[0]

@@ -22,6 +22,7 @@ from headwater.pipelines.definition import (
 from headwater.pipelines.definition.graph import tables_used
 from headwater.pipelines.sources import avro_files, decoding, delta, files, jdbc, latest
 from headwater.pipelines.sources import topic as topic_source
+from headwater.pipelines.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,7 +122,7 @@ class StageTables:
             if table.refresh != EVERY_BATCH:
                 frame.unpersist()
             if isinstance(table, FilesTable):
-                files.list_again(frame)
+                jvm.list_files_again(frame)
             if table.refresh != EVERY_BATCH:
                 frame.persist()
             self._note_read(name)

@@ -9,6 +9,8 @@ import os
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
+from headwater.pipelines.spark import jvm
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -17,12 +19,11 @@ class HadoopFiles:
     """The file system of one path. Failures are Spark's py4j errors, which name the path."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self._jvm: Any = spark._jvm
-        conf = spark._jsparkSession.sessionState().newHadoopConf()
-        self._fs = self._path(path).getFileSystem(conf)
+        self._spark = spark
+        self._fs = jvm.hadoop_file_system(spark, path)
 
     def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
+        return jvm.hadoop_path(self._spark, path)
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder is there."""

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.shipping import for_cluster, is_cluster, shipped_code
 from headwater.pipelines.spark.worker_sockets import remove_socket_folders, socket_conf, socket_folder
 
@@ -204,13 +205,11 @@ def lost_jvm(wait_s: float = 0.0) -> str | None:
 
     A connection to it breaks a moment before its process is gone: who has seen that waits for at most `wait_s`.
     """
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if gateway is None:
+    process = jvm.java_process()
+    if process is None:
         return None
     try:
-        code = gateway.proc.wait(wait_s)
+        code = process.wait(wait_s)
     except subprocess.TimeoutExpired:
         return None
     return f"Spark's Java process has ended: {jvm_end(code)}"
@@ -234,26 +233,22 @@ def jvm_end(code: int) -> str:
 
 def close_session() -> None:
     """End Spark, if it runs, and its JVM, which would stay (1.4 GiB) for as long as this process."""
-    from pyspark import SparkContext
-
     if lost_jvm() is not None:
         return  # nothing is left to end, and pyspark's own way asks the JVM
     spark = running_session()
     if spark is None:
         return
     spark.stop()
-    gateway = SparkContext._gateway
-    if gateway is None:
+    process = jvm.close_gateway()
+    if process is None:
         return
-    SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
-    jvm = gateway.proc
-    jvm.stdin.close()  # its sign to end
+    assert process.stdin is not None, "PySpark launches the JVM with a pipe"
+    process.stdin.close()  # its sign to end
     try:
-        jvm.wait(JVM_END_SECONDS_MAX)
+        process.wait(JVM_END_SECONDS_MAX)
     except subprocess.TimeoutExpired:
-        jvm.kill()
-        jvm.wait()
+        process.kill()
+        process.wait()
     remove_socket_folders()
 
 

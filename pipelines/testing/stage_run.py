@@ -19,6 +19,7 @@ from headwater.pipelines.dead_letters import headers as letter_headers
 from headwater.pipelines.definition import Loaded, Stage, TopicSource
 from headwater.pipelines.definition.graph import dead_letter_topic, row_dead_letters
 from headwater.pipelines.engine.stage_query import is_stateless
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.collected_rows import rows_of
 from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.testing.feeding import Feed
@@ -65,7 +66,7 @@ class StageRun:
     def keeps_state(self) -> bool:
         """Whether the stage as a stream keeps state."""
         rows = self._chain.apply_to_streams([feed.stream() for feed in self._feeds])
-        return not is_stateless(rows._jdf.queryExecution().analyzed())
+        return not is_stateless(jvm.analyzed_plan(rows))
 
     def as_batch(self) -> Observed:
         """All rows at once."""

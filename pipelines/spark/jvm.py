@@ -1,0 +1,246 @@
+"""Spark's own objects in the JVM, where PySpark has no call for what we need.
+
+The only module that touches PySpark's private ways there (`_jvm`, `_jdf`, `_jsq` and the like). What it calls
+behind them is no interface of Spark's or Delta's: each function names the classes that it depends on, for whoever moves
+to another version. What it returns is typed `Any`: objects of the JVM, each method of which is a call over py4j.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+# -- the process -----------------------------------------------------------------------------------------------------
+
+
+def java_process() -> subprocess.Popen[bytes] | None:
+    """The JVM that PySpark launched from this process, running or ended; None if it launched none.
+
+    Depends on `SparkContext._gateway` and on the attribute `proc` that PySpark's launcher gives it.
+    """
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    return None if gateway is None else gateway.proc
+
+
+def close_gateway() -> subprocess.Popen[bytes] | None:
+    """Close the connection to the JVM, so that a later session launches another. Returns the JVM, which still runs.
+
+    Depends on `SparkContext` launching a JVM whenever its `_gateway` is None.
+    """
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return None
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    return gateway.proc  # type: ignore[no-any-return]
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+
+
+def analyzed_plan(frame: DataFrame) -> Any:
+    """A frame's analysed logical plan: Catalyst's `LogicalPlan`, from `Dataset.queryExecution`."""
+    return frame._jdf.queryExecution().analyzed()
+
+
+def physical_plan_text(frame: DataFrame) -> str:
+    """A frame's physical plan as text: `QueryExecution.executedPlan`, with the names of Spark's nodes."""
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def list_files_again(frame: DataFrame) -> None:
+    """Look for the files of a folder once more, for every plan that holds this frame's.
+
+    Depends on `LogicalRelation` holding a `HadoopFsRelation`, whose `FileIndex` all frames made of this one share.
+    """
+    leaves = analyzed_plan(frame).collectLeaves()
+    for position in range(leaves.size()):
+        leaf = leaves.apply(position)
+        if leaf.nodeName() == "LogicalRelation":
+            leaf.relation().location().refresh()
+
+
+def json_columns(spark: SparkSession, texts: DataFrame) -> StructType:
+    """The columns of JSON texts, a frame of one column of strings; texts that are no JSON are passed over.
+
+    Depends on `DataFrameReader.json(Dataset[String])`, which only the JVM's reader takes, and on `Encoders.STRING`.
+    """
+    from pyspark.sql import DataFrame
+
+    jvm: Any = spark._jvm
+    typed = getattr(texts._jdf, "as")(jvm.org.apache.spark.sql.Encoders.STRING())
+    return DataFrame(spark._jsparkSession.read().option("mode", "DROPMALFORMED").json(typed), spark).schema
+
+
+# -- streaming queries -----------------------------------------------------------------------------------------------
+
+
+def logged_offsets(session: SparkSession, query: str, batch: int) -> tuple[str | None, ...]:
+    """The end offset of each source of a micro-batch as JSON, as the offset log has it; None for one without data yet.
+
+    `session` is the one that started the query. Depends on `StreamExecution.offsetLog`, an `OffsetSeqLog`.
+    """
+    entry = session._jsparkSession.streams().get(query).streamingQuery().offsetLog().get(batch)
+    assert entry.isDefined(), f"micro-batch {batch} runs and is not in the offset log"
+    offsets = entry.get().offsets()
+    found = [offsets.apply(source) for source in range(offsets.size())]
+    return tuple(str(offset.get().json()) if offset.isDefined() else None for offset in found)
+
+
+def last_progress(query: StreamingQuery) -> Any | None:
+    """The newest progress of a query: a `StreamingQueryProgress`, a public class; None before the first.
+
+    PySpark's own `lastProgress` reads all of its JSON with each call.
+    """
+    return query._jsq.lastProgress()
+
+
+def recent_progress(query: StreamingQuery) -> Any:
+    """The last progresses of a query, oldest first, none of them read: a Java array of `StreamingQueryProgress`."""
+    return query._jsq.recentProgress()
+
+
+def last_execution(session: SparkSession, query: str) -> Any:
+    """How the present micro-batch of a query runs: `StreamExecution.lastExecution`, an `IncrementalExecution`.
+
+    `session` is the one that started the query.
+    """
+    return session._jsparkSession.streams().get(query).streamingQuery().lastExecution()
+
+
+def observed(execution: Any, name: str) -> Any | None:
+    """What `DataFrame.observe` has counted under a name in an execution: a Scala `Row`; None if it is not known yet.
+
+    Depends on `QueryExecution.observedMetrics`.
+    """
+    row = execution.observedMetrics().get(name)
+    return row.get() if row.isDefined() else None
+
+
+# -- file systems ----------------------------------------------------------------------------------------------------
+
+
+def hadoop_path(spark: SparkSession, path: str) -> Any:
+    """A path as Hadoop has it: `org.apache.hadoop.fs.Path`, a public class."""
+    jvm: Any = spark._jvm
+    return jvm.org.apache.hadoop.fs.Path(path)
+
+
+def hadoop_file_system(spark: SparkSession, path: str) -> Any:
+    """The file system of a path: Hadoop's `FileSystem`, configured by `SessionState.newHadoopConf` as Spark's is."""
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    return hadoop_path(spark, path).getFileSystem(conf)
+
+
+# -- JDBC ------------------------------------------------------------------------------------------------------------
+
+
+def jdbc_dialect(spark: SparkSession, url: str) -> Any:
+    """What Spark knows of a database's SQL: a `JdbcDialect`, which `JdbcDialects` (both public) finds by the URL."""
+    jvm: Any = spark._jvm
+    return jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(url)
+
+
+def jdbc_connection(spark: SparkSession, dialect: Any, options: Mapping[str, str]) -> Any:
+    """A new connection of the driver's, a `java.sql.Connection`.
+
+    Depends on `JdbcDialect.createConnectionFactory` taking the partition -1 for the driver.
+    """
+    return dialect.createConnectionFactory(_jdbc_options(spark, options)).apply(-1)
+
+
+def jdbc_table_exists(spark: SparkSession, connection: Any, options: Mapping[str, str]) -> bool:
+    """Whether the table `dbtable` of the options exists. Depends on `JdbcUtils.tableExists`."""
+    jvm: Any = spark._jvm
+    utils = jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcUtils
+    return bool(utils.tableExists(connection, _jdbc_options(spark, options)))
+
+
+def _jdbc_options(spark: SparkSession, options: Mapping[str, str]) -> Any:
+    """Options as Spark's JDBC sink has them: `JdbcOptionsInWrite`."""
+    jvm: Any = spark._jvm
+    scala = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(options))
+    return jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcOptionsInWrite(scala)
+
+
+# -- Delta -----------------------------------------------------------------------------------------------------------
+# Its Python API has no calls for transactions. The version of Delta's jar is pinned with Spark's.
+
+
+def start_delta_transaction(spark: SparkSession, path: str) -> Any:
+    """A transaction on a table's newest snapshot: `OptimisticTransaction`, of `DeltaLog.startTransaction`."""
+    jvm: Any = spark._jvm
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    return log.startTransaction()
+
+
+def delta_last_batch(transaction: Any, app_id: str) -> int | None:
+    """The last batch that a table has of an application, -1 for none, None where its checksum does not tell.
+
+    Depends on `Snapshot.checksumOpt` (`VersionChecksum.setTransactions`), which is read with the snapshot.
+    """
+    checksum = transaction.snapshot().checksumOpt()
+    known = checksum.get().setTransactions() if checksum.isDefined() else checksum
+    if not known.isDefined():
+        return None
+    marks = known.get()
+    for position in range(marks.size()):
+        mark = marks.apply(position)
+        if mark.appId() == app_id:
+            return int(mark.version())
+    return -1
+
+
+def commit_delta_append(
+    transaction: Any,
+    frame: DataFrame,
+    partition_by: Sequence[str],
+    app_id: str,
+    batch_id: int,
+    *,
+    merge_schema: bool,
+) -> None:
+    """Write a frame's rows and commit them with the batch's number, which `delta_last_batch` then tells.
+
+    Depends on `WriteIntoDelta.writeAndReturnCommitData`, `DeltaOperations.Write`, the action `SetTransaction`,
+    `OptimisticTransaction.readTxn` (a commit of this application by another is then a conflict) and the number of
+    their arguments.
+    """
+    session = frame.sparkSession
+    jvm: Any = session._jvm
+    java_session = session._jsparkSession
+    delta = jvm.org.apache.spark.sql.delta
+    transaction.readTxn().addOne(app_id)
+    none = _scala_object(jvm, "scala.None")
+    python = jvm.org.apache.spark.api.python.PythonUtils
+    columns, nothing = python.toSeq(list(partition_by)), python.toScalaMap({})
+    mode = jvm.org.apache.spark.sql.SaveMode.Append
+    options = delta.DeltaOptions(
+        python.toScalaMap({"mergeSchema": str(merge_schema).lower()}), java_session.sessionState().conf()
+    )
+    command = _scala_object(jvm, "org.apache.spark.sql.delta.commands.WriteIntoDelta").apply(
+        transaction.deltaLog(), mode, options, columns, nothing, frame._jdf, none, none, False
+    )
+    written = command.writeAndReturnCommitData(transaction, java_session, none, False)
+    operation = _scala_object(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write").apply(
+        mode, jvm.scala.Option.apply(columns), none, none, none, none, none, none, none
+    )
+    now_ms = jvm.scala.Option.apply(int(time.time() * 1000))
+    mark = delta.actions.SetTransaction(app_id, batch_id, now_ms)
+    transaction.commitIfNeeded(written.actions().appended(mark), operation, written.stringTags())
+
+
+def _scala_object(jvm: Any, name: str) -> Any:
+    """A Scala object, which Java sees as the field MODULE$ of a class of its name with a `$`."""
+    return getattr(getattr(jvm, f"{name}$"), "MODULE$")
