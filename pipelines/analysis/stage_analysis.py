@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headwater.pipelines import columns
-from headwater.pipelines.analysis.stage_sinks import check_sink, stored_columns, topic_columns
+from headwater.pipelines.analysis.stage_sinks import topic_columns
 from headwater.pipelines.definition import (
-    DeltaSink,
     DeltaSource,
     FilesSource,
     JdbcSource,
@@ -23,6 +22,7 @@ from headwater.pipelines.definition import (
 )
 from headwater.pipelines.errors import Problem
 from headwater.pipelines.formats.topic_encoding import Encoding
+from headwater.pipelines.sinks.kinds import kind_of_sink
 from headwater.pipelines.sources import debezium, decoding, files, jdbc, rate
 from headwater.pipelines.sources import delta as delta_source
 from headwater.pipelines.sources.known_columns import KnownColumns
@@ -223,19 +223,22 @@ def _sinks(
     written: dict[str, Encoding] = {}
     for position, sink in enumerate(stage.to):
         where = loaded.sink_loc(stage, position)
+        kind = kind_of_sink(sink)
+        with_topic, with_encoding = known, written
         try:
             if isinstance(sink, TopicSink):
                 encoding = written.get(sink.topic) or encodings.get(sink.topic)
                 found = topic_columns(loaded, sink, rows, known, encoding)
-                known, written[sink.topic] = found.columns, found.encoding
-            else:
-                check_sink(loaded, sink, rows)
+                with_topic, with_encoding = found.columns, {**written, sink.topic: found.encoding}
+            kind.check(loaded, sink, rows, with_encoding)
         except PySparkException as error:
             problems.append(problem_at(loaded, where, error, "Spark refuses the sink"))
         except (ValueError, python.UserCodeError) as error:
             hint = "select such a column, or give the sink a value" if isinstance(sink, TopicSink) else ""
             problems.append(loaded.problem(where, str(error), hint))
         else:
-            if isinstance(sink, DeltaSink):
-                known = replace(known, stored={**known.stored, loaded.path(sink.delta): stored_columns(rows, sink)})
+            known, written = with_topic, with_encoding
+            stored = kind.stored(sink, rows)
+            if stored is not None:
+                known = replace(known, stored={**known.stored, sink.target(loaded.path): stored})
     return known, written, problems

@@ -9,12 +9,8 @@ from collections.abc import Iterable, Iterator
 from headwater.pipelines.definition import (
     INPUT,
     DeduplicateStep,
-    DeltaSink,
-    FilesSink,
-    JdbcSink,
     Loaded,
     PythonStep,
-    Sink,
     SqlStep,
     Stage,
     StatefulStep,
@@ -28,7 +24,6 @@ from headwater.pipelines.definition.graph import (
     expression_fault,
     input_views,
     known_topics,
-    place_written,
     tables_named,
     writers,
 )
@@ -85,12 +80,12 @@ def _duplicates(loaded: Loaded) -> Iterator[Problem]:
             expectations.add(expectation.name)
         targets: set[str] = set()
         for position, sink in enumerate(stage.to):
-            place = place_written(sink)
+            place = sink.place
             if place is None:
                 continue
             target = f"{place[0]} {loaded.path(place[1]) if place[0] in ('delta', 'files') else place[1]}"
             if target in targets:
-                shown = f"jdbc {sink.table} of {sink.jdbc}" if isinstance(sink, JdbcSink) else target
+                shown = f"{sink.kind} {sink.target(loaded.path)}"
                 yield loaded.problem(
                     loaded.sink_loc(stage, position), f"the stage writes to {shown} twice", "remove one"
                 )
@@ -261,12 +256,12 @@ def _modes(loaded: Loaded, stage: Stage) -> Iterator[Problem]:
     if stage.mode != "complete":
         return
     for position, sink in enumerate(stage.to):
-        if isinstance(sink, FilesSink) or (isinstance(sink, JdbcSink) and not sink.keys):
-            kind = "files" if isinstance(sink, FilesSink) else "a table without keys"
+        if refused := sink.refuses_complete():
+            what, hint = refused
             yield loaded.problem(
                 loaded.sink_loc(stage, position),
-                f"mode: complete gives all rows each time, and {kind} would hold them again and again",
-                "write to a Delta table, or give keys" if isinstance(sink, JdbcSink) else "write to a Delta table",
+                f"mode: complete gives all rows each time, and {what} would hold them again and again",
+                hint,
             )
 
 
@@ -312,27 +307,10 @@ def _expressions(loaded: Loaded, stage: Stage) -> Iterator[Problem]:
             loc = loaded.stage_loc(stage, "expect", position, "that")
             yield loaded.problem(loc, f"the condition may not be valid SQL: {fault}")
     for position, sink in enumerate(stage.to):
-        for more, expression in sink_expressions(sink):
+        for more, expression in sink.expressions():
             if fault := expression_fault(expression):
                 loc = loaded.sink_loc(stage, position, *more)
                 yield loaded.problem(loc, f"{more[0]} may not be a valid SQL expression: {fault}")
-
-
-def sink_expressions(sink: Sink) -> Iterator[tuple[Loc, str]]:
-    """The SQL expressions of a sink, each with its place in it."""
-    if isinstance(sink, TopicSink):
-        for name in ("key", "value", "timestamp", "tombstone_when"):
-            if getattr(sink, name) is not None:
-                yield (name,), getattr(sink, name)
-        for header, expression in sink.headers.items():
-            yield ("headers", header), expression
-    if isinstance(sink, DeltaSink | FilesSink):
-        for position, expression in enumerate(sink.partition_by):
-            yield ("partition_by", position), expression
-    if isinstance(sink, DeltaSink) and sink.merge is not None and sink.merge.delete_when is not None:
-        yield ("merge", "delete_when"), sink.merge.delete_when
-    if isinstance(sink, JdbcSink) and sink.delete_when is not None:
-        yield ("delete_when",), sink.delete_when
 
 
 def either(first: str, second: str) -> str:

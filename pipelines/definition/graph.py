@@ -6,23 +6,17 @@ What a pipeline's parts say about each other is checked by `headwater.pipelines.
 from __future__ import annotations
 
 import functools
-import posixpath
 import re
-from typing import TypeAlias
 
 from headwater.pipelines.definition import (
     INPUT,
-    DeltaSink,
     DeltaSource,
     DeltaTable,
-    FilesSink,
     FilesSource,
     FilesTable,
-    JdbcSink,
     JdbcSource,
     JdbcTable,
     Pipeline,
-    Sink,
     Source,
     SqlStep,
     Stage,
@@ -31,14 +25,10 @@ from headwater.pipelines.definition import (
     TopicSource,
     TopicTable,
 )
+from headwater.pipelines.definition.places import Place, normal_path
 from headwater.pipelines.sql_text.shape import TEXTS_KEPT, parsed
 
 DEAD_LETTERS_SUFFIX = ".dead_letters"
-
-Place: TypeAlias = tuple[str, str]
-"""Something that stages write and read: its kind (topic, delta, files, jdbc) and its name or path.
-
-Of a database's table the name is for comparison, not for people: `JdbcUrl.database` and the table."""
 
 
 def dead_letter_topic(topic: str) -> str:
@@ -74,36 +64,19 @@ def place_read(source: Source | Table) -> Place | None:
     if isinstance(source, TopicSource | TopicTable):
         return "topic", source.topic
     if isinstance(source, DeltaSource | DeltaTable):
-        return "delta", _normal(source.delta)
+        return "delta", normal_path(source.delta)
     if isinstance(source, FilesSource):
-        return "files", _normal(source.files)
+        return "files", normal_path(source.files)
     if isinstance(source, FilesTable):
-        return "files", _normal(source.path)
+        return "files", normal_path(source.path)
     if isinstance(source, JdbcSource | JdbcTable) and source.table is not None:
         return "jdbc", f"{source.jdbc.database or source.jdbc} {source.table}"
     return None
 
 
-def place_written(sink: Sink) -> Place | None:
-    """What a sink writes; None for a function, which may write anything."""
-    if isinstance(sink, TopicSink):
-        return "topic", sink.topic
-    if isinstance(sink, DeltaSink):
-        return "delta", _normal(sink.delta)
-    if isinstance(sink, FilesSink):
-        return "files", _normal(sink.files)
-    if isinstance(sink, JdbcSink):
-        return "jdbc", f"{sink.jdbc.database or sink.jdbc} {sink.table}"
-    return None
-
-
-def _normal(path: str) -> str:
-    return path if "://" in path else posixpath.normpath(path)
-
-
 def places_written(pipeline: Pipeline, stage: Stage) -> set[Place]:
     """Everything that a stage writes, dead letters included."""
-    found = {place for sink in stage.to if (place := place_written(sink)) is not None}
+    found = {place for sink in stage.to if (place := sink.place) is not None}
     return found | {("topic", topic) for topic in dead_letter_topics(pipeline, stage)}
 
 
@@ -114,7 +87,7 @@ def writers(pipeline: Pipeline, topic: str) -> list[Stage]:
 
 def place_writers(pipeline: Pipeline, place: Place) -> list[Stage]:
     """The stages that write to a place by a sink."""
-    return [s for s in pipeline.stages if any(place_written(sink) == place for sink in s.to)]
+    return [s for s in pipeline.stages if any(sink.place == place for sink in s.to)]
 
 
 def upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:

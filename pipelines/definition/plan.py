@@ -14,18 +14,14 @@ from typing import Any
 from headwater.pipelines.definition import (
     INFERRED,
     DeduplicateStep,
-    DeltaSink,
     DeltaSource,
-    FilesSink,
     FilesSource,
-    JdbcSink,
     JdbcSource,
     Loaded,
     Pipeline,
     PythonFunction,
     PythonStep,
     RateSource,
-    Sink,
     Source,
     SqlStep,
     Stage,
@@ -46,6 +42,7 @@ from headwater.pipelines.definition.graph import (
     upstream,
     writers,
 )
+from headwater.pipelines.definition.plan_entries import InputPlan, SinkPlan
 
 # A batch is persisted while it is written; half a million records of 1 KiB are 500 MiB, mostly on disk by then.
 MAX_OFFSETS_PER_TRIGGER = 500_000
@@ -79,30 +76,6 @@ class TopicPlan:
     configs: Mapping[str, str]
     replication_factor: int | None = None
     when_needed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class InputPlan:
-    """What a stage reads. `kind` is topic, delta, files, jdbc or rate; `limit` is of one micro-batch, None for all."""
-
-    kind: str
-    target: str
-    name: str
-    start: str
-    limit: str | None
-    watermark: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SinkPlan:
-    """A place where rows go. `kind` is topic, delta, files, jdbc or python; `how` is append, merge and the like."""
-
-    kind: str
-    target: str
-    key: str | None
-    partition_by: tuple[str, ...]
-    guarantee: str
-    how: str = "append"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +185,7 @@ def _notes(stages: list[Stage]) -> tuple[str, ...]:
     guarantees = {sink.guarantee for sink in sinks if isinstance(sink, TopicSink)}
     return (
         *(text for guarantee, text in TOPIC_NOTES.items() if guarantee in guarantees),
-        *([CALLED_AGAIN] if any(_kind(sink) == "python" for sink in sinks) else []),
+        *([CALLED_AGAIN] if any(sink.kind == "python" for sink in sinks) else []),
         *([LAST_WINDOWS] if any(stage.has_watermark and stage.mode == "append" for stage in stages) else []),
     )
 
@@ -256,7 +229,7 @@ def _stage(loaded: Loaded, stage: Stage) -> StagePlan:
         tables=tables_used(pipeline, stage),
         expectations=tuple(f"{e.name}: {e.that} else {e.otherwise}" for e in stage.expect),
         mode=stage.mode,
-        writes=tuple(_sink(loaded, stage, sink) for sink in stage.to),
+        writes=tuple(sink.planned(loaded.path, is_complete=stage.mode == "complete") for sink in stage.to),
         dead_letters=dead_letter_topics(pipeline, stage),
         after=tuple(s.name for s in [*upstream(pipeline, stage), *table_upstream(pipeline, stage)] if s is not stage),
         checkpoint=checkpoint_folder(pipeline.pipeline, stage.name),
@@ -314,26 +287,3 @@ def _step(step: Step) -> str:
 
 def _function(function: PythonFunction) -> str:
     return f"python {function.file}:{function.function}"
-
-
-def _kind(sink: Sink) -> str:
-    kinds = {TopicSink: "topic", DeltaSink: "delta", FilesSink: "files", JdbcSink: "jdbc"}
-    return kinds.get(type(sink), "python")
-
-
-def _sink(loaded: Loaded, stage: Stage, sink: Sink) -> SinkPlan:
-    how = "replace" if stage.mode == "complete" else "append"
-    if isinstance(sink, TopicSink):
-        return SinkPlan("topic", sink.topic, sink.key, (), sink.guarantee.replace("_", "-"))
-    if isinstance(sink, DeltaSink):
-        if sink.merge is not None:
-            deletes = f", delete when {sink.merge.delete_when}" if sink.merge.delete_when else ""
-            how = f"merge (SCD {sink.merge.scd}) by {', '.join(sink.merge.keys)}{deletes}"
-        return SinkPlan("delta", loaded.path(sink.delta), None, sink.partition_by, "exactly-once", how)
-    if isinstance(sink, FilesSink):
-        where = f"{loaded.path(sink.files)} ({sink.format})"
-        return SinkPlan("files", where, None, sink.partition_by, "exactly-once", how)
-    if isinstance(sink, JdbcSink):
-        how = f"upsert by {', '.join(sink.keys)}" if sink.keys else "append"
-        return SinkPlan("jdbc", f"{sink.table} of {sink.jdbc}", None, (), "exactly-once", how)
-    return SinkPlan("python", _function(sink.python), None, (), "at-least-once", "call")

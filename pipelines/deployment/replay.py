@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from headwater.pipelines.definition import DeltaSink, FilesSink, JdbcSink, Loaded, Stage, TopicSink
-from headwater.pipelines.definition.graph import place_read, place_written, upstream
+from headwater.pipelines.definition import DeltaSink, Loaded, Stage
+from headwater.pipelines.definition.graph import place_read, upstream
 from headwater.pipelines.deployment.state_folder import TopicOffsets
 
 __all__ = [
@@ -229,7 +229,7 @@ def histories(loaded: Loaded, topic: str) -> list[str]:
     """Delta tables of the pipeline that hold what was in a topic, each with what it holds, for people."""
     found = []
     for stage in loaded.pipeline.stages:
-        writes = any(place_written(sink) == ("topic", topic) for sink in stage.to)
+        writes = any(sink.place == ("topic", topic) for sink in stage.to)
         reads = any(place_read(source) == ("topic", topic) for source in stage.inputs)
         if not (writes or reads):
             continue
@@ -245,23 +245,15 @@ def written_twice(loaded: Loaded, stage: Stage) -> list[str]:
     """What of a stage's output stands twice when it reads records again, for people; empty if nothing does."""
     found = []
     for sink in stage.to:
-        if isinstance(sink, TopicSink):
-            readers = [
-                other.name
-                for other in loaded.pipeline.stages
-                if other.name != stage.name and any(place_read(s) == ("topic", sink.topic) for s in other.inputs)
-            ]
-            again = f", which stage {', '.join(readers)} reads again" if readers else ""
-            found.append(f"records of topic {sink.topic}{again}")
-        elif isinstance(sink, DeltaSink):
-            if sink.merge is None and stage.mode != "complete":
-                found.append(f"rows of the Delta table {loaded.path(sink.delta)}")
-        elif isinstance(sink, FilesSink):
-            if stage.mode != "complete":
-                found.append(f"rows of the files in {loaded.path(sink.files)}")
-        elif isinstance(sink, JdbcSink):
-            if not sink.keys and stage.mode != "complete":
-                found.append(f"rows of {sink.table}")
-        else:
-            found.append(f"calls of {sink.python.file}:{sink.python.function}")
+        again = sink.written_twice(loaded.path, is_complete=stage.mode == "complete")
+        if again is None:
+            continue
+        place = sink.place
+        topic = place is not None and place[0] == "topic"
+        readers = [
+            other.name
+            for other in loaded.pipeline.stages
+            if topic and other.name != stage.name and any(place_read(source) == place for source in other.inputs)
+        ]
+        found.append(f"{again}, which stage {', '.join(readers)} reads again" if readers else again)
     return found

@@ -15,12 +15,9 @@ from typing import Any, Final
 
 from headwater.pipelines.definition import (
     DeduplicateStep,
-    DeltaSink,
     DeltaSource,
-    FilesSink,
     FilesSource,
     FilesTable,
-    JdbcSink,
     JdbcSource,
     JdbcTable,
     Loaded,
@@ -29,14 +26,12 @@ from headwater.pipelines.definition import (
     PythonSink,
     PythonStep,
     RateSource,
-    Sink,
     Source,
     SqlStep,
     Stage,
     StatefulStep,
     Step,
     Table,
-    TopicSink,
     TopicSource,
     TopicTable,
     WatermarkStep,
@@ -46,7 +41,7 @@ from headwater.pipelines.definition.plan import shown_start
 from headwater.pipelines.definition.tables import is_columns
 from headwater.pipelines.definition.topics import FROM_REGISTRY
 from headwater.pipelines.deployment.recorded_databases import with_databases
-from headwater.pipelines.sql_text.shape import SqlShape, normal_expression, sql_shape, tokens_of
+from headwater.pipelines.sql_text.shape import SqlShape, sql_shape, tokens_of
 
 __all__ = [
     "SHUFFLE_PARTITIONS",
@@ -135,7 +130,7 @@ def record_of(
         operators=tuple(operators),
         watermarks=_watermarks(stage),
         mode=stage.mode,
-        sinks=tuple(_sink(loaded, sink) for sink in stage.to),
+        sinks=tuple(sink.record(loaded.path) for sink in stage.to),
         expect=tuple(e.model_dump() for e in stage.expect),
         trigger=stage.trigger,
         code={name: code[name] for path in code_files(stage) for name in (path, imports_of(path)) if name in code},
@@ -290,35 +285,3 @@ def _operators(step: Step, shape: SqlShape | None) -> list[dict[str, Any]]:
             {"kind": "stateful", "by": by, "output": output, "form": state.form, "time": state.time, "uses": sorted(by)}
         ]
     return []
-
-
-# -- sinks ---------------------------------------------------------------------------------------------------------
-
-
-def _sink(loaded: Loaded, sink: Sink) -> dict[str, Any]:
-    """Where rows go, what an existing target holds to (`kept`), and what else is said of it."""
-    if isinstance(sink, TopicSink):
-        return {"kind": "topic", "target": sink.topic, "kept": {}, "more": _more(sink, "topic")}
-    if isinstance(sink, DeltaSink):
-        kept: dict[str, Any] = {"partition_by": [normal_expression(text) for text in sink.partition_by], "merge": None}
-        more = _more(sink, "delta", "partition_by", "merge")
-        if sink.merge is not None:
-            kept["merge"] = {
-                "keys": [name.lower() for name in sink.merge.keys],
-                "sequence": [name.lower() for name in sink.merge.sequence],
-                "scd": sink.merge.scd,
-            }
-            more["delete_when"] = sink.merge.delete_when
-        return {"kind": "delta", "target": loaded.path(sink.delta), "kept": kept, "more": more}
-    if isinstance(sink, FilesSink):
-        return {"kind": "files", "target": loaded.path(sink.files), "kept": {}, "more": _more(sink, "files")}
-    if isinstance(sink, JdbcSink):
-        more = _more(sink, "jdbc", "table", "keys", "sequence", "username", "password")
-        kept = {name: [each.lower() for each in getattr(sink, name)] for name in ("keys", "sequence")}
-        where = {"target": f"{sink.table} of {sink.jdbc}", "database": sink.jdbc.database}
-        return {"kind": "jdbc", **where, "kept": kept, "more": more}
-    return {"kind": "python", "target": f"{sink.python.file}:{sink.python.function}", "kept": {}, "more": {}}
-
-
-def _more(sink: Sink, *known: str) -> dict[str, Any]:
-    return sink.model_dump(mode="json", exclude=set(known))

@@ -26,14 +26,13 @@ from headwater.pipelines.definition import (
     TopicTable,
 )
 from headwater.pipelines.definition.graph import (
-    Place,
     dead_letter_topics,
     place_read,
-    place_written,
     tables_used,
     topic_tables,
     topological_order,
 )
+from headwater.pipelines.definition.places import Place
 from headwater.pipelines.definition.topics import Topic
 
 Kind: TypeAlias = Literal["topic", "delta", "files", "jdbc", "rate", "function", "stage", "table"]
@@ -140,7 +139,7 @@ def _read(loaded: Loaded, stage: Stage, position: int, source: Source) -> Node:
 
 
 def _written(loaded: Loaded, stage: Stage, position: int, sink: Sink) -> Node:
-    place = place_written(sink)
+    place = sink.place
     if place is not None:
         return _place(loaded, place, str(sink.jdbc) if isinstance(sink, JdbcSink) else "")
     assert isinstance(sink, PythonSink), "everything else is a place"

@@ -24,7 +24,7 @@ from headwater.pipelines.engine.batch_writing import BatchWriter, OnStep, no_ste
 from headwater.pipelines.errors import PipelineError, PipelineFailed
 from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.monitoring.progress import EVENT_TIME
-from headwater.pipelines.sinks import delta
+from headwater.pipelines.sinks import delta_rows
 from headwater.pipelines.sources.event_times import event_time_ms, latest_event_times
 from headwater.pipelines.sources.inputs import StageInputs, may_refuse
 from headwater.pipelines.sources.table_dead_letters import TableLetters, TableRefusals
@@ -169,7 +169,7 @@ class StageQuery:
         for stage in self._loaded.pipeline.stages:
             for sink in stage.to:
                 if isinstance(sink, DeltaSink) and self._loaded.path(sink.delta) == path:
-                    delta.create(self._session, sink, path, schema)
+                    delta_rows.create(self._session, sink, path, schema)
                     return
 
     def close(self) -> None:

@@ -16,30 +16,23 @@ from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.dead_letters import frames as dead_letters
 from headwater.pipelines.dead_letters import headers as letter_headers
 from headwater.pipelines.definition import (
-    DeltaSink,
     DeltaSource,
     Expectation,
-    FilesSink,
     FilesSource,
-    JdbcSink,
     JdbcSource,
     Loaded,
     RateSource,
-    Sink,
     Source,
     Stage,
-    TopicSink,
     TopicSource,
 )
 from headwater.pipelines.definition.graph import tables_used
-from headwater.pipelines.definition.plan import SinkPlan, make_plan
+from headwater.pipelines.definition.plan import make_plan
+from headwater.pipelines.definition.plan_entries import SinkPlan
 from headwater.pipelines.engine.stage_query import is_stateless
-from headwater.pipelines.formats.topic_encoding import plain as plain_encoding
 from headwater.pipelines.preview.start_offsets import Start, offsets_json, ranges_of
 from headwater.pipelines.rows.comparison import plain
-from headwater.pipelines.sinks import delta, delta_merge, jdbc
-from headwater.pipelines.sinks import files as files_sink
-from headwater.pipelines.sinks import topic as topic_sink
+from headwater.pipelines.sinks.kinds import kind_of_sink
 from headwater.pipelines.sources import decoding, files
 from headwater.pipelines.sources import delta as delta_source
 from headwater.pipelines.sources import jdbc as jdbc_source
@@ -53,8 +46,6 @@ from headwater.pipelines.transforms import expectations
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_READABLE = ("json", "string", "raw", "csv")  # values of other formats are shown as JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +140,7 @@ class StagePreview:
             met = rows.where(f.col(columns.FAILED).isNull()).drop(columns.FAILED)
             plans = next(stage for stage in make_plan(self._loaded).stages if stage.name == self._stage.name).writes
             for sink, plan in zip(self._stage.to, plans, strict=True):
-                shown = self._sink_rows(met, sink).limit(request.rows_max)
+                shown = kind_of_sink(sink).shown(sink, met, self._analysis.encodings).limit(request.rows_max)
                 found.sinks.append(SinkRows(plan.kind, plan.target, _how(plan), plain(rows_of(shown))))
             self._letters(rows, refused, request, found, expected)
         finally:
@@ -230,30 +221,6 @@ class StagePreview:
         return not is_stateless(jvm.analyzed_plan(rows))
 
     # -- outputs -----------------------------------------------------------------------------------------------------
-
-    def _sink_rows(self, rows: DataFrame, sink: Sink) -> DataFrame:
-        """The rows as a sink has them: records as text, tables with their columns."""
-        from pyspark.sql import functions as f
-
-        if isinstance(sink, TopicSink):
-            encoding = self._analysis.encodings[sink.topic]
-            if encoding.value_format not in _READABLE or encoding.key_format not in (None, "string", "raw"):
-                encoding = plain_encoding("json", sink.topic)  # a registry is not asked
-            records = topic_sink.records(rows, sink, encoding)
-            shown = [f.col(name).cast("string").alias(name) for name in ("key", "value")]
-            if "headers" in records.columns:
-                texts = f.transform("headers", lambda h: f.concat(h["key"], f.lit("="), h["value"].cast("string")))
-                shown.append(texts.alias("headers"))
-            if "timestamp_ms" in records.columns:
-                shown.append(f.timestamp_millis("timestamp_ms").alias("timestamp"))
-            return records.select(*shown)
-        if isinstance(sink, DeltaSink):
-            return delta_merge.changes(rows, sink) if sink.merge is not None else delta.table_rows(rows, sink)
-        if isinstance(sink, FilesSink):
-            return files_sink.file_rows(rows, sink)
-        if isinstance(sink, JdbcSink):
-            return jdbc.table_rows(rows, sink)
-        return rows
 
     def _letters(
         self,

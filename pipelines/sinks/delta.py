@@ -1,61 +1,49 @@
-"""Rows to a Delta table, once a micro-batch.
-
-A commit says which batch it holds (Delta's action `txn`: appId, the checkpoint; version, the batch): one that the table
-has already is skipped.
-"""
+"""The kind of sink that is a Delta table: rows are added, replace all others, or are merged as changes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.pipelines.sinks.delta_append import append_once
-from headwater.pipelines.sinks.stored_rows import partition_column, with_lineage, with_partitions
+from headwater.pipelines.sinks import delta_merge, delta_rows
 from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-    from headwater.pipelines.definition import DeltaSink
+    from headwater.pipelines.definition import DeltaSink, Loaded, Stage
+    from headwater.pipelines.sinks.kind import BatchWrite, Encodings
+
+__all__ = ["DeltaKind"]
 
 
-def table_rows(rows: DataFrame, sink: DeltaSink, *more: str) -> DataFrame:
-    """The rows as the table holds them: data columns, `columns.KEPT` and `more`, partition columns."""
-    return with_partitions(with_lineage(rows, *more), sink.partition_by)
+class DeltaKind:
+    """See `SinkKind`."""
 
+    def check(self, loaded: Loaded, sink: DeltaSink, rows: DataFrame, encodings: Encodings) -> None:  # noqa: ARG002
+        """Partitions, clusters and the merge's columns must be there."""
+        if sink.merge is not None:
+            delta_merge.check(rows, sink)
+        names = [*sink.partitions, *sink.cluster_by]
+        delta_rows.table_rows(rows, sink).select(*(f"`{name}`" for name in names)).schema  # noqa: B018 - analysed here
 
-def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: int, *, replaces: bool = False) -> None:
-    """Add one micro-batch to the table, or replace all its rows by it, unless the table has it already."""
-    frame = table_rows(rows, sink)
-    if sink.properties or sink.cluster_by:
-        create(frame.sparkSession, sink, path, frame.schema)
-    names = [partition_column(expression)[0] for expression in sink.partition_by]
-    if names:
-        # One task a partition value: else every task writes a small file into every partition.
-        frame = frame.repartition(*(f"`{name}`" for name in names))
-    if not replaces and append_once(frame, path, app_id, batch_id, names, merge_schema=sink.merge_schema):
-        return
-    writer = (
-        frame.write.format("delta")
-        .mode("overwrite" if replaces else "append")
-        .option("txnAppId", app_id)
-        .option("txnVersion", batch_id)
-        .option("mergeSchema", str(sink.merge_schema).lower())
-    )
-    (writer.partitionBy(*names) if names else writer).save(path)
+    def shown(self, sink: DeltaSink, rows: DataFrame, encodings: Encodings) -> DataFrame:  # noqa: ARG002
+        """The table's rows; of a merge the changes, with what says whether they delete."""
+        return delta_merge.changes(rows, sink) if sink.merge is not None else delta_rows.table_rows(rows, sink)
 
+    def stored(self, sink: DeltaSink, rows: DataFrame) -> StructType:
+        """The table's columns."""
+        held = delta_merge.stored(rows, sink) if sink.merge is not None else delta_rows.table_rows(rows, sink)
+        return nullable(held.schema)
 
-def create(spark: SparkSession, sink: DeltaSink, path: str, schema: StructType) -> None:
-    """Make the table without rows, with what `sink` says of it, unless it exists."""
-    from delta.tables import DeltaTable
+    def writer(self, loaded: Loaded, stage: Stage, sink: DeltaSink) -> BatchWrite:
+        """A commit a micro-batch."""
+        path, replaces = loaded.path(sink.delta), stage.mode == "complete"
 
-    if DeltaTable.isDeltaTable(spark, path):
-        return
-    builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(nullable(schema))
-    if sink.partition_by:
-        builder = builder.partitionedBy(*(partition_column(expression)[0] for expression in sink.partition_by))
-    if sink.cluster_by:
-        builder = builder.clusterBy(*sink.cluster_by)
-    for name, value in sink.properties.items():
-        builder = builder.property(name, str(value).lower() if isinstance(value, bool) else str(value))
-    builder.execute()
+        def write(rows: DataFrame, app_id: str, batch_id: int) -> None:
+            if sink.merge is not None:
+                delta_merge.write(rows, sink, path, app_id, batch_id)
+            else:
+                delta_rows.write(rows, sink, path, app_id, batch_id, replaces=replaces)
+
+        return write

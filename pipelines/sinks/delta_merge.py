@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
-from headwater.pipelines.sinks import delta, delta_deletes, delta_history
+from headwater.pipelines.sinks import delta_deletes, delta_history, delta_rows
 from headwater.pipelines.sinks.change_order import known_positions, order
 from headwater.pipelines.sinks.delta_history import CURRENT, VALID_FROM, VALID_TO
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
@@ -32,7 +32,7 @@ def changes(rows: DataFrame, sink: DeltaSink) -> DataFrame:
     assert sink.merge is not None
     marked = with_deleted(rows, sink.merge.delete_when)
     position = [columns.SOURCE_POSITION] if sink.merge.sequence else []
-    return delta.table_rows(marked, sink, *position).drop(OPERATION)
+    return delta_rows.table_rows(marked, sink, *position).drop(OPERATION)
 
 
 def stored(rows: DataFrame, sink: DeltaSink) -> DataFrame:
@@ -72,7 +72,7 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
 def _prepare(spark: SparkSession, rows: DataFrame, sink: DeltaSink, path: str) -> None:
     """Make the table, or add the columns that it does not have: an explicit merge takes known columns only."""
     schema = nullable(stored(rows, sink).schema)
-    delta.create(spark, sink, path, schema)
+    delta_rows.create(spark, sink, path, schema)
     if not sink.merge_schema:
         return
     known = {name.lower() for name in spark.read.format("delta").load(path).columns}

@@ -13,14 +13,15 @@ import json
 import os
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.sinks.stored_rows import partition_column, with_partitions, without_origin
+from headwater.pipelines.sinks.stored_rows import with_partitions, without_origin
 from headwater.pipelines.sources.files import reader_options
 from headwater.pipelines.spark.hadoop_files import HadoopFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headwater.pipelines.definition import FilesSink
+    from headwater.pipelines.definition import FilesSink, Loaded, Stage
+    from headwater.pipelines.sinks.kind import BatchWrite, Encodings
 
 HIDDEN: Final = "_headwater"
 _COMMITTED: Final = "committed-"
@@ -81,9 +82,33 @@ def target_name(name: str, writer: str, batch_id: int) -> str:
 
 def _stage(rows: DataFrame, sink: FilesSink, staged: str) -> None:
     frame = file_rows(rows, sink)
-    names = [partition_column(expression)[0] for expression in sink.partition_by]
+    names = sink.partitions
     if names:
         # One task a partition value: else every task writes a small file into every partition.
         frame = frame.repartition(*(f"`{name}`" for name in names))
     options = reader_options(sink.format, sink.options)
-    frame.write.format(sink.format).options(**options).mode("overwrite").save(staged, partitionBy=names or None)
+    frame.write.format(sink.format).options(**options).mode("overwrite").save(staged, partitionBy=list(names) or None)
+
+
+class FilesKind:
+    """See `SinkKind`."""
+
+    def check(self, loaded: Loaded, sink: FilesSink, rows: DataFrame, encodings: Encodings) -> None:  # noqa: ARG002
+        """Some column must be no partition's."""
+        names = sink.partitions
+        held = file_rows(rows, sink)
+        held.select(*(f"`{name}`" for name in names)).schema  # noqa: B018 - analysed here
+        if len(names) == len(held.columns):
+            raise ValueError("the files would have no columns: every one is a partition's")
+
+    def shown(self, sink: FilesSink, rows: DataFrame, encodings: Encodings) -> DataFrame:  # noqa: ARG002
+        """The files' rows, with the partitions' columns."""
+        return file_rows(rows, sink)
+
+    def stored(self, sink: FilesSink, rows: DataFrame) -> None:
+        """Who reads the files looks at them."""
+
+    def writer(self, loaded: Loaded, stage: Stage, sink: FilesSink) -> BatchWrite:  # noqa: ARG002
+        """Files under names that tell their batch."""
+        path = loaded.path(sink.files)
+        return lambda rows, app_id, batch_id: write(rows, sink, path, app_id, batch_id)

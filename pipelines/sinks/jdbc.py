@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.sinks import jdbc_order
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, with_deleted, without_origin
 from headwater.pipelines.sources import jdbc as source
@@ -20,7 +21,8 @@ from headwater.pipelines.spark import jvm
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headwater.pipelines.definition import JdbcSink
+    from headwater.pipelines.definition import JdbcSink, Loaded, Stage
+    from headwater.pipelines.sinks.kind import BatchWrite, Encodings
 
 BATCHES: Final = "headwater_batches"
 _STAGED: Final = "headwater_"  # and a hash of the writer: a name that every database takes
@@ -229,3 +231,36 @@ def check(rows: DataFrame, sink: JdbcSink) -> None:
         if isinstance(field.dataType, ArrayType | MapType | StructType):
             what = field.dataType.simpleString()
             raise ValueError(f"the column {field.name} is {what[:60]}, which a database's table cannot hold")
+
+
+class JdbcKind:
+    """See `SinkKind`."""
+
+    def check(self, loaded: Loaded, sink: JdbcSink, rows: DataFrame, encodings: Encodings) -> None:  # noqa: ARG002
+        """Columns must be such as databases have; the database itself is not asked."""
+        check(rows, sink)
+
+    def shown(self, sink: JdbcSink, rows: DataFrame, encodings: Encodings) -> DataFrame:  # noqa: ARG002
+        """The table's rows, with what says whether they delete."""
+        return table_rows(rows, sink)
+
+    def stored(self, sink: JdbcSink, rows: DataFrame) -> None:
+        """Who reads the table asks the database."""
+
+    def writer(self, loaded: Loaded, stage: Stage, sink: JdbcSink) -> BatchWrite:
+        """A transaction a micro-batch."""
+
+        def write_batch(rows: DataFrame, app_id: str, batch_id: int) -> None:
+            from py4j.protocol import Py4JError
+            from pyspark.errors import PySparkException
+
+            from headwater.pipelines.spark.spark_errors import first_line
+
+            try:
+                write(rows, sink, app_id, batch_id)
+            except (PySparkException, Py4JError, ValueError) as error:
+                # A driver's message may hold the address with its password.
+                said = loaded.redacted(first_line(error))
+                raise PipelineFailed(f"stage {stage.name}: the table {sink.table}: {said}") from None
+
+        return write_batch

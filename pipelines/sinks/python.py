@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.sinks.stored_rows import with_lineage
 from headwater.pipelines.transforms import python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from headwater.pipelines.definition import Loaded, PythonSink, Stage
+    from headwater.pipelines.sinks.kind import BatchWrite, Encodings
 
-def write(rows: DataFrame, path: str, function: Callable[..., Any], batch_id: int) -> None:
-    """Call the function. Raises python.UserCodeError with the line of the user's file where it failed."""
-    python.call(path, function, with_lineage(rows), batch_id)
+__all__ = ["PythonKind"]
+
+
+class PythonKind:
+    """See `SinkKind`."""
+
+    def check(self, loaded: Loaded, sink: PythonSink, rows: DataFrame, encodings: Encodings) -> None:  # noqa: ARG002
+        """The function must be there."""
+        python.load(loaded.path(sink.python.file), sink.python.function)
+
+    def shown(self, sink: PythonSink, rows: DataFrame, encodings: Encodings) -> DataFrame:  # noqa: ARG002
+        """The rows as they are: what the function does with them is not known."""
+        return rows
+
+    def stored(self, sink: PythonSink, rows: DataFrame) -> None:
+        """Nothing that a stage reads."""
+
+    def writer(self, loaded: Loaded, stage: Stage, sink: PythonSink) -> BatchWrite:
+        """Calls the function, which is loaded once. Its failure names the line of the user's file."""
+        path = loaded.path(sink.python.file)
+        try:
+            function = python.load(path, sink.python.function)
+        except python.UserCodeError as error:
+            raise PipelineFailed(f"stage {stage.name}: {error}") from None
+
+        def write(rows: DataFrame, _app_id: str, batch_id: int) -> None:
+            try:
+                python.call(path, function, with_lineage(rows), batch_id)
+            except python.UserCodeError as error:
+                raise PipelineFailed(f"stage {stage.name}: {error}") from error
+
+        return write

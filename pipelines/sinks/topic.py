@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
 from headwater.pipelines.datasource.brokers import Brokers, connection_options
+from headwater.pipelines.formats.topic_encoding import Encoding
+from headwater.pipelines.formats.topic_encoding import plain as plain_encoding
 from headwater.pipelines.sources import topic as source
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.source_order import by_source
@@ -16,12 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-    from headwater.pipelines.definition import TopicSink
-    from headwater.pipelines.formats.topic_encoding import Encoding
+    from headwater.pipelines.definition import Loaded, Stage, TopicSink
+    from headwater.pipelines.sinks.kind import Encodings
 
 # Nodes of a physical plan behind which rows are not in the order of their source any more. A column of such a name
 # only brings a sort that was not needed.
 _REORDERS: Final = re.compile(r"(?<!Broadcast)\bExchange\b|\bShuffleQueryStage\b|\bAQEShuffleRead\b|\bSort \[")
+
+_READABLE: Final = ("json", "string", "raw", "csv")  # values of other formats are shown as JSON
 
 
 def records(rows: DataFrame, sink: TopicSink, encoding: Encoding) -> DataFrame:
@@ -131,3 +135,34 @@ def write_records(frame: DataFrame, topic: str, bootstrap_servers: Brokers, comp
         .mode("append")
         .save()
     )
+
+
+class TopicKind:
+    """See `SinkKind`."""
+
+    def check(self, loaded: Loaded, sink: TopicSink, rows: DataFrame, encodings: Encodings) -> None:  # noqa: ARG002
+        """The rows must suit the topic's format, which analysis has found out."""
+        made = records(rows, sink, encodings[sink.topic]).columns
+        assert made[:2] == ["key", "value"], f"a topic sink made {made}"
+
+    def shown(self, sink: TopicSink, rows: DataFrame, encodings: Encodings) -> DataFrame:
+        """Key, value, headers and timestamp as text. A registry is not asked: its formats are shown as JSON."""
+        from pyspark.sql import functions as f
+
+        encoding = encodings[sink.topic]
+        if encoding.value_format not in _READABLE or encoding.key_format not in (None, "string", "raw"):
+            encoding = plain_encoding("json", sink.topic)
+        made = records(rows, sink, encoding)
+        shown = [f.col(name).cast("string").alias(name) for name in ("key", "value")]
+        if "headers" in made.columns:
+            texts = f.transform("headers", lambda h: f.concat(h["key"], f.lit("="), h["value"].cast("string")))
+            shown.append(texts.alias("headers"))
+        if "timestamp_ms" in made.columns:
+            shown.append(f.timestamp_millis("timestamp_ms").alias("timestamp"))
+        return made.select(*shown)
+
+    def stored(self, sink: TopicSink, rows: DataFrame) -> None:
+        """What a topic's readers find is kept by topic, with its format."""
+
+    def writer(self, loaded: Loaded, stage: Stage, sink: TopicSink) -> None:
+        """Topics are written last, and together (`batch_writing`)."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from headwater.pipelines import columns
-from headwater.pipelines.definition import DeltaSink, Expectation, JdbcSink, Stage
+from headwater.pipelines.definition import Expectation, Stage
 from headwater.pipelines.definition.stage import SEQUENCE_KNOWN
 
 if TYPE_CHECKING:
@@ -18,12 +18,7 @@ def of_stage(stage: Stage, names: Collection[str]) -> tuple[Expectation, ...]:
 
     `names` are the rows' columns: a sequence that only its table has is the sink's business.
     """
-    wanted: list[str] = []
-    for sink in stage.to:
-        if isinstance(sink, DeltaSink) and sink.merge is not None:
-            wanted += sink.merge.sequence
-        elif isinstance(sink, JdbcSink):
-            wanted += sink.sequence
+    wanted = [name for sink in stage.to for name in sink.sequence_columns]
     known = {name.lower() for name in names}
     found = dict.fromkeys(name for name in wanted if name.lower() in known)
     if not found:

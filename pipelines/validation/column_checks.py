@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.definition import (
     DeduplicateStep,
-    DeltaSink,
-    FilesSink,
-    JdbcSink,
     Loaded,
     PythonSink,
     PythonStep,
     RateSource,
-    Sink,
     Source,
     SqlStep,
     Stage,
@@ -25,12 +21,10 @@ from headwater.pipelines.definition import (
     TopicSource,
     WatermarkStep,
 )
-from headwater.pipelines.definition.checks import sink_expressions
 from headwater.pipelines.definition.graph import input_views
 from headwater.pipelines.definition.yaml_source import Loc
 from headwater.pipelines.errors import Problem, nearest
 from headwater.pipelines.rows.column_types import from_ddl
-from headwater.pipelines.sinks.stored_rows import partition_column
 from headwater.pipelines.sql_text.functions import FUNCTIONS
 from headwater.pipelines.sql_text.shape import parsed_query, sql_shape
 from headwater.pipelines.validation.declared_columns import of_input
@@ -237,27 +231,16 @@ def _sinks(loaded: Loaded, stage: Stage, names: _Names) -> Iterator[Problem]:
     if names is None:
         return
     for position, sink in enumerate(stage.to):
-        held = names | {name.lower() for name in _partitions(sink)}
-        if isinstance(sink, DeltaSink) and sink.merge is not None:
-            loc = loaded.sink_loc(stage, position, "merge")
-            yield from _named(loaded, (*loc, "keys"), sink.merge.keys, held, "the key")
-            yield from _named(loaded, (*loc, "sequence"), sink.merge.sequence, held, "the sequence")
-        if isinstance(sink, JdbcSink):
-            yield from _named(loaded, loaded.sink_loc(stage, position, "keys"), sink.keys, names, "the key")
-        for more, expression in sink_expressions(sink):
+        held = names | {name.lower() for name in sink.partitions}
+        for more, wanted, what in sink.columns_named():
+            yield from _named(loaded, loaded.sink_loc(stage, position, *more), wanted, held, what)
+        for more, expression in sink.expressions():
             # A partition's column may be made of those before it; what says which rows delete sees none of them.
-            before = _partitions(sink)[: int(more[1])] if more[0] == "partition_by" else []
+            before = sink.partitions[: int(more[1])] if more[0] == "partition_by" else ()
             known = names | {name.lower() for name in before}
             yield from _expression(loaded, loaded.sink_loc(stage, position, *more), expression, known)
     for position, expectation in enumerate(stage.expect):
         yield from _expression(loaded, loaded.stage_loc(stage, "expect", position, "that"), expectation.that, names)
-
-
-def _partitions(sink: Sink) -> list[str]:
-    """The names of the columns that a sink adds to the rows, in the order in which it does."""
-    if not isinstance(sink, DeltaSink | FilesSink):
-        return []
-    return [partition_column(expression)[0] for expression in sink.partition_by]
 
 
 def _expression(loaded: Loaded, loc: Loc, text: str, names: frozenset[str]) -> Iterator[Problem]:

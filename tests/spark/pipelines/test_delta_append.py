@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
 from headwater.pipelines.definition import DeltaSink
-from headwater.pipelines.sinks import delta
+from headwater.pipelines.sinks import delta_rows
 from headwater.pipelines.sinks.delta_append import append_once
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def rows(spark: SparkSession, start: int, count: int = 10) -> DataFrame:
 
 
 def add(frame: DataFrame, table: Path, batch: int, app: str = APP, **sink: Any) -> None:
-    delta.write(frame, DeltaSink(delta=str(table), **sink), str(table), app, batch)
+    delta_rows.write(frame, DeltaSink(delta=str(table), **sink), str(table), app, batch)
 
 
 def ids(spark: SparkSession, table: Path) -> list[int]:
@@ -62,7 +62,7 @@ def own_way(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             taken.append(batch_id)
         return told
 
-    monkeypatch.setattr(delta, "append_once", noted)
+    monkeypatch.setattr(delta_rows, "append_once", noted)
     return taken
 
 

@@ -1,0 +1,24 @@
+"""The columns by which a table or a folder is cut into partitions, as `partition_by` writes them. Pure."""
+
+from __future__ import annotations
+
+import re
+
+
+def partition_column(expression: str) -> tuple[str, str]:
+    """Name and expression of a partition column: `EXPRESSION AS NAME`, a column, or an expression that names itself.
+
+    >>> partition_column("to_date(departed_at) AS day")
+    ('day', 'to_date(departed_at)')
+    >>> partition_column("carrier")
+    ('carrier', 'carrier')
+    >>> partition_column("to_date(departed_at)")
+    ('to_date_departed_at', 'to_date(departed_at)')
+    """
+    named = re.fullmatch(r"(?is)(.+?)\s+as\s+`?([a-z_][a-z0-9_]*)`?\s*", expression)
+    if named:
+        return named[2], named[1].strip()
+    plain = expression.strip().strip("`")
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", plain):
+        return plain, expression.strip()
+    return re.sub(r"[^A-Za-z0-9]+", "_", expression).strip("_").lower(), expression.strip()

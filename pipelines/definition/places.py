@@ -1,0 +1,24 @@
+"""What stages write and read, as something that two of them can have in common. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+from typing import TypeAlias
+
+Place: TypeAlias = tuple[str, str]
+"""Something that stages write and read: its kind (topic, delta, files, jdbc) and its name or path.
+
+Of a database's table the name is for comparison, not for people: `JdbcUrl.database` and the table."""
+
+PathOf: TypeAlias = Callable[[str], str]
+"""A path of the pipeline's file, seen from the file's own folder: `Loaded.path`."""
+
+
+def normal_path(path: str) -> str:
+    """A path by which places are compared.
+
+    >>> normal_path("lake//a/"), normal_path("s3a://lake/a/")
+    ('lake/a', 's3a://lake/a/')
+    """
+    return path if "://" in path else posixpath.normpath(path)

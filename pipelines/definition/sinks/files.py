@@ -1,0 +1,66 @@
+"""Files of a folder as a sink. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from headwater.pipelines.definition.model import Options, Path, Shown
+from headwater.pipelines.definition.partition_columns import partition_column
+from headwater.pipelines.definition.places import PathOf, Place, normal_path
+from headwater.pipelines.definition.plan_entries import SinkPlan
+from headwater.pipelines.definition.sinks.model import SinkModel, Within
+
+
+class FilesSink(SinkModel):
+    """Rows to files in a folder; each micro-batch is written once."""
+
+    kind: ClassVar[str] = "files"
+
+    files: Path = Field(description="folder, on any file system that Hadoop knows")
+    format: Literal["csv", "json", "parquet", "orc"] = Field(description="format of the files")
+    partition_by: Annotated[tuple[str, ...], Shown("list of SQL expressions")] = Field(
+        default=(), description="folders `name=value`: a column, or `EXPRESSION AS name`"
+    )
+    options: Options = Field(
+        default_factory=dict, description="options of Spark's writer, such as `compression`; CSV gets a header"
+    )
+
+    @property
+    def place(self) -> Place:
+        """The folder."""
+        return "files", normal_path(self.files)
+
+    def target(self, path: PathOf) -> str:
+        """The folder."""
+        return path(self.files)
+
+    def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:
+        """With its format and its partitions."""
+        how = "replace" if is_complete else "append"
+        where = f"{path(self.files)} ({self.format})"
+        return SinkPlan(self.kind, where, None, self.partition_by, "exactly-once", how)
+
+    def record(self, path: PathOf) -> dict[str, Any]:
+        """A folder holds to nothing."""
+        return {"kind": self.kind, "target": path(self.files), "kept": {}, "more": self._more("files")}
+
+    def written_twice(self, path: PathOf, *, is_complete: bool) -> str | None:
+        """Rows, which are always added."""
+        return None if is_complete else f"rows of the files in {path(self.files)}"
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The folders' names."""
+        return tuple(partition_column(expression)[0] for expression in self.partition_by)
+
+    def expressions(self) -> Iterator[tuple[Within, str]]:
+        """What makes the partitions."""
+        for position, expression in enumerate(self.partition_by):
+            yield ("partition_by", position), expression
+
+    def refuses_complete(self) -> tuple[str, str]:
+        """Files are never replaced."""
+        return "files", "write to a Delta table"

@@ -1,0 +1,83 @@
+"""A database's table as a sink. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from headwater.pipelines.definition.model import OneOrMany, Shown
+from headwater.pipelines.definition.places import PathOf, Place
+from headwater.pipelines.definition.plan_entries import SinkPlan
+from headwater.pipelines.definition.sinks.model import SinkModel, Within
+from headwater.pipelines.definition.tables import JdbcAddress
+
+
+class JdbcSink(JdbcAddress, SinkModel):
+    """Rows to a database's table; each micro-batch is written once, in one transaction."""
+
+    kind: ClassVar[str] = "jdbc"
+
+    table: Annotated[str, Shown("text")] = Field(
+        min_length=1, description="the table; made by the first micro-batch when it does not exist"
+    )
+    keys: Annotated[tuple[str, ...], OneOrMany(), Shown("list of columns")] = Field(
+        default=(), description="rows replace those of the same key; without keys they are added"
+    )
+    sequence: Annotated[tuple[str, ...], OneOrMany(), Shown("list of columns")] = Field(
+        default=(),
+        description="columns that tell the later of two rows of one key, as `sequence` of a [merge](#merge) does",
+    )
+    delete_when: Annotated[str | None, Shown("SQL expression", "never")] = Field(
+        default=None, min_length=1, description="rows for which it is true delete their key's row; needs keys"
+    )
+
+    @model_validator(mode="after")
+    def _deletes_need_keys(self) -> JdbcSink:
+        if not self.keys and (self.delete_when is not None or self.sequence):
+            raise ValueError("delete_when and sequence need keys")
+        return self
+
+    @property
+    def place(self) -> Place:
+        """The table, in what names its database."""
+        return "jdbc", f"{self.jdbc.database or self.jdbc} {self.table}"
+
+    def target(self, path: PathOf) -> str:  # noqa: ARG002 - it has none
+        """The table, and the URL as it may be shown."""
+        return f"{self.table} of {self.jdbc}"
+
+    def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:  # noqa: ARG002
+        """With the keys by which rows replace others."""
+        how = f"upsert by {', '.join(self.keys)}" if self.keys else "append"
+        return SinkPlan(self.kind, self.target(path), None, (), "exactly-once", how)
+
+    def record(self, path: PathOf) -> dict[str, Any]:
+        """A table holds to its keys and to its order."""
+        more = self._more("jdbc", "table", "keys", "sequence", "username", "password")
+        kept = {name: [each.lower() for each in getattr(self, name)] for name in ("keys", "sequence")}
+        where = {"target": self.target(path), "database": self.jdbc.database}
+        return {"kind": self.kind, **where, "kept": kept, "more": more}
+
+    def written_twice(self, path: PathOf, *, is_complete: bool) -> str | None:  # noqa: ARG002
+        """Rows that are added; those with keys stand once."""
+        return None if self.keys or is_complete else f"rows of {self.table}"
+
+    @property
+    def sequence_columns(self) -> tuple[str, ...]:
+        """Its own `sequence`."""
+        return self.sequence
+
+    def expressions(self) -> Iterator[tuple[Within, str]]:
+        """What tells a delete."""
+        if self.delete_when is not None:
+            yield ("delete_when",), self.delete_when
+
+    def columns_named(self) -> Iterator[tuple[Within, tuple[str, ...], str]]:
+        """Its keys."""
+        yield ("keys",), self.keys, "the key"
+
+    def refuses_complete(self) -> tuple[str, str] | None:
+        """Without keys rows are never replaced."""
+        return None if self.keys else ("a table without keys", "write to a Delta table, or give keys")

@@ -1,0 +1,45 @@
+"""A function of the user's as a sink. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from headwater.pipelines.definition.model import Shown
+from headwater.pipelines.definition.places import PathOf
+from headwater.pipelines.definition.plan_entries import SinkPlan
+from headwater.pipelines.definition.sinks.model import SinkModel
+from headwater.pipelines.definition.steps import PythonFunction
+
+
+class PythonSink(SinkModel):
+    """A function of the user's that gets each micro-batch."""
+
+    kind: ClassVar[str] = "python"
+
+    python: Annotated[PythonFunction, Shown("function")] = Field(
+        description="a function that takes a DataFrame and the batch's number; it may be called again with the same "
+        "number after a crash"
+    )
+
+    @property
+    def place(self) -> None:
+        """It may write anything."""
+        return
+
+    def target(self, path: PathOf) -> str:  # noqa: ARG002 - the name is for people
+        """The function, by the file's name."""
+        return f"{self.python.file}:{self.python.function}"
+
+    def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:  # noqa: ARG002
+        """What the function does with a batch that comes again is its business."""
+        return SinkPlan(self.kind, f"python {self.target(path)}", None, (), "at-least-once", "call")
+
+    def record(self, path: PathOf) -> dict[str, Any]:
+        """A function holds to nothing; its code is recorded beside."""
+        return {"kind": self.kind, "target": self.target(path), "kept": {}, "more": {}}
+
+    def written_twice(self, path: PathOf, *, is_complete: bool) -> str:  # noqa: ARG002
+        """Its calls."""
+        return f"calls of {self.target(path)}"

@@ -1,0 +1,90 @@
+"""A topic as a sink. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from headwater.pipelines.definition.model import Expression, Shown, TopicName
+from headwater.pipelines.definition.places import PathOf, Place
+from headwater.pipelines.definition.plan_entries import SinkPlan
+from headwater.pipelines.definition.sinks.model import SinkModel, Within
+
+Guarantee: TypeAlias = Literal["exactly_once", "at_least_once"]
+Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+class TopicSink(SinkModel):
+    """Rows to a topic."""
+
+    kind: ClassVar[str] = "topic"
+
+    topic: TopicName = Field(description="the topic to write")
+    key: Annotated[str | None, Shown("SQL expression", "no key")] = Field(
+        default=None,
+        min_length=1,
+        description="the record's key: text unless the topic says otherwise; records of one key go to one partition, "
+        "the one that Kafka's Java client takes",
+    )
+    value: Annotated[str | None, Shown("SQL expression", "all columns in the topic's format")] = Field(
+        default=None,
+        min_length=1,
+        description="the record's value instead: bytes as they are, structures as JSON, the rest as text",
+    )
+    headers: dict[str, Expression] = Field(
+        default_factory=dict, description="headers by name; one whose expression is null is left out"
+    )
+    timestamp: Annotated[str | None, Shown("SQL expression", "the time of writing")] = Field(
+        default=None, min_length=1, description="the record's timestamp"
+    )
+    tombstone_when: Annotated[str | None, Shown("SQL expression", "never")] = Field(
+        default=None,
+        min_length=1,
+        description="rows for which it is true are written without a value, which deletes their key from a compacted "
+        "topic; needs a key",
+    )
+    compression: Compression = Field(
+        default="none",
+        description="how the record batches are compressed, as a Kafka producer's `compression.type` says",
+    )
+    guarantee: Guarantee = Field(
+        default="exactly_once",
+        description="whether a micro-batch that runs again after a crash may write records twice",
+    )
+
+    @model_validator(mode="after")
+    def _a_tombstone_has_a_key(self) -> TopicSink:
+        if self.tombstone_when is not None and self.key is None:
+            raise ValueError("tombstone_when needs a key: a tombstone deletes one")
+        return self
+
+    @property
+    def place(self) -> Place:
+        """The topic."""
+        return "topic", self.topic
+
+    def target(self, path: PathOf) -> str:  # noqa: ARG002 - it has none
+        """The topic's name."""
+        return self.topic
+
+    def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:  # noqa: ARG002
+        """With its key and its guarantee; every result is one more record."""
+        return SinkPlan(self.kind, self.topic, self.key, (), self.guarantee.replace("_", "-"))
+
+    def record(self, path: PathOf) -> dict[str, Any]:  # noqa: ARG002
+        """A topic holds to nothing."""
+        return {"kind": self.kind, "target": self.topic, "kept": {}, "more": self._more("topic")}
+
+    def written_twice(self, path: PathOf, *, is_complete: bool) -> str:  # noqa: ARG002
+        """Its records."""
+        return f"records of topic {self.topic}"
+
+    def expressions(self) -> Iterator[tuple[Within, str]]:
+        """What makes the records."""
+        for name in ("key", "value", "timestamp", "tombstone_when"):
+            if getattr(self, name) is not None:
+                yield (name,), getattr(self, name)
+        for header, expression in self.headers.items():
+            yield ("headers", header), expression

@@ -1,0 +1,29 @@
+"""The kinds of sinks: a row for each, whose file has everything that needs Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from headwater.pipelines.definition import DeltaSink, FilesSink, JdbcSink, PythonSink, Sink, TopicSink
+from headwater.pipelines.sinks.delta import DeltaKind
+from headwater.pipelines.sinks.files import FilesKind
+from headwater.pipelines.sinks.jdbc import JdbcKind
+from headwater.pipelines.sinks.kind import SinkKind
+from headwater.pipelines.sinks.python import PythonKind
+from headwater.pipelines.sinks.topic import TopicKind
+
+__all__ = ["SINK_KINDS", "kind_of_sink"]
+
+SINK_KINDS: Final[Mapping[type, SinkKind[Any]]] = {
+    TopicSink: TopicKind(),
+    DeltaSink: DeltaKind(),
+    FilesSink: FilesKind(),
+    JdbcSink: JdbcKind(),
+    PythonSink: PythonKind(),
+}
+
+
+def kind_of_sink(sink: Sink) -> SinkKind[Any]:
+    """What a sink does with Spark."""
+    return SINK_KINDS[type(sink)]
