@@ -1,17 +1,15 @@
-"""What the names in a file mean: its types and those it imports; and what else protobuf asks of a file."""
+"""What the names in a file mean: its types and those it imports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool
 
 from headwater.pipelines.schemas.errors import InvalidSchemaError
+from headwater.pipelines.schemas.protobuf.compiler_rules import check
 from headwater.pipelines.schemas.protobuf.well_known import well_known
-
-_IMPLEMENTATION_NUMBERS: Final = range(19_000, 20_000)
-_NUMBERS: Final = range(1, 2**29)
 
 
 def link(source: Any, name: str, imported: Mapping[str, Any]) -> Any:
@@ -75,61 +73,6 @@ def _add(pool: Any, name: str, imported: Mapping[str, Any], added: set[str], pat
         pool.Add(file)
     except TypeError as error:
         raise InvalidSchemaError(f"{name}: {error}") from None
-
-
-def check(file: Any) -> None:
-    """Raise InvalidSchemaError for what protobuf's compiler refuses and its descriptor pool lets through."""
-    open_enums = file.syntax == "proto3"
-    for message in file.message_type:
-        _check_message(message, message.name, open_enums)
-    for enum in file.enum_type:
-        _check_enum(enum, enum.name, open_enums)
-
-
-def _check_message(message: Any, path: str, open_enums: bool) -> None:
-    numbers: dict[int, str] = {}
-    names: set[str] = set()
-    for field in message.field:
-        where = f"{path}.{field.name}"
-        if field.number in numbers:
-            raise InvalidSchemaError(f"{where}: the number {field.number} is that of {numbers[field.number]!r} too")
-        if field.name in names:
-            raise InvalidSchemaError(f"{where}: the message has a field of this name already")
-        if field.number not in _NUMBERS or field.number in _IMPLEMENTATION_NUMBERS:
-            raise InvalidSchemaError(f"{where}: a field cannot have the number {field.number}")
-        if any(reserved.start <= field.number < reserved.end for reserved in message.reserved_range):
-            raise InvalidSchemaError(f"{where}: the number {field.number} is reserved")
-        if field.name in message.reserved_name:
-            raise InvalidSchemaError(f"{where}: the name is reserved")
-        if open_enums and field.label == field.LABEL_REQUIRED:
-            raise InvalidSchemaError(f"{where}: proto3 has no required fields")
-        numbers[field.number] = field.name
-        names.add(field.name)
-    used = {field.oneof_index for field in message.field if field.HasField("oneof_index")}
-    for index, oneof in enumerate(message.oneof_decl):
-        if index not in used:
-            raise InvalidSchemaError(f"{path}.{oneof.name}: a oneof has at least one field")
-    for inner in message.nested_type:
-        _check_message(inner, f"{path}.{inner.name}", open_enums)
-    for enum in message.enum_type:
-        _check_enum(enum, f"{path}.{enum.name}", open_enums)
-
-
-def _check_enum(enum: Any, path: str, open_enums: bool) -> None:
-    if not enum.value:
-        raise InvalidSchemaError(f"{path}: an enum has at least one value")
-    if open_enums and enum.value[0].number != 0:
-        raise InvalidSchemaError(f"{path}: the first value of an enum is 0 in proto3")
-    numbers: dict[int, str] = {}
-    for value in enum.value:
-        where = f"{path}.{value.name}"
-        if value.number in numbers and not enum.options.allow_alias:
-            raise InvalidSchemaError(f"{where}: the number {value.number} is that of {numbers[value.number]!r} too")
-        if any(reserved.start <= value.number <= reserved.end for reserved in enum.reserved_range):
-            raise InvalidSchemaError(f"{where}: the number {value.number} is reserved")
-        if value.name in enum.reserved_name:
-            raise InvalidSchemaError(f"{where}: the name is reserved")
-        numbers[value.number] = value.name
 
 
 def _all_options(file: Any) -> Iterator[Any]:

@@ -187,17 +187,25 @@ class _Parser:
         field.label = _Field.LABEL_OPTIONAL
         if oneof >= 0:
             field.oneof_index = oneof
-        elif reader.token.text in _LABELS:
-            label = reader.next().text
+        elif reader.token.text in _LABELS and reader.token.kind is Kind.NAME:
+            place, label = reader.token.place, reader.next().text
+            if self._file.syntax == "editions" and label != "repeated":
+                raise InvalidSchemaError(f"{place}: editions have features.field_presence instead of {label}")
             field.label = _LABELS[label]
             field.proto3_optional = label == "optional" and self._file.syntax == "proto3"
             if not field.proto3_optional:
                 field.ClearField("proto3_optional")
+            if reader.at("map"):
+                raise reader.fail("a type, as a map has no label")
+        elif self._file.syntax in ("", "proto2") and not reader.at("map"):
+            raise reader.fail("optional, required or repeated, as a field of proto2 has it")
         if reader.at("map") and self._opens_map():
             self._map(field, types)
         elif reader.skip("group"):
             field.type = _Field.TYPE_GROUP
-            group = types.add(name=reader.name())
+            place, group = reader.token.place, types.add(name=reader.name())
+            if not group.name[0].isupper():
+                raise InvalidSchemaError(f"{place}: the name of a group begins with a capital letter")
             field.name, field.type_name = group.name.lower(), group.name
             self._number_and_options(field)
             self._message_body(group, (*types_path, len(types) - 1), comments, depth + 1)
@@ -264,8 +272,6 @@ class _Parser:
         reader.take("{")
         reader.located((*path, 8, index), comments)
         while not reader.skip("}"):
-            if reader.skip(";"):
-                continue
             if reader.at("option"):
                 reader.next()
                 self._option(oneof.options)
@@ -275,8 +281,9 @@ class _Parser:
     def _reserved(self, message: Any, maximum: int, *, exclusive: bool) -> None:
         reader = self._reader
         if reader.token.kind in (Kind.TEXT, Kind.NAME):
+            read = reader.name if self._file.syntax == "editions" else reader.string
             while True:
-                message.reserved_name.append(reader.string() if reader.token.kind is Kind.TEXT else reader.name())
+                message.reserved_name.append(read())
                 if not reader.skip(","):
                     break
         else:
@@ -308,8 +315,7 @@ class _Parser:
         extendee = reader.type_name()
         reader.take("{")
         while not reader.skip("}"):
-            if not reader.skip(";"):
-                self._field(extensions, types, path, types_path, depth).extendee = extendee
+            self._field(extensions, types, path, types_path, depth).extendee = extendee
 
     def _enum(self, enum: Any, path: tuple[int, ...], comments: Any) -> None:
         reader = self._reader
@@ -375,7 +381,7 @@ class _Parser:
 
 
 def _checked(number: int, maximum: int, place: str) -> int:
-    if abs(number) > maximum + 1:
+    if not -maximum - 1 <= number <= maximum:
         raise InvalidSchemaError(f"{place}: the number {number} is out of range")
     return number
 
@@ -391,15 +397,35 @@ def _entry_name(field: str) -> str:
 
 def _default(option: Option, field: Any) -> str:
     value = option.value
-    if value.text is not None:
-        return literals.escape(value.text) if field.type == _Field.TYPE_BYTES else value.text.decode(errors="replace")
-    if value.name is not None:
-        return value.name
-    if value.whole is not None:
-        return str(value.whole)
-    if value.floating is not None:
-        return repr(value.floating)
-    raise InvalidSchemaError(f"{option.place}: a default is a scalar")
+    match field.type if field.HasField("type") else None:
+        case _Field.TYPE_BYTES if value.text is not None:
+            return literals.escape(value.text)
+        case _Field.TYPE_STRING if value.text is not None:
+            return value.text.decode(errors="replace")
+        case _Field.TYPE_BYTES | _Field.TYPE_STRING:
+            expected = "a text in quotes"
+        case _Field.TYPE_FLOAT | _Field.TYPE_DOUBLE:
+            if value.floating is not None:
+                return repr(value.floating)
+            if value.whole is not None:
+                return str(value.whole)
+            if value.name in ("inf", "nan"):
+                return value.name
+            expected = "a number"
+        case _Field.TYPE_BOOL:
+            if value.name in ("true", "false"):
+                return value.name
+            expected = "true or false"
+        # The kind of a named type is not known yet: only an enum has a default.
+        case None:
+            if value.name is not None:
+                return value.name
+            expected = "the name of an enum's value"
+        case _:
+            if value.whole is not None:
+                return str(value.whole)
+            expected = "a whole number"
+    raise InvalidSchemaError(f"{option.place}: the default is {expected}")
 
 
 def _add_synthetic_oneofs(message: Any) -> None:
