@@ -266,7 +266,7 @@ class _Parser:
         if letter in "01234567":
             digits = letter + self.rest()[:2]
             digits = digits[: next((i for i, each in enumerate(digits) if each not in "01234567"), len(digits))]
-            if letter == "0" or len(digits) == 3:
+            if letter == "0" or len(digits) > 1:
                 self._at += len(digits) - 1
                 return chr(int(digits, 8))
         if letter.isalnum():
