@@ -29,12 +29,16 @@ def variables_as_text(value: Any) -> Any:
 
 
 class Environment(Model):
-    """What differs in one place where the pipeline runs; chosen by `--env`."""
+    """Settings of one environment, selected by `--env`."""
 
-    variables: Variables = Field(default_factory=dict, description="values of variables; `--set` wins")
-    spark: SparkConf = Field(default_factory=dict, description="Spark settings that win over the file's")
+    variables: Variables = Field(
+        default_factory=dict, description="variables of this environment; `--set` takes precedence"
+    )
+    spark: SparkConf = Field(
+        default_factory=dict, description="Spark settings; they take precedence over those of the file"
+    )
     registry: Annotated[Registry | None, Shown("registry")] = Field(
-        default=None, description="the schema registry instead of the file's"
+        default=None, description="schema registry, instead of that of the file"
     )
 
     _texts = field_validator("variables", mode="before")(variables_as_text)
@@ -43,34 +47,35 @@ class Environment(Model):
 class Pipeline(Model):
     """The whole file."""
 
-    pipeline: Name = Field(description="name of the pipeline: its folder of the state, and part of its queries' names")
+    pipeline: Name = Field(description="pipeline name, used for its state folder and in the names of its queries")
     include: Annotated[tuple[Path, ...], Shown("list of paths")] = Field(
-        default=(), description="other files whose variables, topics, tables, stages and tests come in"
+        default=(), description="files whose variables, topics, tables, stages and tests are included"
     )
     variables: Variables = Field(
         default_factory=dict,
-        description="values of `${name}`, overridden by the environment's and by `--set name=value`",
+        description="values of `${name}`; the environment and `--set name=value` override them",
     )
     environments: Annotated[dict[str, Environment], Shown("name: environment")] = Field(
-        default_factory=dict, description="what differs where the pipeline runs; `--env name` chooses one"
+        default_factory=dict, description="settings by environment; `--env name` selects one"
     )
     registry: Annotated[Registry | None, Shown("registry")] = Field(
-        default=None, description="the schema registry of `avro`, `protobuf` and `json_schema`"
+        default=None, description="schema registry for `avro`, `protobuf` and `json_schema`"
     )
     spark: SparkConf = Field(
-        default_factory=dict, description="Spark settings, such as `spark.sql.shuffle.partitions`; `--conf` wins"
+        default_factory=dict,
+        description="Spark settings, such as `spark.sql.shuffle.partitions`; `--conf` takes precedence",
     )
     topics: Annotated[dict[str, Topic], Shown("name: topic")] = Field(
-        default_factory=dict, description="topics to create or to give columns"
+        default_factory=dict, description="declared topics, with their formats and columns"
     )
     tables: Annotated[dict[str, Table], Shown("name: table")] = Field(
-        default_factory=dict, description="tables to join with"
+        default_factory=dict, description="tables for joins"
     )
     stages: Annotated[tuple[Stage, ...], Shown("list of stages")] = Field(
-        min_length=1, max_length=STAGES_MAX, description="what is done; their order in the file does not matter"
+        min_length=1, max_length=STAGES_MAX, description="stages, in any order"
     )
     tests: Annotated[tuple[PipelineTest, ...], Shown("list of tests")] = Field(
-        default=(), max_length=TESTS_MAX, description="rows in, rows out: `headwater pipeline test` runs them"
+        default=(), max_length=TESTS_MAX, description="tests of stages, run by `headwater pipeline test`"
     )
 
     _texts = field_validator("variables", mode="before")(variables_as_text)

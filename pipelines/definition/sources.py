@@ -74,23 +74,23 @@ Moment: TypeAlias = Annotated[dt.datetime, PlainValidator(moment), WithJsonSchem
 
 
 class Watermark(Model):
-    """How late rows may be: event time column and delay. Needed by aggregations."""
+    """Event time column and allowed lateness; required by aggregations."""
 
-    column: Column = Field(description="a timestamp among the columns: the event time")
+    column: Column = Field(description="timestamp column with the event time")
     delay: Interval = Field(
-        description="such as `10 minutes`: how far behind the latest event time a row may be",
+        description="how far a row's event time may be behind the latest one, such as `10 minutes`",
     )
 
 
 class Input(Model):
-    """What every kind of input has."""
+    """Fields of every source."""
 
     alias: Name | None = Field(
         default=None,
         alias="as",
-        description="name of the input's view in SQL; by default the topic's name, else `input`",
+        description="name of the input's view in SQL; default: the topic's name, or `input` for other sources",
     )
-    watermark: Watermark | None = Field(default=None, description="how late rows may be")
+    watermark: Watermark | None = Field(default=None, description="event time column and allowed lateness")
 
     @property
     def name(self) -> str:
@@ -101,32 +101,40 @@ class Input(Model):
 class TopicSource(Input):
     """Records of a topic."""
 
-    topic: TopicName = Field(description="a topic that is declared, written by a stage, or exists")
+    topic: TopicName = Field(description="a declared topic, the output of a stage, or an existing topic")
     event: Annotated[str | None, Shown("name", "all of them")] = Field(
-        default=None, min_length=1, description="of a topic with events: this type only, its fields as columns"
+        default=None,
+        min_length=1,
+        description="read only this event type of a topic with `events`; its fields are the columns",
     )
     envelope: Literal["debezium"] | None = Field(
         default=None,
-        description="change events: the row after the change (before it, if it was deleted) becomes the columns, with "
-        "`_op` (`c`, `u`, `d`, `r`) and `_sequence` (when the source made the change, ms)",
+        description="format of change events. The columns are those of the row after the change (for a delete, "
+        "before it), plus `_op` (`c`, `u`, `d`, `r`) and `_sequence` (time of the change at the "
+        "source, in ms)",
     )
     starting_offsets: StartingOffsets = Field(
-        default="earliest", description="where to begin when there is no checkpoint"
+        default="earliest", description="start position if the stage has no checkpoint"
     )
     max_offsets_per_trigger: Annotated[int | None, Shown("number", "500,000; none with a watermark")] = Field(
-        default=None, ge=1, description="most records of one micro-batch, split among partitions by backlog"
+        default=None,
+        ge=1,
+        description="maximum number of records in a micro-batch, divided among the partitions by backlog",
     )
     min_offsets_per_trigger: int | None = Field(
-        default=None, ge=1, description="wait for so many records, but no longer than max_trigger_delay"
+        default=None,
+        ge=1,
+        description="minimum number of records before a micro-batch starts, unless `max_trigger_delay` has passed",
     )
     max_trigger_delay: Annotated[Interval | None, Shown("interval", "15 minutes")] = Field(
-        default=None, description="see min_offsets_per_trigger"
+        default=None, description="maximum wait for `min_offsets_per_trigger`"
     )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
-        default="read_committed", description="whether records of open and aborted transactions are left out"
+        default="read_committed", description="`read_committed` excludes records of open and aborted transactions"
     )
     fail_on_data_loss: bool = Field(
-        default=True, description="stop when records are gone that were not read; else go on after them"
+        default=True,
+        description="fail the stage if unread records were deleted; `false` continues with the next record",
     )
 
     @model_validator(mode="after")
@@ -162,23 +170,27 @@ class TopicSource(Input):
 
 
 class DeltaSource(Input):
-    """Rows of a Delta table as they are added, or its changes."""
+    """Rows added to a Delta table, or its change data feed."""
 
-    delta: Path = Field(description="folder of the table; one that a stage writes is read once that stage has run")
+    delta: Path = Field(
+        description="folder of the table. A table that another stage writes is read after that stage has run"
+    )
     changes: bool = Field(
         default=False,
-        description="read the change feed: each row has `_change_type`, `_commit_version` and `_commit_timestamp`; the "
-        "table needs the property `delta.enableChangeDataFeed`",
+        description="read the change data feed, with the columns `_change_type`, `_commit_version` and "
+        "`_commit_timestamp`. Requires the table property `delta.enableChangeDataFeed`",
     )
     starting_version: Annotated[int | None, Shown("number", "the table as it is")] = Field(
-        default=None, ge=0, description="begin with the changes of this version"
+        default=None, ge=0, description="first version whose changes are read"
     )
-    starting_timestamp: Moment | None = Field(default=None, description="begin with the first version since then")
+    starting_timestamp: Moment | None = Field(
+        default=None, description="read the versions committed at or after this moment"
+    )
     max_files_per_trigger: Annotated[int | None, Shown("number", "1,000")] = Field(
-        default=None, ge=1, description="most files of one micro-batch"
+        default=None, ge=1, description="maximum number of files in a micro-batch"
     )
     skip_change_commits: bool = Field(
-        default=False, description="pass over commits that change or delete rows; else they stop the stage"
+        default=False, description="skip commits that update or delete rows; `false` fails the stage at such a commit"
     )
 
     @model_validator(mode="after")
@@ -191,36 +203,40 @@ class DeltaSource(Input):
 
 
 class FilesSource(Input):
-    """Files of a folder as they appear."""
+    """New files of a folder."""
 
-    files: Path = Field(description="folder, or a pattern such as `in/*.json`, on any file system that Hadoop knows")
-    format: FileFormat = Field(description="format of the files")
+    files: Path = Field(description="folder, or a pattern such as `in/*.json`, on any Hadoop file system")
+    format: FileFormat = Field(description="file format")
     schema_source: Annotated[str | None, Shown("path, columns", "found in the files there are")] = Field(
         default=None,
         alias="schema",
         min_length=1,
-        description="a schema file, or columns as SQL has them: `id BIGINT, name STRING`",
+        description="schema file, or columns in SQL: `id BIGINT, name STRING`",
     )
-    max_files_per_trigger: int | None = Field(default=None, ge=1, description="most files of one micro-batch")
-    options: Options = Field(default_factory=dict, description="options of Spark's reader; CSV has a header")
+    max_files_per_trigger: int | None = Field(
+        default=None, ge=1, description="maximum number of files in a micro-batch"
+    )
+    options: Options = Field(
+        default_factory=dict, description="options of Spark's reader. `header` is `true` by default for CSV"
+    )
 
 
 class JdbcSource(JdbcAddress, Input):
-    """Rows of a database's table as a column grows: each is read once, when its value is above those read before."""
+    """Rows of a database table whose increasing column is above the values read before."""
 
-    table: Annotated[str, Shown("text")] = Field(min_length=1, description="the table, with its schema if need be")
+    table: Annotated[str, Shown("text")] = Field(min_length=1, description="table name, with its schema if necessary")
     increment: Column = Field(
-        description="a column that grows with each new row (a serial number, a time of insertion): rows that are given "
-        "a value at or below one that was read already are not seen"
+        description="column that increases with each new row, such as a serial number or an insertion time. A "
+        "row inserted later with a value at or below the last one read is not read"
     )
-    start: str | int | None = Field(default=None, description="read rows above this value only")
-    poll: Interval = Field(default="10 seconds", description="how often a continuous run asks for new rows")
+    start: str | int | None = Field(default=None, description="read only rows with a higher value")
+    poll: Interval = Field(default="10 seconds", description="how often a continuous run queries for new rows")
 
 
 class RateSource(Input):
-    """Rows made by Spark, for trying out: `timestamp` and `value`."""
+    """Rows generated by Spark for tests, with the columns `timestamp` and `value`."""
 
-    rate: int = Field(ge=1, le=RATE_MAX, description="rows a second")
+    rate: int = Field(ge=1, le=RATE_MAX, description="rows per second")
 
 
 Source: TypeAlias = Annotated[

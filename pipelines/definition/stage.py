@@ -29,27 +29,30 @@ Otherwise: TypeAlias = Literal["drop", "fail", "dead_letter"]
 
 
 class Expectation(Model):
-    """A condition on the stage's rows, tried before they are written. A row meets it only if it is true (not null)."""
+    """A condition that rows must meet before they are written. Null does not meet it."""
 
-    name: Name = Field(description="name of the expectation, in counts and dead letters")
-    that: Expression = Field(description="the condition; a row meets it only if it is true (null is not)")
+    name: Name = Field(description="name of the expectation in counts and dead letters")
+    that: Expression = Field(description="condition; a row meets it if the result is true (null is not true)")
     otherwise: Otherwise = Field(
         default="dead_letter",
-        description="what to do with a row that does not: leave it out, stop the stage before the micro-batch is "
-        "written, or keep its record",
+        description="action for rows that do not meet the condition: drop the row, fail the stage before the "
+        "micro-batch is written, or write the record as a dead letter",
     )
 
 
 class Restart(Model):
-    """How a stage is started again after a failure that may pass, such as a broker's."""
+    """Restarts of a stage after transient failures, such as an unreachable broker."""
 
     attempts: int = Field(
-        default=20, ge=0, le=RESTARTS_MAX, description="most restarts within that time; then the stage is given up"
+        default=20,
+        ge=0,
+        le=RESTARTS_MAX,
+        description="maximum number of restarts during `within`; then the stage fails",
     )
-    within: Interval = Field(default="1 hour", description="restarts before that are forgotten")
+    within: Interval = Field(default="1 hour", description="period in which restarts are counted")
     backoff: Interval = Field(
         default="1 second",
-        description="pause before the first restart; it doubles up to a minute with each further one",
+        description="pause before the first restart. Each further restart doubles it, up to one minute",
     )
 
 
@@ -57,41 +60,39 @@ class Stage(Model):
     """One streaming query: from its inputs, through its steps, to topics, tables and files."""
 
     name: Name = Field(
-        description="name of the stage; its checkpoint is kept under this name, so that a stage that reads something "
-        "else needs another name"
+        description="stage name, also the name of its checkpoint: a stage with other inputs needs another name"
     )
     inputs: Annotated[tuple[Source, ...], OneOrMany(), Shown("source, or list of sources")] = Field(
-        alias="from", min_length=1, max_length=INPUTS_MAX, description="what the stage reads"
+        alias="from", min_length=1, max_length=INPUTS_MAX, description="inputs of the stage"
     )
     sql: Annotated[str | None, Shown("text")] = Field(
         default=None,
         min_length=1,
-        description="Spark SQL; each input is a view of its name (in backquotes if it has dots), and each table, too",
+        description="Spark SQL. Each input and each table is a view (a name with dots needs backquotes)",
     )
     python: Annotated[PythonFunction | None, Shown("function")] = Field(
-        default=None, description="a function instead of SQL; without either, rows pass as they are"
+        default=None, description="function instead of SQL. Without either, rows are not changed"
     )
     steps: Annotated[tuple[Step, ...], Shown("list of steps")] = Field(
-        default=(), max_length=STEPS_MAX, description="several transformations, one after the other, instead of one"
+        default=(), max_length=STEPS_MAX, description="sequence of transformations, instead of `sql` or `python`"
     )
     expect: Annotated[tuple[Expectation, ...], Shown("list of expectations")] = Field(
-        default=(), description="conditions on the stage's rows, tried before they are written"
+        default=(), description="conditions that rows must meet before they are written"
     )
     mode: Literal["append", "update", "complete"] = Field(
         default="append",
-        description="what an aggregation writes: groups that are final, groups that changed, or all of them each time "
-        "(tables are then replaced)",
+        description="output mode of an aggregation: final groups, changed groups, or all groups every time "
+        "(tables are replaced)",
     )
     trigger: Annotated[Interval | None, Shown("interval", "at once")] = Field(
-        default=None, description="how often a continuous run begins a micro-batch"
+        default=None, description="interval between micro-batches of a continuous run"
     )
     restart: Annotated[Restart | None, Shown("[restart](#restart)", "20 times within an hour")] = Field(
         default=None,
-        description="how often a run starts the stage again after a failure that may pass; without `--continuous` 5 "
-        "times by default",
+        description="restarts after a transient failure; default without `--continuous`: 5 times",
     )
     to: Annotated[tuple[Sink, ...], OneOrMany(), Shown("sink, or list of sinks")] = Field(
-        min_length=1, description="where the rows go"
+        min_length=1, description="outputs of the stage"
     )
 
     @model_validator(mode="after")

@@ -11,10 +11,10 @@ from headwater.pipelines.definition.sources import Watermark
 
 
 class PythonFunction(Model):
-    """A function of the user's, loaded by file path."""
+    """A user-defined function, loaded from a file."""
 
-    file: Path = Field(description="a Python file; it need not be on the module path, and executors get it by value")
-    function: FunctionName = Field(description="name of the function")
+    file: Path = Field(description="Python file. It need not be on the module path; executors receive its code")
+    function: FunctionName = Field(description="function name")
 
 
 class BaseStep(Model):
@@ -36,8 +36,8 @@ class BatchStep(BaseStep):
 
     each_batch: bool = Field(
         default=False,
-        description="run on the rows of each micro-batch as a table of their own, behind all state: what a stream "
-        "cannot do, such as ranking, can be done there; the steps that follow run there, too",
+        description="run on each micro-batch as a table, after all stateful operations. Allows what Spark does "
+        "not support on streams, such as ranking. Later steps also run on the micro-batch",
     )
 
     @property
@@ -55,7 +55,7 @@ class SqlStep(BatchStep):
 class PythonStep(BatchStep):
     """A function from DataFrame to DataFrame."""
 
-    python: Annotated[PythonFunction, Shown("function")] = Field(description="a function")
+    python: Annotated[PythonFunction, Shown("function")] = Field(description="function to call")
 
     @property
     def may_read_tables(self) -> bool:
@@ -64,53 +64,54 @@ class PythonStep(BatchStep):
 
 
 class WatermarkStep(BaseStep):
-    """A watermark on a column that a step before has made."""
+    """A watermark on a column of a previous step."""
 
     watermark: Annotated[Watermark, Shown("watermark")] = Field(description="column and delay")
 
 
 class Deduplicate(Model):
-    """Which rows are the same, and for how long that is remembered."""
+    """Columns that identify duplicates, and how long rows are remembered."""
 
-    by: Columns = Field(description="columns that are equal in rows that are the same")
+    by: Columns = Field(description="columns that identify duplicates")
     within: Annotated[Interval | None, Shown("interval", "the watermark's delay")] = Field(
         default=None,
-        description="how long a row is remembered, in event time; needed unless the rows have a watermark, whose delay "
-        "it is otherwise",
+        description="how long a row is remembered, in event time. Required if the rows have no watermark",
     )
     column: Annotated[str, Shown("column")] = Field(
-        default="_timestamp", min_length=1, description="the event time, for `within`"
+        default="_timestamp", min_length=1, description="event time column for `within`"
     )
 
 
 class DeduplicateStep(BaseStep):
-    """Only the first of several rows that are the same."""
+    """Keeps the first row of each group of duplicates."""
 
-    deduplicate: Annotated[Deduplicate, Shown("deduplication")] = Field(description="by which columns, for how long")
+    deduplicate: Annotated[Deduplicate, Shown("deduplication")] = Field(
+        description="columns to compare, and how long rows are remembered"
+    )
 
 
 class Stateful(Model):
-    """A StatefulProcessor of the user's (Spark's transformWithState)."""
+    """A user-defined StatefulProcessor (Spark's transformWithState)."""
 
-    file: Path = Field(description="a Python file with the class")
-    processor: FunctionName = Field(description="name of the class, a `pyspark.sql.streaming.StatefulProcessor`")
-    by: Columns = Field(description="columns whose values share a state")
+    file: Path = Field(description="Python file with the class")
+    processor: FunctionName = Field(description="class name; a subclass of `pyspark.sql.streaming.StatefulProcessor`")
+    by: Columns = Field(description="columns by which rows are grouped; each group has its own state")
     output: Annotated[str, Shown("columns")] = Field(
-        min_length=1, description="columns of the rows it gives, as SQL has them: `user STRING, visits BIGINT`"
+        min_length=1, description="output columns in SQL: `user STRING, visits BIGINT`"
     )
     form: Literal["row", "pandas"] = Field(
-        default="row", description="whether it takes and gives rows or pandas data frames"
+        default="row", description="input and output as rows or as pandas data frames"
     )
     time: Literal["none", "processing_time", "event_time"] = Field(
-        default="none", description="what its timers and the time to live of its state go by"
+        default="none", description="time mode of timers and of the state's time to live"
     )
-    options: dict[str, Scalar] = Field(default_factory=dict, description="keyword arguments of the class")
+    options: dict[str, Scalar] = Field(default_factory=dict, description="keyword arguments of the constructor")
 
 
 class StatefulStep(BaseStep):
-    """State of the user's own, by key."""
+    """User-defined state by key."""
 
-    stateful: Annotated[Stateful, Shown("processor")] = Field(description="the class and what it gives")
+    stateful: Annotated[Stateful, Shown("processor")] = Field(description="class and output columns")
 
 
 Step: TypeAlias = Annotated[

@@ -27,7 +27,7 @@ def refresh(value: str) -> str:
 
 
 Refresh: TypeAlias = Annotated[str, AfterValidator(refresh), Shown("`once`, `every_batch`, interval")]
-_REFRESH = "how often it is read: once a run, for each micro-batch, or again when it is older than an interval"
+_REFRESH = "when the table is read: once per run, for every micro-batch, or after an interval"
 
 
 def is_columns(schema: str) -> bool:
@@ -42,27 +42,26 @@ def is_columns(schema: str) -> bool:
 class FilesTable(Model):
     """A table from files."""
 
-    format: FileFormat = Field(description="format of the files")
-    path: Path = Field(description="file or folder, on any file system that Hadoop knows")
+    format: FileFormat = Field(description="file format")
+    path: Path = Field(description="file or folder, on any Hadoop file system")
     schema_source: Annotated[str | None, Shown("path, columns", "found")] = Field(
         default=None,
         alias="schema",
         min_length=1,
-        description="a schema file, or columns as SQL has them: `id BIGINT, name STRING`",
+        description="schema file, or columns in SQL: `id BIGINT, name STRING`",
     )
     options: Options = Field(
         default_factory=dict,
-        description="options of Spark's reader; CSV has a header and its columns' types are found, unless they say "
-        "otherwise",
+        description="options of Spark's reader. `header` and `inferSchema` are `true` by default for CSV",
     )
     refresh: Refresh = Field(default=ONCE, description=_REFRESH)
 
 
 class DeltaTable(Model):
-    """A Delta table, as it is when it is read."""
+    """A Delta table, at its latest or at a fixed version."""
 
     delta: Path = Field(description="folder of the table")
-    version: int | None = Field(default=None, ge=0, description="a version to stay with")
+    version: int | None = Field(default=None, ge=0, description="version to read")
     refresh: Refresh = Field(default=ONCE, description=_REFRESH)
 
     @model_validator(mode="after")
@@ -75,20 +74,20 @@ class DeltaTable(Model):
 class TopicTable(Model):
     """The latest value of each key of a topic, without deleted keys (Kafka Streams' KTable)."""
 
-    topic: TopicName = Field(description="the topic, as a rule a compacted one")
+    topic: TopicName = Field(description="topic, usually compacted")
     refresh: Refresh = Field(default=EVERY_BATCH, description=_REFRESH)
 
 
 class JdbcAddress(Model):
-    """How a database is reached."""
+    """Connection to a database."""
 
     jdbc: Annotated[JdbcUrl, Shown("text")] = Field(
-        description="the JDBC URL; the driver's jar comes by `spark.jars` or `spark.jars.packages`"
+        description="JDBC URL. The driver's jar is given by `spark.jars` or `spark.jars.packages`"
     )
-    username: Annotated[SecretText | None, Shown("text")] = Field(default=None, description="the database's user")
-    password: Annotated[Password | None, Shown("secret")] = Field(default=None, description="the user's password")
+    username: Annotated[SecretText | None, Shown("text")] = Field(default=None, description="user name")
+    password: Annotated[Password | None, Shown("secret")] = Field(default=None, description="password")
     driver: str | None = Field(
-        default=None, min_length=1, description="the driver's Java class, if the URL does not tell"
+        default=None, min_length=1, description="Java class of the driver, if the URL does not determine it"
     )
     options: SecretOptions = Field(
         default_factory=dict, description="options of Spark's JDBC reader or writer, such as `fetchsize`"
@@ -99,10 +98,10 @@ class JdbcTable(JdbcAddress):
     """A table or query of a database."""
 
     table: Annotated[str | None, Shown("text", "needed, or query")] = Field(
-        default=None, min_length=1, description="the table, with its schema if need be"
+        default=None, min_length=1, description="table name, with its schema if necessary"
     )
     query: Annotated[str | None, Shown("SQL")] = Field(
-        default=None, min_length=1, description="a SELECT in the database's own SQL instead"
+        default=None, min_length=1, description="`SELECT` statement in the database's SQL, instead of `table`"
     )
     refresh: Refresh = Field(default=ONCE, description=_REFRESH)
 

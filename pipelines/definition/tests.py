@@ -20,37 +20,37 @@ Way: TypeAlias = Literal["batch", "stream"]
 class PipelineTest(Model):
     """A test of one stage."""
 
-    name: Name = Field(description="name of the test")
-    stage: Name = Field(description="the stage that is tested")
+    name: Name = Field(description="test name")
+    stage: Name = Field(description="stage under test")
     given: dict[str, RowsOrFile] = Field(
         min_length=1,
-        description="the rows of each input, by its name, and of tables, if they shall be others than those of the "
-        "file; a path is that of a file with a row as JSON in each line, or of a CSV file",
+        description="rows of each input by name; rows of a table, to replace its contents. A path names a CSV "
+        "file, or a file with one JSON row per line",
     )
     run: Annotated[
         tuple[Way, ...], OneOrMany(), Shown("`batch`, `stream`, or both", "both; `stream` if the stage keeps state")
-    ] = Field(default=(), description="how the rows go through the stage")
+    ] = Field(default=(), description="run the stage as a batch, as a stream, or both")
     rows_per_batch: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...], OneOrMany(), Shown("number, or list of numbers", "all of them")
     ] = Field(
         default=(),
-        description="how many rows of each input a micro-batch reads; of several numbers, each is a run of its own "
-        "that has to come to the same",
+        description="rows of each input in a micro-batch. A list runs the test once per number; all runs must "
+        "have the same result",
     )
     expect: Annotated[RowsOrFile | None, Shown("list of rows, or path", "not compared")] = Field(
-        default=None, description="the rows that the stage writes, in any order; columns not named are not compared"
+        default=None, description="expected rows in any order. Only the given columns are compared"
     )
-    in_order: bool = Field(default=False, description="whether the rows come in the order of `expect`")
+    in_order: bool = Field(default=False, description="require the order of `expect`")
     dead_letters: Annotated[RowsOrFile | int | None, Shown("number, or list of rows", "not compared")] = Field(
         default=None,
-        description="how many dead letters there are, or which, by `error`, `expectation`, `topic`, `key`, `value` and "
-        "the record's `source_topic`, `source_partition`, `source_offset`",
+        description="expected dead letters: their number, or a list with `error`, `expectation`, `topic`, "
+        "`key`, `value`, `source_topic`, `source_partition` and `source_offset`",
     )
     unmet: Annotated[dict[str, Annotated[int, Field(ge=0)]] | None, Shown("name: number", "not compared")] = Field(
-        default=None, description="how many rows do not meet an expectation, by its name"
+        default=None, description="number of rows that do not meet each expectation, by its name"
     )
     stopped_by: Annotated[Name | None, Shown("name", "none")] = Field(
-        default=None, description="the expectation, `otherwise: fail`, at which the stage stops"
+        default=None, description="expectation with `otherwise: fail` that must fail the stage"
     )
 
     @model_validator(mode="after")

@@ -45,25 +45,23 @@ class Event(_Encoded):
         default=FROM_REGISTRY,
         min_length=1,
         alias="schema",
-        description="the schema's file, or `registry` for the registry's latest",
+        description="schema file, or `registry` for the latest version in the registry",
     )
     subject: str | None = Field(
         default=None,
         min_length=1,
-        description="the subject in the registry; by default the type's name (Confluent's RecordNameStrategy)",
+        description="subject in the registry; default: the name of the type (Confluent's RecordNameStrategy)",
     )
     message: str | None = Field(
-        default=None, min_length=1, description="the message's name in a Protobuf file that holds several"
+        default=None, min_length=1, description="message name, if the Protobuf file has several messages"
     )
 
 
 class EventType(Model):
-    """Where a record says which event it is. Without it, the full name of the schema it was written with does."""
+    """Location of the event type in a record. Default: the full name of the writer's schema."""
 
-    header: str | None = Field(default=None, min_length=1, description="name of the header whose text is the type")
-    field: str | None = Field(
-        default=None, min_length=1, description="name of the value's field that holds the type; for `json`"
-    )
+    header: str | None = Field(default=None, min_length=1, description="name of the header with the event type")
+    field: str | None = Field(default=None, min_length=1, description="name of the field with the event type (`json`)")
 
     @model_validator(mode="after")
     def _one_place(self) -> EventType:
@@ -73,52 +71,53 @@ class EventType(Model):
 
 
 class Topic(_Encoded):
-    """A declared topic: created at the start of a run when it does not exist (an existing one is left as it is)."""
+    """A declared topic: a run creates it if it does not exist, and does not change it if it does."""
 
     partitions: Annotated[int, Shown(f"1 to {PARTITIONS_MAX:,}")] = Field(
-        default=1, ge=1, le=PARTITIONS_MAX, description="number of partitions when the topic is created"
+        default=1, ge=1, le=PARTITIONS_MAX, description="number of partitions of a new topic"
     )
     replication_factor: Annotated[int | None, Shown("number", "the broker's")] = Field(
-        default=None, ge=1, le=REPLICATION_FACTOR_MAX, description="replicas of each partition when it is created"
+        default=None, ge=1, le=REPLICATION_FACTOR_MAX, description="replication factor of a new topic"
     )
     key: KeyFormat | None = Field(
         default=None,
-        description="what the keys are; with a format that has fields, these are columns of a struct named `key`",
+        description="key format. The fields of a structured key are in the struct column `key`",
     )
     key_schema: Annotated[str | None, Shown("path, `registry`")] = Field(
-        default=None, min_length=1, description="schema of the keys: a file, or `registry` (the latest of `TOPIC-key`)"
+        default=None,
+        min_length=1,
+        description="key schema: a file, or `registry` for the latest version of `TOPIC-key`",
     )
-    value: ValueFormat = Field(default="json", description="what the values are")
+    value: ValueFormat = Field(default="json", description="value format")
     schema_source: Annotated[str | None, Shown("path, `registry`, `inferred`")] = Field(
         default=None,
         min_length=1,
         alias="schema",
-        description="the values' schema: a file, `registry` (the subject's latest version), or `inferred` (`json`: "
-        "from the records that are there when a run starts)",
+        description="value schema: a file, `registry` for the subject's latest version, or `inferred` from the "
+        "records present at the start of a run (`json`)",
     )
     subject: Annotated[str | None, Shown("text", "`TOPIC-value`")] = Field(
-        default=None, min_length=1, description="the subject in the registry"
+        default=None, min_length=1, description="subject in the registry"
     )
     message: str | None = Field(
-        default=None, min_length=1, description="the message's name in a Protobuf file that holds several"
+        default=None, min_length=1, description="message name, if the Protobuf file has several messages"
     )
     events: dict[str, Event] = Field(
         default_factory=dict,
         max_length=EVENTS_MAX,
-        description="several event types in the topic, by name: each is a struct column, null in records of another "
-        "type",
+        description="event types of the topic by name. Each is a struct column, which is null in records of "
+        "other types",
     )
-    event_type: EventType | None = Field(default=None, description="where a record says which event it is")
+    event_type: EventType | None = Field(default=None, description="location of the event type in a record")
     incompatible: Incompatible = Field(
         default="dead_letter",
-        description="`avro`, `protobuf`: what to do with a record whose writer's schema cannot be read as the schema "
-        "here",
+        description="action for records whose writer's schema is incompatible with this schema (`avro`, `protobuf`)",
     )
     options: Options = Field(
         default_factory=dict,
-        description="of the format: Spark's options of `csv` and `json` (such as `sep`, `timestampFormat`)",
+        description="Spark's options for `csv` and `json`, such as `sep` and `timestampFormat`",
     )
-    configs: Options = Field(default_factory=dict, description="Kafka's topic configs, such as `retention.ms`")
+    configs: Options = Field(default_factory=dict, description="topic configs of Kafka, such as `retention.ms`")
 
     @model_validator(mode="after")
     def _parts_suit_the_format(self) -> Topic:
@@ -171,15 +170,19 @@ class Topic(_Encoded):
 class Registry(Model):
     """A schema registry with Confluent's interface."""
 
-    url: Annotated[SecretText, Shown("text")] = Field(description="such as `http://localhost:8081`")
+    url: Annotated[SecretText, Shown("text")] = Field(
+        description="URL of the registry, such as `http://localhost:8081`"
+    )
     username: Annotated[SecretText | None, Shown("text")] = Field(default=None, description="for basic authentication")
     password: Annotated[Password | None, Shown("secret")] = Field(default=None, description="for basic authentication")
-    token: Annotated[Password | None, Shown("secret")] = Field(default=None, description="a bearer token instead")
+    token: Annotated[Password | None, Shown("secret")] = Field(
+        default=None, description="bearer token, instead of basic authentication"
+    )
     ca: Annotated[str | None, Shown("path")] = Field(
-        default=None, min_length=1, description="PEM file of the authorities that sign the registry's certificate"
+        default=None, min_length=1, description="PEM file of the certificate authorities"
     )
     auto_register: bool = Field(
-        default=True, description="register the schema of what a stage writes; else it must be there already"
+        default=True, description="register the schemas that stages write; `false` requires registered schemas"
     )
 
     @model_validator(mode="after")

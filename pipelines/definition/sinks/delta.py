@@ -18,22 +18,22 @@ CLUSTER_COLUMNS_MAX = 4  # Delta's own limit
 
 
 class Merge(Model):
-    """Rows as changes of a table's rows."""
+    """Merges rows into a table by key."""
 
-    keys: Columns = Field(description="columns whose values name one row of the table")
+    keys: Columns = Field(description="columns that identify a row of the table")
     sequence: Annotated[tuple[str, ...], OneOrMany(), Shown("list of columns")] = Field(
         default=(),
-        description="columns that tell the later of two changes of one row, the most significant first; a change that "
-        "is earlier than what the table has seen of its key, deletes among it, is passed over; the position at the "
-        "source breaks ties. Without it, the order of arrival tells",
+        description="columns that order the changes of a row, most significant first. A change that is older "
+        "than the last change of its key, including deletes, is skipped. The position at the source"
+        " breaks ties. Default: order of arrival",
     )
     delete_when: Annotated[str | None, Shown("SQL expression", "never")] = Field(
-        default=None, min_length=1, description="rows for which it is true delete their key's row"
+        default=None, min_length=1, description="condition for deletes: a matching row deletes the row with its key"
     )
     scd: Literal[1, 2] = Field(
         default=1,
-        description="1: the table holds the latest state of each key. 2: it holds every state, with `_valid_from` and "
-        "`_valid_to` (values of the first sequence column) and `_current`",
+        description="`1`: the table holds the latest state of each key. `2`: the table holds every state, with "
+        "`_valid_from` and `_valid_to` (values of the first `sequence` column) and `_current`",
     )
 
     @model_validator(mode="after")
@@ -44,27 +44,28 @@ class Merge(Model):
 
 
 class DeltaSink(SinkModel):
-    """Rows to a Delta table; each micro-batch is written once."""
+    """Writes rows to a Delta table; each micro-batch is written once."""
 
     kind: ClassVar[str] = "delta"
 
-    delta: Path = Field(description="folder of the table; made when it does not exist")
+    delta: Path = Field(description="folder of the table; created if it does not exist")
     partition_by: Annotated[tuple[str, ...], Shown("list of SQL expressions")] = Field(
-        default=(), description="partition columns: a column, or `EXPRESSION AS name`"
+        default=(), description="partition columns, each a column or `EXPRESSION AS name`"
     )
     cluster_by: Annotated[tuple[str, ...], Shown("list of columns")] = Field(
         default=(),
         max_length=CLUSTER_COLUMNS_MAX,
-        description="columns of Delta's liquid clustering, instead of partitions; taken when the table is made",
+        description="columns of Delta's liquid clustering, instead of partitions. Applied when the table is created",
     )
     merge: Annotated[Merge | None, Shown("merge", "rows are added")] = Field(
-        default=None, description="take rows as changes of the table's rows"
+        default=None, description="merge rows into the table by key"
     )
     merge_schema: bool = Field(
-        default=True, description="columns that the table does not have are added to it; else they stop the stage"
+        default=True, description="add new columns to the table; `false` fails the stage at a new column"
     )
     properties: Options = Field(
-        default_factory=dict, description="table properties, taken when the table is made: `delta.enableChangeDataFeed`"
+        default_factory=dict,
+        description="table properties, such as `delta.enableChangeDataFeed`. Applied when the table is created",
     )
 
     @model_validator(mode="after")

@@ -15,17 +15,19 @@ from headwater.pipelines.definition.sinks.model import SinkModel, Within
 
 
 class FilesSink(SinkModel):
-    """Rows to files in a folder; each micro-batch is written once."""
+    """Writes rows to files in a folder; each micro-batch is written once."""
 
     kind: ClassVar[str] = "files"
 
-    files: Path = Field(description="folder, on any file system that Hadoop knows")
-    format: Literal["csv", "json", "parquet", "orc"] = Field(description="format of the files")
+    files: Path = Field(description="folder, on any Hadoop file system")
+    format: Literal["csv", "json", "parquet", "orc"] = Field(description="file format")
     partition_by: Annotated[tuple[str, ...], Shown("list of SQL expressions")] = Field(
-        default=(), description="folders `name=value`: a column, or `EXPRESSION AS name`"
+        default=(),
+        description="partition columns, each a column or `EXPRESSION AS name`; each value is a folder `name=value`",
     )
     options: Options = Field(
-        default_factory=dict, description="options of Spark's writer, such as `compression`; CSV gets a header"
+        default_factory=dict,
+        description="options of Spark's writer, such as `compression`. `header` is `true` by default for CSV",
     )
 
     @property

@@ -15,22 +15,25 @@ from headwater.pipelines.definition.tables import JdbcAddress
 
 
 class JdbcSink(JdbcAddress, SinkModel):
-    """Rows to a database's table; each micro-batch is written once, in one transaction."""
+    """Writes rows to a database table; each micro-batch is written once, in one transaction."""
 
     kind: ClassVar[str] = "jdbc"
 
     table: Annotated[str, Shown("text")] = Field(
-        min_length=1, description="the table; made by the first micro-batch when it does not exist"
+        min_length=1, description="table name; the first micro-batch creates a missing table"
     )
     keys: Annotated[tuple[str, ...], OneOrMany(), Shown("list of columns")] = Field(
-        default=(), description="rows replace those of the same key; without keys they are added"
+        default=(),
+        description="columns of the key. A row replaces the row with its key; without `keys`, rows are appended",
     )
     sequence: Annotated[tuple[str, ...], OneOrMany(), Shown("list of columns")] = Field(
         default=(),
-        description="columns that tell the later of two rows of one key, as `sequence` of a [merge](#merge) does",
+        description="columns that order the rows of a key, as `sequence` of a [merge](#merge)",
     )
     delete_when: Annotated[str | None, Shown("SQL expression", "never")] = Field(
-        default=None, min_length=1, description="rows for which it is true delete their key's row; needs keys"
+        default=None,
+        min_length=1,
+        description="condition for deletes: a matching row deletes the row with its key. Requires `keys`",
     )
 
     @model_validator(mode="after")

@@ -14,13 +14,13 @@ from headwater.pipelines.definition.steps import PythonFunction
 
 
 class PythonSink(SinkModel):
-    """A function of the user's that gets each micro-batch."""
+    """Passes each micro-batch to a user-defined function."""
 
     kind: ClassVar[str] = "python"
 
     python: Annotated[PythonFunction, Shown("function")] = Field(
-        description="a function that takes a DataFrame and the batch's number; it may be called again with the same "
-        "number after a crash"
+        description="function that takes a DataFrame and the number of the micro-batch. After a crash it may be"
+        " called again with the same number"
     )
 
     @property

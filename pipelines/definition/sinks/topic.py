@@ -17,41 +17,41 @@ Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 class TopicSink(SinkModel):
-    """Rows to a topic."""
+    """Writes rows to a topic."""
 
     kind: ClassVar[str] = "topic"
 
-    topic: TopicName = Field(description="the topic to write")
+    topic: TopicName = Field(description="topic to write to")
     key: Annotated[str | None, Shown("SQL expression", "no key")] = Field(
         default=None,
         min_length=1,
-        description="the record's key: text unless the topic says otherwise; records of one key go to one partition, "
-        "the one that Kafka's Java client takes",
+        description="record key, written as text unless the topic declares a key format. Records are "
+        "partitioned by key, as by Kafka's Java client",
     )
     value: Annotated[str | None, Shown("SQL expression", "all columns in the topic's format")] = Field(
         default=None,
         min_length=1,
-        description="the record's value instead: bytes as they are, structures as JSON, the rest as text",
+        description="record value. Binary values are written unchanged, structs as JSON, other types as text",
     )
     headers: dict[str, Expression] = Field(
-        default_factory=dict, description="headers by name; one whose expression is null is left out"
+        default_factory=dict, description="header names, each with a SQL expression; a null value omits the header"
     )
     timestamp: Annotated[str | None, Shown("SQL expression", "the time of writing")] = Field(
-        default=None, min_length=1, description="the record's timestamp"
+        default=None, min_length=1, description="record timestamp"
     )
     tombstone_when: Annotated[str | None, Shown("SQL expression", "never")] = Field(
         default=None,
         min_length=1,
-        description="rows for which it is true are written without a value, which deletes their key from a compacted "
-        "topic; needs a key",
+        description="condition for tombstones: a matching row is written with a null value, which deletes its "
+        "key from a compacted topic. Requires `key`",
     )
     compression: Compression = Field(
         default="none",
-        description="how the record batches are compressed, as a Kafka producer's `compression.type` says",
+        description="compression of the record batches, as Kafka's `compression.type`",
     )
     guarantee: Guarantee = Field(
         default="exactly_once",
-        description="whether a micro-batch that runs again after a crash may write records twice",
+        description="`at_least_once` may write records twice if a micro-batch is repeated after a crash",
     )
 
     @model_validator(mode="after")

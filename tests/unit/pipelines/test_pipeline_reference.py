@@ -30,6 +30,17 @@ def test_every_field_says_what_it_means() -> None:
             assert field.description, f"{model.__name__}.{name}"
 
 
+def test_every_source_and_every_sink_has_an_example() -> None:
+    kinds = [heading for heading in PARTS if heading.startswith(("from: ", "to: "))]
+    assert len(kinds) == 10
+    for heading in kinds:
+        place, _, kind = heading.partition(": ")
+        section = PAGE.read_text().partition(f"### `{heading}`\n")[2].partition("\n#")[0]
+        example = re.search(r"```yaml\npipeline: (.*?)```", section, flags=re.DOTALL)
+        assert example, heading
+        assert re.search(rf"\b{place}:\s+{{?{kind}:", example[1]), heading
+
+
 def test_the_examples_are_correct() -> None:
     examples = re.findall(r"```yaml\n(pipeline: .*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(examples) > 1
