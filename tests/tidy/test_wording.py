@@ -20,9 +20,9 @@ CODE = ("platform", "logtier", "pipelines", "api")
 # Name: (pattern, ceiling). The comment above each suggests replacements.
 PHRASES: Mapping[str, tuple[str, int]] = {
     # is reported, receives, is listed
-    "told, tells": (r"\b(?:told|tells?)\b", 21),
+    "told, tells": (r"\b(?:told|tells?)\b", 11),
     # is listed, is documented, is stored, is paused
-    "stands": (r"\b(?:stands?|stood)\b", 10),
+    "stands": (r"\b(?:stands?|stood)\b", 4),
     # counts as
     "taken for": (r"\btaken for\b", 0),
     # a client that, the member that
@@ -32,17 +32,17 @@ PHRASES: Mapping[str, tuple[str, int]] = {
     # another or a missing key
     "more or less": (r"\bmore or less\b", 0),
     # transient
-    "may pass": (r"\bmay pass\b", 3),
+    "may pass": (r"\bmay pass\b", 1),
     # is reported, is logged
     "is said": (r"\b(?:is|are|was|were) said\b", 0),
     # again, recreated, restarted
-    "anew": (r"\banew\b", 4),
+    "anew": (r"\banew\b", 3),
     # the available data, the whole backlog
     "what there is": (r"\b(?:what|all) there (?:is|are)\b", 0),
     # continues, resumes
-    "goes on": (r"\bgo(?:es)? on\b", 4),
+    "goes on": (r"\bgo(?:es)? on\b", 1),
     # the broker is queried, the user confirms
-    "is asked": (r"\b(?:is|are|was|were) asked\b", 3),
+    "is asked": (r"\b(?:is|are|was|were) asked\b", 2),
     # no longer
     "no more": (r"\b(?:no|any) more\b", 0),
     # differs
