@@ -6,15 +6,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headwater.pipelines.analysis.external_tables import external_tables, topic_table_columns
+from headwater.pipelines.analysis.external_tables import external_tables
 from headwater.pipelines.analysis.stage_analysis import analyse_stage
 from headwater.pipelines.analysis.topic_schemas import find_declared
 from headwater.pipelines.datasource.brokers import Brokers
-from headwater.pipelines.definition import DeltaTable, Loaded, Stage, TopicTable
-from headwater.pipelines.definition.graph import place_read, place_writers, tables_used, topological_order, upstream
+from headwater.pipelines.definition import Loaded, Stage
+from headwater.pipelines.definition.graph import place_writers, tables_used, topological_order, upstream
 from headwater.pipelines.definition.plan import topics_of
 from headwater.pipelines.errors import PipelineError, Problem
 from headwater.pipelines.formats.topic_encoding import Encoding
+from headwater.pipelines.sources.kinds import kind_of_table
 from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.transforms.chain import Chain
 
@@ -95,16 +96,12 @@ def _written_tables(
     problems = []
     for name in tables_used(loaded.pipeline, stage):
         table = loaded.pipeline.tables[name]
-        place = place_read(table)
+        place = table.place
         if name in known.tables or place is None:
             continue
         if any(writer.name in failed for writer in place_writers(loaded.pipeline, place)):
             return None
-        schema = None
-        if isinstance(table, TopicTable):
-            schema = topic_table_columns(spark, known, table)
-        elif isinstance(table, DeltaTable):
-            schema = known.stored.get(loaded.path(table.delta))
+        schema = kind_of_table(table).written_columns(spark, loaded, table, known)
         if schema is None:
             what = f"the columns of the table '{name}' are not known before the stage that writes it"
             problems.append(loaded.problem(("tables", name), what, "declare its topic with a schema"))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from headwater.pipelines.definition import DeltaTable, FilesTable, JdbcTable, Loaded, SecretMissingError, TopicTable
-from headwater.pipelines.definition.graph import place_read, place_writers
+from headwater.pipelines.definition import Loaded, SecretMissingError, TopicTable
+from headwater.pipelines.definition.graph import place_writers
 from headwater.pipelines.errors import Problem
 from headwater.pipelines.sources import files
-from headwater.pipelines.sources.decoding import empty_records
-from headwater.pipelines.sources.tables import read_table, topic_rows
+from headwater.pipelines.sources.kinds import kind_of_table
+from headwater.pipelines.sources.tables import read_table
 from headwater.pipelines.spark.spark_errors import first_line
 
 if TYPE_CHECKING:
@@ -31,17 +30,17 @@ def external_tables(
     tables = dict(known.tables)
     problems = []
     for name, table in loaded.pipeline.tables.items():
-        place = place_read(table)
+        place = table.place
         if name in tables or (wanted is not None and name not in wanted):
             continue
         if isinstance(table, TopicTable):
-            schema = topic_table_columns(spark, known, table)
+            schema = kind_of_table(table).written_columns(spark, loaded, table, known)
             if schema is not None:
                 tables[name] = schema
             continue
         if place is not None and place_writers(loaded.pipeline, place):
             continue
-        loc = ("tables", name, {FilesTable: "path", DeltaTable: "delta", JdbcTable: "jdbc"}[type(table)])
+        loc = ("tables", name, table.kind)
         try:
             tables[name] = read_table(spark, loaded, known, name, "").schema
         except (
@@ -49,18 +48,9 @@ def external_tables(
             Py4JError,
             SecretMissingError,
         ) as error:  # a file of another format comes as the second
-            hint = ""
-            if isinstance(table, FilesTable) and "://" not in table.path:
-                hint = f"looked in {os.path.dirname(loaded.path(table.path))}"
+            hint = kind_of_table(table).hint(loaded, table)
             what = f"cannot read the table {name}: {first_line(error)}"
             problems.append(loaded.problem(loc, what.rstrip("."), hint))
         except files.SchemaError as error:
             problems.append(loaded.problem(("tables", name, "schema"), str(error)))
     return tables, problems
-
-
-def topic_table_columns(spark: SparkSession, known: KnownColumns, table: TopicTable) -> StructType | None:
-    """Columns of a table of a topic's latest values; None as long as the topic's are unknown."""
-    if not known.has_columns(table.topic):
-        return None
-    return topic_rows(known, empty_records(spark), table).schema

@@ -6,25 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from headwater.pipelines import columns
 from headwater.pipelines.analysis.stage_sinks import topic_columns
 from headwater.pipelines.definition import (
-    DeltaSource,
-    FilesSource,
-    JdbcSource,
     Loaded,
     SecretMissingError,
     SqlStep,
     Stage,
     TopicSink,
-    TopicSource,
     WatermarkStep,
 )
 from headwater.pipelines.errors import Problem
 from headwater.pipelines.formats.topic_encoding import Encoding
 from headwater.pipelines.sinks.kinds import kind_of_sink
-from headwater.pipelines.sources import debezium, decoding, files, jdbc, rate
-from headwater.pipelines.sources import delta as delta_source
+from headwater.pipelines.sources.kind import InputMistake
+from headwater.pipelines.sources.kinds import kind_of_source
 from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.spark.spark_errors import first_line, problem_at
 from headwater.pipelines.transforms import expectations, python
@@ -134,38 +129,18 @@ def _input(session: SparkSession, loaded: Loaded, stage: Stage, position: int, k
     from pyspark.errors import PySparkException
 
     source = stage.inputs[position]
-    kind = next(name for name in ("topic", "delta", "files", "jdbc", "rate") if name in type(source).model_fields)
-    loc = loaded.input_loc(stage, position, kind)
-    schema: StructType | None = None
+    kind = kind_of_source(source)
     try:
-        if isinstance(source, TopicSource):
-            if not known.has_columns(source.topic):
-                return loaded.problem(
-                    loc, f"the columns of '{source.topic}' are unknown", f"add a schema to topics.{source.topic}"
-                )
-            if source.envelope is not None and known.value_format(source.topic) == "avro":
-                declared = known.values[source.topic].schema
-                if declared is None or not debezium.is_envelope(declared):
-                    where = loaded.input_loc(stage, position, "envelope")
-                    what = f"the schema of '{source.topic}' is not that of change events: it has no op and after"
-                    return loaded.problem(where, what, "name the schema that Debezium has registered, or registry")
-            decoded = decoding.decode_input(known, decoding.empty_records(session), source)
-            frame = decoded.drop(columns.ERROR)
-            frame.schema  # noqa: B018 - analysed here
-        else:
-            schema = known.inputs.get((stage.name, position))
-            if schema is None:
-                schema = input_columns(session, loaded, source, known)
-            if schema is None:
-                assert isinstance(source, DeltaSource)
-                return loaded.problem(loc, f"there is no Delta table at {loaded.path(source.delta)}")
-            frame = session.createDataFrame([], schema)
-            if isinstance(source, FilesSource):
-                frame = files.with_origin(frame)
+        schema = known.inputs.get((stage.name, position))
+        if schema is None:
+            schema = kind.columns(session, loaded, source, known)
+        frame = kind.empty(session, source, known, schema)
+        frame.schema  # noqa: B018 - analysed here
     except (PySparkException, Py4JError, SecretMissingError) as error:
-        return loaded.problem(loc, f"cannot read the {kind}: {first_line(error)}")
-    except files.SchemaError as error:
-        return loaded.problem(loaded.input_loc(stage, position, "schema"), str(error))
+        loc = loaded.input_loc(stage, position, source.kind)
+        return loaded.problem(loc, f"cannot read the {source.kind}: {first_line(error)}")
+    except InputMistake as error:
+        return loaded.problem(loaded.input_loc(stage, position, error.field), str(error), error.hint)
     mark = source.watermark
     if mark is None:
         return _Input(frame, schema)
@@ -178,26 +153,6 @@ def _input(session: SparkSession, loaded: Loaded, stage: Stage, position: int, k
     except PySparkException as error:
         return problem_at(loaded, where, error, "the watermark cannot be used")
     return _Input(frame, schema)
-
-
-def input_columns(session: SparkSession, loaded: Loaded, source: object, known: KnownColumns) -> StructType | None:
-    """The columns of an input that is no topic; None for a Delta table that neither exists nor is written."""
-    from pyspark.sql.types import StructType
-
-    if isinstance(source, DeltaSource):
-        path = loaded.path(source.delta)
-        if path in known.stored:
-            return delta_source.columns(known.stored[path], source)
-        if not delta_source.exists(session, path):
-            return None
-        return delta_source.columns(session.read.format("delta").load(path).schema, source)
-    if isinstance(source, FilesSource):
-        return files.found_columns(session, loaded, source, loaded.path(source.files))
-    if isinstance(source, JdbcSource):
-        return jdbc.table(session, source, source.table).schema
-    rows = StructType.fromDDL(rate.DDL)
-    assert isinstance(rows, StructType)
-    return rows
 
 
 def _expectations(loaded: Loaded, stage: Stage, rows: DataFrame) -> list[Problem]:

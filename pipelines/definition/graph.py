@@ -10,22 +10,13 @@ import re
 
 from headwater.pipelines.definition import (
     INPUT,
-    DeltaSource,
-    DeltaTable,
-    FilesSource,
-    FilesTable,
-    JdbcSource,
-    JdbcTable,
     Pipeline,
-    Source,
     SqlStep,
     Stage,
-    Table,
-    TopicSink,
     TopicSource,
     TopicTable,
 )
-from headwater.pipelines.definition.places import Place, normal_path
+from headwater.pipelines.definition.places import Place
 from headwater.pipelines.sql_text.shape import TEXTS_KEPT, parsed
 
 DEAD_LETTERS_SUFFIX = ".dead_letters"
@@ -59,21 +50,6 @@ def topic_tables(pipeline: Pipeline, stage: Stage) -> list[str]:
     return [table.topic for table in tables if isinstance(table, TopicTable)]
 
 
-def place_read(source: Source | Table) -> Place | None:
-    """What an input or a table reads; None if no stage can write it."""
-    if isinstance(source, TopicSource | TopicTable):
-        return "topic", source.topic
-    if isinstance(source, DeltaSource | DeltaTable):
-        return "delta", normal_path(source.delta)
-    if isinstance(source, FilesSource):
-        return "files", normal_path(source.files)
-    if isinstance(source, FilesTable):
-        return "files", normal_path(source.path)
-    if isinstance(source, JdbcSource | JdbcTable) and source.table is not None:
-        return "jdbc", f"{source.jdbc.database or source.jdbc} {source.table}"
-    return None
-
-
 def places_written(pipeline: Pipeline, stage: Stage) -> set[Place]:
     """Everything that a stage writes, dead letters included."""
     found = {place for sink in stage.to if (place := sink.place) is not None}
@@ -92,15 +68,13 @@ def place_writers(pipeline: Pipeline, place: Place) -> list[Stage]:
 
 def upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:
     """The stages whose output this stage reads as a stream, dead letters included (itself, if it reads its own)."""
-    wanted = {place for source in stage.inputs if (place := place_read(source)) is not None}
+    wanted = {place for source in stage.inputs if (place := source.place) is not None}
     return [other for other in pipeline.stages if wanted & places_written(pipeline, other)]
 
 
 def table_upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:
     """The other stages that write the tables which this stage uses."""
-    wanted = {
-        place for name in tables_used(pipeline, stage) if (place := place_read(pipeline.tables[name])) is not None
-    }
+    wanted = {place for name in tables_used(pipeline, stage) if (place := pipeline.tables[name].place) is not None}
     return [other for other in pipeline.stages if other is not stage and wanted & places_written(pipeline, other)]
 
 
@@ -219,7 +193,7 @@ def tables_used(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
 def known_topics(pipeline: Pipeline) -> frozenset[str]:
     """Topics that the file declares or writes, dead letters included."""
     # Only records that exist can be dead letters: a topic nobody declares or writes has none.
-    real = set(pipeline.topics) | {t.topic for s in pipeline.stages for t in s.to if isinstance(t, TopicSink)}
+    real = set(pipeline.topics) | {t.topic for s in pipeline.stages for t in s.topic_sinks}
     letters = {
         topic
         for stage in pipeline.stages

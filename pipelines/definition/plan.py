@@ -5,8 +5,6 @@ A plan holds no secret: URLs and options are shown with the references of the fi
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,22 +12,15 @@ from typing import Any
 from headwater.pipelines.definition import (
     INFERRED,
     DeduplicateStep,
-    DeltaSource,
-    FilesSource,
-    JdbcSource,
     Loaded,
     Pipeline,
     PythonFunction,
     PythonStep,
-    RateSource,
-    Source,
     SqlStep,
     Stage,
     StatefulStep,
     Step,
     Topic,
-    TopicSink,
-    TopicSource,
     TopicTable,
     WatermarkStep,
 )
@@ -43,9 +34,6 @@ from headwater.pipelines.definition.graph import (
     writers,
 )
 from headwater.pipelines.definition.plan_entries import InputPlan, SinkPlan
-
-# A batch is persisted while it is written; half a million records of 1 KiB are 500 MiB, mostly on disk by then.
-MAX_OFFSETS_PER_TRIGGER = 500_000
 
 AT_LEAST_ONCE = (
     "topics with the guarantee at_least_once: after a crash the records of one micro-batch may stand there twice"
@@ -110,18 +98,6 @@ class Plan:
         return asdict(self)
 
 
-def max_offsets_per_trigger(stage: Stage, source: TopicSource) -> int | None:
-    """Most records of one micro-batch from an input; None reads the whole backlog at once.
-
-    A stage with a watermark reads its backlog at once unless the file says otherwise: the watermark moves between
-    micro-batches, and partitions whose keys have unlike rates do not reach one event time together, so that a limit
-    makes rows of the slower ones late. Aggregations hold state, not rows, hence such a batch needs no more memory.
-    """
-    if source.max_offsets_per_trigger is not None:
-        return source.max_offsets_per_trigger
-    return None if stage.has_watermark else MAX_OFFSETS_PER_TRIGGER
-
-
 def checkpoint_folder(pipeline: str, stage: str) -> str:
     """Where a stage keeps its place, relative to the state folder.
 
@@ -140,8 +116,8 @@ def topics_of(pipeline: Pipeline) -> dict[str, Topic]:
     topics = dict(pipeline.topics)
     for stage in topological_order(pipeline):
         source = topics.get(stage.topic_inputs[0].topic) if stage.topic_inputs else None
-        for sink in stage.to:
-            if isinstance(sink, TopicSink) and sink.topic not in topics:
+        for sink in stage.topic_sinks:
+            if sink.topic not in topics:
                 topics[sink.topic] = Topic(partitions=source.partitions if source else 1, value="json")
     for stage in pipeline.stages:
         for name in dead_letter_topics(pipeline, stage):
@@ -151,7 +127,7 @@ def topics_of(pipeline: Pipeline) -> dict[str, Topic]:
 
 def letters_only(pipeline: Pipeline) -> frozenset[str]:
     """The topics that get dead letters and nothing else, and that no part of the pipeline reads or declares."""
-    written = {sink.topic for stage in pipeline.stages for sink in stage.to if isinstance(sink, TopicSink)}
+    written = {sink.topic for stage in pipeline.stages for sink in stage.topic_sinks}
     letters = {name for stage in pipeline.stages for name in dead_letter_topics(pipeline, stage)}
     return frozenset(letters - pipeline.topics.keys() - written - topics_read(pipeline))
 
@@ -182,7 +158,7 @@ def make_plan(loaded: Loaded) -> Plan:
 
 def _notes(stages: list[Stage]) -> tuple[str, ...]:
     sinks = [sink for stage in stages for sink in stage.to]
-    guarantees = {sink.guarantee for sink in sinks if isinstance(sink, TopicSink)}
+    guarantees = {sink.guarantee for stage in stages for sink in stage.topic_sinks}
     return (
         *(text for guarantee, text in TOPIC_NOTES.items() if guarantee in guarantees),
         *([CALLED_AGAIN] if any(sink.kind == "python" for sink in sinks) else []),
@@ -224,7 +200,7 @@ def _stage(loaded: Loaded, stage: Stage) -> StagePlan:
     pipeline = loaded.pipeline
     return StagePlan(
         name=stage.name,
-        reads=tuple(_input(loaded, stage, source) for source in stage.inputs),
+        reads=tuple(source.planned(loaded.path, has_watermark=stage.has_watermark) for source in stage.inputs),
         transform=", ".join(_step(step) for step in stage.transforms) or "none",
         tables=tables_used(pipeline, stage),
         expectations=tuple(f"{e.name}: {e.that} else {e.otherwise}" for e in stage.expect),
@@ -234,41 +210,6 @@ def _stage(loaded: Loaded, stage: Stage) -> StagePlan:
         after=tuple(s.name for s in [*upstream(pipeline, stage), *table_upstream(pipeline, stage)] if s is not stage),
         checkpoint=checkpoint_folder(pipeline.pipeline, stage.name),
     )
-
-
-def _input(loaded: Loaded, stage: Stage, source: Source) -> InputPlan:
-    mark = source.watermark
-    watermark = f"{mark.column}, {mark.delay}" if mark else None
-    if isinstance(source, TopicSource):
-        limit = max_offsets_per_trigger(stage, source)
-        most = None if limit is None else f"{limit:,} records"
-        return InputPlan("topic", source.topic, source.name, shown_start(source), most, watermark)
-    if isinstance(source, DeltaSource):
-        what = "changes of " if source.changes else ""
-        start = "the table as it is"
-        if source.starting_version is not None:
-            start = f"version {source.starting_version}"
-        elif source.starting_timestamp is not None:
-            start = source.starting_timestamp.isoformat()
-        most = f"{source.max_files_per_trigger or 1000:,} files"
-        return InputPlan("delta", what + loaded.path(source.delta), source.name, start, most, watermark)
-    if isinstance(source, FilesSource):
-        most = None if source.max_files_per_trigger is None else f"{source.max_files_per_trigger:,} files"
-        where = f"{loaded.path(source.files)} ({source.format})"
-        return InputPlan("files", where, source.name, "the files there are", most, watermark)
-    if isinstance(source, JdbcSource):
-        start = f"{source.increment} > {source.start}" if source.start is not None else f"the lowest {source.increment}"
-        return InputPlan("jdbc", f"{source.table} of {source.jdbc}", source.name, start, None, watermark)
-    assert isinstance(source, RateSource)
-    return InputPlan("rate", f"{source.rate:,} rows/s", source.name, "now", None, watermark)
-
-
-def shown_start(source: TopicSource) -> str:
-    """Where an input starts, as the file says it."""
-    start = source.starting_offsets
-    if isinstance(start, str):
-        return start
-    return start.isoformat() if isinstance(start, dt.datetime) else json.dumps(dict(start))
 
 
 def _step(step: Step) -> str:

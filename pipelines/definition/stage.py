@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from headwater.pipelines.definition.model import Expression, Interval, Model, Name, OneOrMany, Shown
-from headwater.pipelines.definition.sinks import Sink
+from headwater.pipelines.definition.sinks import Sink, TopicSink
 from headwater.pipelines.definition.sources import Source, TopicSource
 from headwater.pipelines.definition.steps import (
     DeduplicateStep,
@@ -124,6 +124,11 @@ class Stage(Model):
     def topic_inputs(self) -> tuple[TopicSource, ...]:
         """The inputs that are topics."""
         return tuple(source for source in self.inputs if isinstance(source, TopicSource))
+
+    @property
+    def topic_sinks(self) -> tuple[TopicSink, ...]:
+        """The sinks that are topics."""
+        return tuple(sink for sink in self.to if isinstance(sink, TopicSink))
 
     @property
     def has_watermark(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, TypeAlias
+from abc import abstractmethod
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from headwater.pipelines.definition.jdbc_url import JdbcUrl
 from headwater.pipelines.definition.model import Model, Options, Path, Shown, TopicName, interval, kind_of
+from headwater.pipelines.definition.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.secret_text import Password, SecretText, masked_secrets
 
 FileFormat: TypeAlias = Literal["csv", "json", "parquet", "orc", "avro"]
@@ -39,8 +41,25 @@ def is_columns(schema: str) -> bool:
     return bool(_COLUMN_LIST.match(schema)) and not schema.endswith((".json", ".avsc", ".proto"))
 
 
-class FilesTable(Model):
+class TableModel(Model):
+    """Base of every kind of table; its `kind` is the field that names it in the file."""
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def place(self) -> Place | None:
+        """What it reads; None if no stage can write it."""
+
+    @abstractmethod
+    def record(self, path: PathOf) -> dict[str, Any]:
+        """What identifies it and makes its rows; nothing that may hold a secret."""
+
+
+class FilesTable(TableModel):
     """A table from files."""
+
+    kind: ClassVar[str] = "path"
 
     format: FileFormat = Field(description="file format")
     path: Path = Field(description="file or folder, on any Hadoop file system")
@@ -56,9 +75,20 @@ class FilesTable(Model):
     )
     refresh: Refresh = Field(default=ONCE, description=_REFRESH)
 
+    @property
+    def place(self) -> Place:
+        """The file or the folder."""
+        return "files", normal_path(self.path)
 
-class DeltaTable(Model):
+    def record(self, path: PathOf) -> dict[str, Any]:
+        """All that is said of it."""
+        return {**self.model_dump(mode="json", exclude={"refresh"}), "path": path(self.path)}
+
+
+class DeltaTable(TableModel):
     """A Delta table, at its latest or at a fixed version."""
+
+    kind: ClassVar[str] = "delta"
 
     delta: Path = Field(description="folder of the table")
     version: int | None = Field(default=None, ge=0, description="version to read")
@@ -70,12 +100,32 @@ class DeltaTable(Model):
             raise ValueError("a version of a table stays as it is: leave refresh out")
         return self
 
+    @property
+    def place(self) -> Place:
+        """The table's folder."""
+        return "delta", normal_path(self.delta)
 
-class TopicTable(Model):
+    def record(self, path: PathOf) -> dict[str, Any]:
+        """All that is said of it."""
+        return {**self.model_dump(mode="json", exclude={"refresh"}), "delta": path(self.delta)}
+
+
+class TopicTable(TableModel):
     """The latest value of each key of a topic, without deleted keys (Kafka Streams' KTable)."""
+
+    kind: ClassVar[str] = "topic"
 
     topic: TopicName = Field(description="topic, usually compacted")
     refresh: Refresh = Field(default=EVERY_BATCH, description=_REFRESH)
+
+    @property
+    def place(self) -> Place:
+        """The topic."""
+        return "topic", self.topic
+
+    def record(self, path: PathOf) -> dict[str, Any]:  # noqa: ARG002 - it has none
+        """All that is said of it."""
+        return self.model_dump(mode="json", exclude={"refresh"})
 
 
 class JdbcAddress(Model):
@@ -94,8 +144,10 @@ class JdbcAddress(Model):
     )
 
 
-class JdbcTable(JdbcAddress):
+class JdbcTable(JdbcAddress, TableModel):
     """A table or query of a database."""
+
+    kind: ClassVar[str] = "jdbc"
 
     table: Annotated[str | None, Shown("text", "needed, or query")] = Field(
         default=None, min_length=1, description="table name, with its schema if necessary"
@@ -110,6 +162,16 @@ class JdbcTable(JdbcAddress):
         if (self.table is None) == (self.query is None):
             raise ValueError("give either table or query")
         return self
+
+    @property
+    def place(self) -> Place | None:
+        """The table, in what names its database; of a query nobody can tell what it reads."""
+        return None if self.table is None else ("jdbc", f"{self.jdbc.database or self.jdbc} {self.table}")
+
+    def record(self, path: PathOf) -> dict[str, Any]:  # noqa: ARG002 - it has none
+        """The database by its URL as it may be shown, and by a hash of what names it."""
+        where = {"jdbc": str(self.jdbc), "database": self.jdbc.database}
+        return {**where, "table": self.table, "query": self.query}
 
 
 Table: TypeAlias = Annotated[

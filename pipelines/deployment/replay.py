@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headwater.pipelines.definition import DeltaSink, Loaded, Stage
-from headwater.pipelines.definition.graph import place_read, upstream
+from headwater.pipelines.definition.graph import upstream
 from headwater.pipelines.deployment.state_folder import TopicOffsets
 
 __all__ = [
@@ -230,7 +230,7 @@ def histories(loaded: Loaded, topic: str) -> list[str]:
     found = []
     for stage in loaded.pipeline.stages:
         writes = any(sink.place == ("topic", topic) for sink in stage.to)
-        reads = any(place_read(source) == ("topic", topic) for source in stage.inputs)
+        reads = any(source.place == ("topic", topic) for source in stage.inputs)
         if not (writes or reads):
             continue
         made = f"the rows that stage {stage.name} wrote to it" if writes else f"what stage {stage.name} made of it"
@@ -253,7 +253,7 @@ def written_twice(loaded: Loaded, stage: Stage) -> list[str]:
         readers = [
             other.name
             for other in loaded.pipeline.stages
-            if topic and other.name != stage.name and any(place_read(source) == place for source in other.inputs)
+            if topic and other.name != stage.name and any(source.place == place for source in other.inputs)
         ]
         found.append(f"{again}, which stage {', '.join(readers)} reads again" if readers else again)
     return found

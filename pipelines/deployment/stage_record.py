@@ -15,29 +15,21 @@ from typing import Any, Final
 
 from headwater.pipelines.definition import (
     DeduplicateStep,
-    DeltaSource,
     FilesSource,
     FilesTable,
-    JdbcSource,
-    JdbcTable,
     Loaded,
     Pipeline,
     PythonFunction,
     PythonSink,
     PythonStep,
-    RateSource,
-    Source,
     SqlStep,
     Stage,
     StatefulStep,
     Step,
-    Table,
-    TopicSource,
     TopicTable,
     WatermarkStep,
 )
 from headwater.pipelines.definition.graph import input_views, tables_used
-from headwater.pipelines.definition.plan import shown_start
 from headwater.pipelines.definition.tables import is_columns
 from headwater.pipelines.definition.topics import FROM_REGISTRY
 from headwater.pipelines.deployment.recorded_databases import with_databases
@@ -124,7 +116,7 @@ def record_of(
     first = shapes[0] if shapes else None
     names = tuple(source.name.lower() for source in stage.inputs)
     return StageRecord(
-        inputs=tuple(_input(loaded, source) for source in stage.inputs),
+        inputs=tuple(source.record(loaded.path) for source in stage.inputs),
         reads=first.reads if first is not None and first.is_known and first.reads else names,
         steps=steps,
         operators=tuple(operators),
@@ -156,23 +148,11 @@ def _declared(loaded: Loaded, stage: Stage, schemas: Mapping[str, str]) -> dict[
     pipeline = loaded.pipeline
     found: dict[str, Any] = {}
     for name in tables_used(pipeline, stage):
-        found[f"table {name.lower()}"] = _rows_of_table(loaded, pipeline.tables[name])
+        found[f"table {name.lower()}"] = pipeline.tables[name].record(loaded.path)
     for topic in topics_read_by(pipeline, stage):
         if topic in pipeline.topics:
             found[f"topic {topic}"] = pipeline.topics[topic].model_dump(mode="json", exclude=set(_STORED))
     found |= {f"schema {path}": schemas[path] for path in schema_files(loaded, stage) if path in schemas}
-    return found
-
-
-def _rows_of_table(loaded: Loaded, table: Table) -> dict[str, Any]:
-    """What identifies a table and makes its rows; nothing that may hold a secret."""
-    if isinstance(table, JdbcTable):
-        where = {"jdbc": str(table.jdbc), "database": table.jdbc.database}
-        return {**where, "table": table.table, "query": table.query}
-    found = table.model_dump(mode="json", exclude={"refresh"})
-    for name in ("path", "delta"):
-        if name in found:
-            found[name] = loaded.path(found[name])
     return found
 
 
@@ -200,34 +180,6 @@ def code_files(stage: Stage) -> tuple[str, ...]:
 
 
 # -- inputs --------------------------------------------------------------------------------------------------------
-
-
-def _input(loaded: Loaded, source: Source) -> dict[str, Any]:
-    """What identifies an input, how its rows are made, where it starts, and what else is said of it."""
-    if isinstance(source, TopicSource):
-        made = {"event": source.event, "envelope": source.envelope}
-        return _input_of(source, "topic", source.topic, made, shown_start(source), ("topic", "starting_offsets", *made))
-    if isinstance(source, DeltaSource):
-        start = str(source.starting_version if source.starting_version is not None else source.starting_timestamp)
-        told = ("delta", "changes", "starting_version", "starting_timestamp")
-        return _input_of(source, "delta", loaded.path(source.delta), {"changes": source.changes}, start, told)
-    if isinstance(source, FilesSource):
-        rows = {"format": source.format, "schema": source.schema_source}
-        return _input_of(source, "files", loaded.path(source.files), rows, "", ("files", "format", "schema_source"))
-    if isinstance(source, JdbcSource):
-        where, rows = f"{source.table} of {source.jdbc}", {"increment": source.increment}
-        hidden = ("jdbc", "table", "increment", "start", "username", "password")
-        found = _input_of(source, "jdbc", where, rows, str(source.start), hidden)
-        return {**found, "database": source.jdbc.database}
-    assert isinstance(source, RateSource)
-    return _input_of(source, "rate", "rows made by Spark", {}, "", ())
-
-
-def _input_of(
-    source: Source, kind: str, target: str, rows: Mapping[str, Any], start: str, told: tuple[str, ...]
-) -> dict[str, Any]:
-    rest = source.model_dump(mode="json", exclude={"alias", "watermark", *told})
-    return {"kind": kind, "target": target, "name": source.name, "rows": dict(rows), "start": start, "more": rest}
 
 
 def _watermarks(stage: Stage) -> tuple[dict[str, str], ...]:

@@ -27,7 +27,6 @@ from headwater.pipelines.definition import (
 )
 from headwater.pipelines.definition.graph import (
     dead_letter_topics,
-    place_read,
     tables_used,
     topic_tables,
     topological_order,
@@ -131,7 +130,7 @@ def _stage_details(stage: Stage) -> Iterator[str]:
 
 
 def _read(loaded: Loaded, stage: Stage, position: int, source: Source) -> Node:
-    place = place_read(source)
+    place = source.place
     if place is not None:
         return _place(loaded, place, str(source.jdbc) if isinstance(source, JdbcSource) else "")
     assert isinstance(source, RateSource | JdbcSource), "everything else is a place"
@@ -166,7 +165,7 @@ def _topic_details(declared: Topic | None) -> Iterator[str]:
 def _table(loaded: Loaded, found: Graph, name: str) -> str:
     """A table; where a stage writes what it holds, that place stands before it."""
     table = loaded.pipeline.tables[name]
-    place = place_read(table)
+    place = table.place
     detail = ""
     if isinstance(table, FilesTable):
         detail = f"{table.format} {table.path}"

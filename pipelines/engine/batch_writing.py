@@ -24,7 +24,7 @@ from headwater.pipelines.datasource.brokers import Brokers, connection_options
 from headwater.pipelines.datasource.offsets import Offsets
 from headwater.pipelines.datasource.options import WriteOptions
 from headwater.pipelines.dead_letters import frames as dead_letters
-from headwater.pipelines.definition import Expectation, Loaded, Stage, TopicSink
+from headwater.pipelines.definition import Expectation, Loaded, Stage
 from headwater.pipelines.definition.graph import dead_letter_topic, row_dead_letters, topic_tables
 from headwater.pipelines.definition.plan import letters_only
 from headwater.pipelines.engine.offset_log import end_offsets, query_id, topic_offsets
@@ -168,9 +168,7 @@ class BatchWriter:
             self._write_tables(met, batch)
         self._on_step(self._stage.name, batch.number, "tables_written")
         exactly_once = list(letters) if self._transactions is not None else []
-        for sink in self._stage.to:
-            if not isinstance(sink, TopicSink) or not outcome.written:
-                continue
+        for sink in self._stage.topic_sinks if outcome.written else ():
             ordered = topic_sink.in_source_order(met, sink, is_stateful=self._frames.is_stateful)
             encoding = self._analysis.encodings[sink.topic]
             encoding.ready()
@@ -264,5 +262,5 @@ class BatchWriter:
 
 def has_transactions(stage: Stage) -> bool:
     """Whether what the stage writes to topics is exactly-once; where it writes to none, its dead letters are."""
-    guarantees = [sink.guarantee for sink in stage.to if isinstance(sink, TopicSink)]
+    guarantees = [sink.guarantee for sink in stage.topic_sinks]
     return not guarantees or "exactly_once" in guarantees

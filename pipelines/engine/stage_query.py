@@ -26,7 +26,7 @@ from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.monitoring.progress import EVENT_TIME
 from headwater.pipelines.sinks import delta_rows
 from headwater.pipelines.sources.event_times import event_time_ms, latest_event_times
-from headwater.pipelines.sources.inputs import StageInputs, may_refuse
+from headwater.pipelines.sources.inputs import StageInputs
 from headwater.pipelines.sources.table_dead_letters import TableLetters, TableRefusals
 from headwater.pipelines.sources.tables import StageTables
 from headwater.pipelines.spark import jvm
@@ -207,7 +207,7 @@ class StageQuery:
         good = []
         for position, (source, decoded) in enumerate(zip(self.stage.inputs, inputs, strict=True)):
             frame = decoded
-            if may_refuse(source):
+            if source.may_refuse:
                 told = [f.count(f.col(columns.ERROR)).alias(REFUSED)]
                 if columns.HEADERS_SEEN in frame.columns:
                     told.append(f.max(f.col(columns.HEADERS_SEEN)).alias(columns.HEADERS_SEEN))
@@ -258,7 +258,7 @@ class StageQuery:
         found: dict[str, DataFrame] = {}
         for position, source in enumerate(self.stage.inputs):
             origin = self._inputs.origin(source)
-            if may_refuse(source) and origin not in found:
+            if source.may_refuse and origin not in found:
                 rejected = self._refused_again(position)
                 if rejected is not None:
                     found[origin] = rejected.where(f.col(columns.ERROR).isNotNull())

@@ -15,18 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headwater.pipelines.definition import (
-    DeltaSink,
-    DeltaSource,
-    FilesSink,
-    FilesSource,
     JdbcSink,
     JdbcSource,
     Loaded,
     Sink,
     Source,
     Stage,
-    TopicSink,
-    TopicSource,
 )
 from headwater.pipelines.definition.graph import dead_letter_topics
 
@@ -92,8 +86,8 @@ def stage_lineage(
         kind, space, name = found
         return Dataset(space, name, tuple(columns.get((kind, name), ())))
 
-    inputs = [placed(_place_read(loaded, source, namespace)) for source in stage.inputs]
-    outputs = [placed(_place_written(loaded, sink, namespace)) for sink in stage.to]
+    inputs = [placed(_placed(loaded, source, namespace)) for source in stage.inputs]
+    outputs = [placed(_placed(loaded, sink, namespace)) for sink in stage.to]
     letters = [Dataset(namespace, topic) for topic in dead_letter_topics(loaded.pipeline, stage)]
     return StageLineage(
         namespace=f"headwater://{loaded.pipeline.pipeline}",
@@ -153,28 +147,16 @@ def _moment(at_ms: int) -> str:
     return dt.datetime.fromtimestamp(at_ms / 1000, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _place_read(loaded: Loaded, source: Source, topics: str) -> tuple[str, str, str] | None:
-    if isinstance(source, TopicSource):
-        return "topic", topics, source.topic
-    if isinstance(source, DeltaSource):
-        return ("delta", *file_place(loaded.path(source.delta)))
-    if isinstance(source, FilesSource):
-        return ("files", *file_place(loaded.path(source.files)))
-    if isinstance(source, JdbcSource):
-        return ("jdbc", *_database(str(source.jdbc), source.table))
-    return None
-
-
-def _place_written(loaded: Loaded, sink: Sink, topics: str) -> tuple[str, str, str] | None:
-    if isinstance(sink, TopicSink):
-        return "topic", topics, sink.topic
-    if isinstance(sink, DeltaSink):
-        return ("delta", *file_place(loaded.path(sink.delta)))
-    if isinstance(sink, FilesSink):
-        return ("files", *file_place(loaded.path(sink.files)))
-    if isinstance(sink, JdbcSink):
-        return ("jdbc", *_database(str(sink.jdbc), sink.table))
-    return None
+def _placed(loaded: Loaded, part: Source | Sink, topics: str) -> tuple[str, str, str] | None:
+    """Kind, namespace and name of what an input reads or a sink writes; None for what is no place."""
+    if part.place is None:
+        return None
+    kind, name = part.place
+    if kind == "topic":
+        return kind, topics, name
+    if isinstance(part, JdbcSource | JdbcSink):
+        return (kind, *_database(str(part.jdbc), part.table))
+    return (kind, *file_place(loaded.path(name)))
 
 
 def file_place(path: str) -> tuple[str, str]:

@@ -16,12 +16,8 @@ from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.dead_letters import frames as dead_letters
 from headwater.pipelines.dead_letters import headers as letter_headers
 from headwater.pipelines.definition import (
-    DeltaSource,
     Expectation,
-    FilesSource,
-    JdbcSource,
     Loaded,
-    RateSource,
     Source,
     Stage,
     TopicSource,
@@ -33,11 +29,9 @@ from headwater.pipelines.engine.stage_query import is_stateless
 from headwater.pipelines.preview.start_offsets import Start, offsets_json, ranges_of
 from headwater.pipelines.rows.comparison import plain
 from headwater.pipelines.sinks.kinds import kind_of_sink
-from headwater.pipelines.sources import decoding, files
-from headwater.pipelines.sources import delta as delta_source
-from headwater.pipelines.sources import jdbc as jdbc_source
 from headwater.pipelines.sources import topic as topic_source
-from headwater.pipelines.sources.inputs import may_refuse
+from headwater.pipelines.sources.kind import OffsetRange, Sample, StageInput
+from headwater.pipelines.sources.kinds import kind_of_source
 from headwater.pipelines.sources.table_gaps import TableGap, gaps_of
 from headwater.pipelines.sources.tables import read_table
 from headwater.pipelines.spark import jvm
@@ -173,42 +167,15 @@ class StagePreview:
         return inputs, refused
 
     def _frame(self, source: Source, position: int, request: Request) -> tuple[DataFrame, int | None]:
-        session = self._session
-        if isinstance(source, TopicSource):
-            committed = source.isolation == topic_source.READ_COMMITTED
-            found = ranges_of(self._where, source.topic, request.start, request.records_max, committed=committed)
-            records = topic_source.batch_between(
-                session,
-                self._where,
-                source.topic,
-                offsets_json(source.topic, found, end=False),
-                offsets_json(source.topic, found, end=True),
-                isolation=source.isolation,
-                headers=decoding.needs_headers(self._analysis.columns, source),
-            )
-            there = sum(one.latest - one.earliest for one in found.values())
-            return decoding.decode_input(self._analysis.columns, records, source), there
-        schema = self._analysis.columns.inputs[self._stage.name, position]
-        if isinstance(source, DeltaSource):
-            path = self._loaded.path(source.delta)
-            if not delta_source.exists(session, path):
-                return session.createDataFrame([], schema), None  # a stage makes it
-            reader = session.read.format("delta")
-            if source.changes:
-                reader = reader.option("readChangeFeed", "true").option("startingVersion", source.starting_version or 0)
-            return reader.load(path).limit(request.records_max), None
-        if isinstance(source, FilesSource):
-            rows = files.batch(session, source, [self._loaded.path(source.files)], schema)
-            rows = rows if may_refuse(source) else rows.drop(columns.ERROR)
-            return rows.limit(request.records_max), None
-        if isinstance(source, JdbcSource):
-            table = jdbc_source.table(session, source, source.table)
-            if source.start is not None:
-                table = table.where(table[source.increment] > source.start)
-            return table.limit(request.records_max), None
-        assert isinstance(source, RateSource)
-        made = session.range(min(source.rate, request.records_max))
-        return made.selectExpr("current_timestamp() AS timestamp", "id AS value"), None
+        at = StageInput(self._session, self._loaded, self._stage, position, self._analysis.columns, self._where)
+
+        def range_of(topic: TopicSource) -> OffsetRange:
+            committed = topic.isolation == topic_source.READ_COMMITTED
+            found = ranges_of(self._where, topic.topic, request.start, request.records_max, committed=committed)
+            start, end = (offsets_json(topic.topic, found, end=end) for end in (False, True))
+            return OffsetRange(start, end, sum(one.latest - one.earliest for one in found.values()))
+
+        return kind_of_source(source).sample(at, source, Sample(request.records_max, range_of))
 
     def _keeps_state(self, inputs: Sequence[DataFrame]) -> bool:
         """Whether the stage as a stream keeps state; a stream of no files has the plan without being run."""

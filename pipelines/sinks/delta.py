@@ -20,14 +20,14 @@ __all__ = ["DeltaKind"]
 class DeltaKind:
     """See `SinkKind`."""
 
-    def check(self, loaded: Loaded, sink: DeltaSink, rows: DataFrame, encodings: Encodings) -> None:  # noqa: ARG002
+    def check(self, _loaded: Loaded, sink: DeltaSink, rows: DataFrame, _encodings: Encodings) -> None:
         """Partitions, clusters and the merge's columns must be there."""
         if sink.merge is not None:
             delta_merge.check(rows, sink)
         names = [*sink.partitions, *sink.cluster_by]
         delta_rows.table_rows(rows, sink).select(*(f"`{name}`" for name in names)).schema  # noqa: B018 - analysed here
 
-    def shown(self, sink: DeltaSink, rows: DataFrame, encodings: Encodings) -> DataFrame:  # noqa: ARG002
+    def shown(self, sink: DeltaSink, rows: DataFrame, _encodings: Encodings) -> DataFrame:
         """The table's rows; of a merge the changes, with what says whether they delete."""
         return delta_merge.changes(rows, sink) if sink.merge is not None else delta_rows.table_rows(rows, sink)
 

@@ -93,7 +93,7 @@ def _stage(rows: DataFrame, sink: FilesSink, staged: str) -> None:
 class FilesKind:
     """See `SinkKind`."""
 
-    def check(self, loaded: Loaded, sink: FilesSink, rows: DataFrame, encodings: Encodings) -> None:  # noqa: ARG002
+    def check(self, _loaded: Loaded, sink: FilesSink, rows: DataFrame, _encodings: Encodings) -> None:
         """Some column must be no partition's."""
         names = sink.partitions
         held = file_rows(rows, sink)
@@ -101,14 +101,14 @@ class FilesKind:
         if len(names) == len(held.columns):
             raise ValueError("the files would have no columns: every one is a partition's")
 
-    def shown(self, sink: FilesSink, rows: DataFrame, encodings: Encodings) -> DataFrame:  # noqa: ARG002
+    def shown(self, sink: FilesSink, rows: DataFrame, _encodings: Encodings) -> DataFrame:
         """The files' rows, with the partitions' columns."""
         return file_rows(rows, sink)
 
     def stored(self, sink: FilesSink, rows: DataFrame) -> None:
         """Who reads the files looks at them."""
 
-    def writer(self, loaded: Loaded, stage: Stage, sink: FilesSink) -> BatchWrite:  # noqa: ARG002
+    def writer(self, loaded: Loaded, _stage: Stage, sink: FilesSink) -> BatchWrite:
         """Files under names that tell their batch."""
         path = loaded.path(sink.files)
         return lambda rows, app_id, batch_id: write(rows, sink, path, app_id, batch_id)

@@ -236,11 +236,11 @@ def check(rows: DataFrame, sink: JdbcSink) -> None:
 class JdbcKind:
     """See `SinkKind`."""
 
-    def check(self, loaded: Loaded, sink: JdbcSink, rows: DataFrame, encodings: Encodings) -> None:  # noqa: ARG002
+    def check(self, _loaded: Loaded, sink: JdbcSink, rows: DataFrame, _encodings: Encodings) -> None:
         """Columns must be such as databases have; the database itself is not asked."""
         check(rows, sink)
 
-    def shown(self, sink: JdbcSink, rows: DataFrame, encodings: Encodings) -> DataFrame:  # noqa: ARG002
+    def shown(self, sink: JdbcSink, rows: DataFrame, _encodings: Encodings) -> DataFrame:
         """The table's rows, with what says whether they delete."""
         return table_rows(rows, sink)
 

@@ -27,16 +27,16 @@ Raises PipelineFailed, or what Spark, the file system or the database says."""
 class SinkKind(Protocol[S_contra]):
     """A kind of sink; `kinds` lists them."""
 
-    def check(self, loaded: Loaded, sink: S_contra, rows: DataFrame, encodings: Encodings) -> None:
+    def check(self, loaded: Loaded, sink: S_contra, rows: DataFrame, encodings: Encodings, /) -> None:
         """Look at empty rows. Raises ValueError, UserCodeError, or what Spark says, if it cannot write such."""
 
-    def shown(self, sink: S_contra, rows: DataFrame, encodings: Encodings) -> DataFrame:
+    def shown(self, sink: S_contra, rows: DataFrame, encodings: Encodings, /) -> DataFrame:
         """The rows as it would hold them, for people: records as text, tables with their columns."""
 
-    def stored(self, sink: S_contra, rows: DataFrame) -> StructType | None:
+    def stored(self, sink: S_contra, rows: DataFrame, /) -> StructType | None:
         """Columns that a stage which reads what it writes finds there; None if only its target can tell."""
 
-    def writer(self, loaded: Loaded, stage: Stage, sink: S_contra) -> BatchWrite | None:
+    def writer(self, loaded: Loaded, stage: Stage, sink: S_contra, /) -> BatchWrite | None:
         """What writes a stage's micro-batches; None for a topic, which `batch_writing` writes in its transaction.
 
         Raises PipelineFailed if the user's code cannot be loaded, which analysis has tried before.

@@ -20,11 +20,11 @@ __all__ = ["PythonKind"]
 class PythonKind:
     """See `SinkKind`."""
 
-    def check(self, loaded: Loaded, sink: PythonSink, rows: DataFrame, encodings: Encodings) -> None:  # noqa: ARG002
+    def check(self, loaded: Loaded, sink: PythonSink, _rows: DataFrame, _encodings: Encodings) -> None:
         """The function must be there."""
         python.load(loaded.path(sink.python.file), sink.python.function)
 
-    def shown(self, sink: PythonSink, rows: DataFrame, encodings: Encodings) -> DataFrame:  # noqa: ARG002
+    def shown(self, _sink: PythonSink, rows: DataFrame, _encodings: Encodings) -> DataFrame:
         """The rows as they are: what the function does with them is not known."""
         return rows
 

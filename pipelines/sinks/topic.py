@@ -140,7 +140,7 @@ def write_records(frame: DataFrame, topic: str, bootstrap_servers: Brokers, comp
 class TopicKind:
     """See `SinkKind`."""
 
-    def check(self, loaded: Loaded, sink: TopicSink, rows: DataFrame, encodings: Encodings) -> None:  # noqa: ARG002
+    def check(self, _loaded: Loaded, sink: TopicSink, rows: DataFrame, encodings: Encodings) -> None:
         """The rows must suit the topic's format, which analysis has found out."""
         made = records(rows, sink, encodings[sink.topic]).columns
         assert made[:2] == ["key", "value"], f"a topic sink made {made}"

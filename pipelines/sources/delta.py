@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.sources.kind import InputMistake, Running, Sample, StageInput, no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from headwater.pipelines.definition import DeltaSource
+    from headwater.pipelines.definition import DeltaSource, DeltaTable, Loaded
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 CHANGE_DDL = "_change_type STRING, _commit_version BIGINT, _commit_timestamp TIMESTAMP"
 
@@ -45,3 +49,83 @@ def exists(spark: SparkSession, path: str) -> bool:
     from delta.tables import DeltaTable
 
     return bool(DeltaTable.isDeltaTable(spark, path))
+
+
+class DeltaSourceKind:
+    """See `SourceKind`."""
+
+    def columns(self, session: SparkSession, loaded: Loaded, source: DeltaSource, known: KnownColumns) -> StructType:
+        """Those that a stage of the pipeline writes, else those of the table that is there."""
+        path = loaded.path(source.delta)
+        if path in known.stored:
+            return columns(known.stored[path], source)
+        if not exists(session, path):
+            raise InputMistake("delta", f"there is no Delta table at {path}")
+        return columns(session.read.format("delta").load(path).schema, source)
+
+    def empty(
+        self,
+        session: SparkSession,
+        _source: DeltaSource,
+        _known: KnownColumns,
+        schema: StructType | None,
+    ) -> DataFrame:
+        """The columns alone."""
+        return no_rows(session, schema)
+
+    def stream(self, at: StageInput, source: DeltaSource, running: Running) -> DataFrame:
+        """The rows or the changes of a table, which is made before if a stage writes it: it may have had no row yet."""
+        path = at.loaded.path(source.delta)
+        if path in at.known.stored:
+            running.make_table(path, at.known.stored[path])
+        return stream(at.session, source, path)
+
+    def read_again(self, at: StageInput, source: DeltaSource, plan: Any) -> None:
+        """No row is refused."""
+
+    def sample(self, at: StageInput, source: DeltaSource, wanted: Sample) -> tuple[DataFrame, None]:
+        """The first rows; none of a table that a stage has not made yet."""
+        path = at.loaded.path(source.delta)
+        if not exists(at.session, path):
+            return no_rows(at.session, at.schema), None
+        reader = at.session.read.format("delta")
+        if source.changes:
+            reader = reader.option("readChangeFeed", "true").option("startingVersion", source.starting_version or 0)
+        return reader.load(path).limit(wanted.rows_max), None
+
+
+class DeltaTableKind:
+    """See `TableKind`."""
+
+    def written_columns(
+        self,
+        _session: SparkSession,
+        loaded: Loaded,
+        table: DeltaTable,
+        known: KnownColumns,
+    ) -> StructType | None:
+        """Those that the stage stores."""
+        return known.stored.get(loaded.path(table.delta))
+
+    def read(
+        self,
+        session: SparkSession,
+        loaded: Loaded,
+        table: DeltaTable,
+        schema: StructType | None,
+        _known: KnownColumns,
+        _servers: Brokers,
+    ) -> DataFrame:
+        """The newest version, or the one that it stays with."""
+        path = loaded.path(table.delta)
+        if schema is not None and not exists(session, path):
+            return no_rows(session, schema)
+        reader = session.read.format("delta")
+        return (reader if table.version is None else reader.option("versionAsOf", table.version)).load(path)
+
+    def look_again(self, frame: DataFrame) -> None:
+        """Delta looks for a new version by itself."""
+
+    def hint(self, _loaded: Loaded, _table: DeltaTable) -> str:
+        """Spark says it all."""
+        return ""

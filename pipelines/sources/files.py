@@ -6,14 +6,18 @@ A frame has the schema's columns, `columns.FILE`, `columns.VALUE` (the line, if 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwater.pipelines import columns
+from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition.tables import is_columns
 from headwater.pipelines.formats import json_schema
 from headwater.pipelines.formats.misfits import csv_misfit, csv_texts, json_misfit, json_texts
 from headwater.pipelines.sources import avro_files
+from headwater.pipelines.sources.kind import InputMistake, Running, Sample, StageInput, no_rows
+from headwater.pipelines.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.definition import FilesSource, FilesTable, Loaded
     from headwater.pipelines.definition.model import Scalar
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 _CORRUPT = "_corrupt_record"
 _TEXTS = "_corrupt_texts"  # the fields of lines that do not fit, as text
@@ -144,3 +149,82 @@ def with_errors(rows: DataFrame, source: FilesSource, schema: StructType) -> Dat
         why = f.concat(f.lit(said), misfit, f.lit("; what could be read of it: "), read)
         error = f.when(line.isNotNull(), why)
     return rows.select(*data, file, value.alias(columns.VALUE), error.alias(columns.ERROR))
+
+
+def file_paths(plan: Any) -> list[str]:
+    """The files of a folder that a micro-batch's plan reads."""
+    if plan.nodeName() == "LogicalRelation":
+        relation = plan.relation()
+        return [str(path) for path in relation.location().inputFiles()] if hasattr(relation, "location") else []
+    children = plan.children()
+    return [path for i in range(children.size()) for path in file_paths(children.apply(i))]
+
+
+class FilesSourceKind:
+    """See `SourceKind`."""
+
+    def columns(self, session: SparkSession, loaded: Loaded, source: FilesSource, _known: KnownColumns) -> StructType:
+        """Those that are declared, else those of the files that are there."""
+        try:
+            return found_columns(session, loaded, source, loaded.path(source.files))
+        except SchemaError as error:
+            raise InputMistake("schema", str(error)) from None
+
+    def empty(
+        self,
+        session: SparkSession,
+        _source: FilesSource,
+        _known: KnownColumns,
+        schema: StructType | None,
+    ) -> DataFrame:
+        """The columns, and those that say where a row comes from."""
+        return with_origin(no_rows(session, schema))
+
+    def stream(self, at: StageInput, source: FilesSource, _running: Running) -> DataFrame:
+        """The rows of the files as they appear."""
+        found = stream(at.session, source, at.loaded.path(source.files), at.schema)
+        return found if source.may_refuse else found.drop(columns.ERROR)
+
+    def read_again(self, at: StageInput, source: FilesSource, plan: Any) -> DataFrame | None:
+        """The files that the batch reads."""
+        paths = file_paths(plan)
+        return batch(at.session, source, paths, at.schema) if paths else None
+
+    def sample(self, at: StageInput, source: FilesSource, wanted: Sample) -> tuple[DataFrame, None]:
+        """The first rows."""
+        rows = batch(at.session, source, [at.loaded.path(source.files)], at.schema)
+        rows = rows if source.may_refuse else rows.drop(columns.ERROR)
+        return rows.limit(wanted.rows_max), None
+
+
+class FilesTableKind:
+    """See `TableKind`."""
+
+    def written_columns(self, session: SparkSession, loaded: Loaded, table: FilesTable, known: KnownColumns) -> None:
+        """Only the files tell them."""
+
+    def read(
+        self,
+        session: SparkSession,
+        loaded: Loaded,
+        table: FilesTable,
+        schema: StructType | None,
+        _known: KnownColumns,
+        _servers: Brokers,
+    ) -> DataFrame:
+        """All rows of the files."""
+        path = loaded.path(table.path)
+        found = found_columns(session, loaded, table, path) if schema is None else schema
+        if table.format == "avro":
+            rows = avro_files.batch(session, [path], found)
+            return rows.where(rows[columns.ERROR].isNull()).drop(columns.FILE, columns.VALUE, columns.ERROR)
+        options = reader_options(table.format, table.options)
+        return session.read.format(table.format).options(**options).schema(found).load(path)
+
+    def look_again(self, frame: DataFrame) -> None:
+        """A frame is bound to the files that were there: they are listed anew."""
+        jvm.list_files_again(frame)
+
+    def hint(self, loaded: Loaded, table: FilesTable) -> str:
+        """The folder."""
+        return "" if "://" in table.path else f"looked in {os.path.dirname(loaded.path(table.path))}"

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headwater.pipelines.datasource.brokers import Brokers
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-    from headwater.pipelines.definition import JdbcAddress, JdbcTable
+    from headwater.pipelines.definition import JdbcAddress, JdbcTable, Loaded
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 
 def options(address: JdbcAddress) -> dict[str, str]:
@@ -39,3 +43,29 @@ def table_or_query(spark: SparkSession, source: JdbcTable) -> DataFrame:
         return table(spark, source, source.table)
     assert source.query is not None, "the model has one of both"
     return query(spark, source, source.query)
+
+
+class JdbcTableKind:
+    """See `TableKind`."""
+
+    def written_columns(self, session: SparkSession, loaded: Loaded, table: JdbcTable, known: KnownColumns) -> None:
+        """Only the database tells them."""
+
+    def read(
+        self,
+        session: SparkSession,
+        _loaded: Loaded,
+        table: JdbcTable,
+        _schema: StructType | None,
+        _known: KnownColumns,
+        _servers: Brokers,
+    ) -> DataFrame:
+        """The rows of the table or of the query."""
+        return table_or_query(session, table)
+
+    def look_again(self, frame: DataFrame) -> None:
+        """The database is asked whenever the frame is computed."""
+
+    def hint(self, _loaded: Loaded, _table: JdbcTable) -> str:
+        """The database says it all."""
+        return ""

@@ -13,16 +13,21 @@ import decimal
 import json
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.definition import JdbcSource, interval_ms
 from headwater.pipelines.sources import jdbc
+from headwater.pipelines.sources.kind import Running, Sample, StageInput, no_rows
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.hadoop_files import HadoopFiles
+from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from headwater.pipelines.definition import Loaded
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 # Files wait for their turn as long as it takes: Spark would pass over old ones.
 _FILE_AGE_MAX: Final = "36500d"
@@ -154,3 +159,40 @@ def decode_position(text: str) -> tuple[int, Value]:
     }
     found = json.loads(text)
     return int(found["increment"]), parsers[found["type"]](found["value"])
+
+
+class JdbcSourceKind:
+    """See `SourceKind`."""
+
+    def columns(self, session: SparkSession, _loaded: Loaded, source: JdbcSource, _known: KnownColumns) -> StructType:
+        """Those of the table, as the database tells them."""
+        return jdbc.table(session, source, source.table).schema
+
+    def empty(
+        self,
+        session: SparkSession,
+        _source: JdbcSource,
+        _known: KnownColumns,
+        schema: StructType | None,
+    ) -> DataFrame:
+        """The columns alone."""
+        return no_rows(session, schema)
+
+    def stream(self, at: StageInput, source: JdbcSource, running: Running) -> DataFrame:
+        """The increments, the first of which is fetched here."""
+        folder = f"{running.checkpoint}/headwater/input-{at.position}"
+        feed = JdbcFeed(at.session, source, folder, nullable(at.schema))
+        running.feeds.append(feed)
+        feed.open()
+        feed.fetch()
+        return feed.stream()
+
+    def read_again(self, at: StageInput, source: JdbcSource, plan: Any) -> None:
+        """No row is refused."""
+
+    def sample(self, at: StageInput, source: JdbcSource, wanted: Sample) -> tuple[DataFrame, None]:
+        """The first rows of the table."""
+        table = jdbc.table(at.session, source, source.table)
+        if source.start is not None:
+            table = table.where(table[source.increment] > source.start)
+        return table.limit(wanted.rows_max), None

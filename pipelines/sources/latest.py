@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headwater.pipelines import columns
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.sources import decoding
+from headwater.pipelines.sources import topic as topic_source
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from headwater.pipelines.definition import Loaded, TopicTable
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 
 def latest_records(records: DataFrame) -> DataFrame:
@@ -22,3 +31,51 @@ def latest_records(records: DataFrame) -> DataFrame:
     return grouped.where(f.col("newest.value").isNotNull()).select(
         *(f.col(name) if name in ("key", "partition") else f.col(f"newest.{name}") for name in records.columns)
     )
+
+
+def topic_rows(known: KnownColumns, records: DataFrame, table: TopicTable) -> DataFrame:
+    """The latest values among records as rows, without the columns that say where a record comes from."""
+    from pyspark.sql import functions as f
+
+    decoded = latest_decoded(known, records, table)
+    return decoded.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR, *columns.ORIGIN)
+
+
+def latest_decoded(known: KnownColumns, records: DataFrame, table: TopicTable) -> DataFrame:
+    """The latest values among records, with those that cannot be decoded, and with where each comes from."""
+    return decoding.decode_topic(known, latest_records(records), table.topic)
+
+
+class TopicTableKind:
+    """See `TableKind`."""
+
+    def written_columns(
+        self,
+        session: SparkSession,
+        _loaded: Loaded,
+        table: TopicTable,
+        known: KnownColumns,
+    ) -> StructType | None:
+        """Those of the topic's values."""
+        if not known.has_columns(table.topic):
+            return None
+        return topic_rows(known, decoding.empty_records(session), table).schema
+
+    def read(
+        self,
+        session: SparkSession,
+        _loaded: Loaded,
+        table: TopicTable,
+        _schema: StructType | None,
+        known: KnownColumns,
+        servers: Brokers,
+    ) -> DataFrame:
+        """The latest values of now."""
+        return topic_rows(known, topic_source.batch(session, servers, table.topic), table)
+
+    def look_again(self, frame: DataFrame) -> None:
+        """The offsets are asked whenever the frame is computed."""
+
+    def hint(self, _loaded: Loaded, _table: TopicTable) -> str:
+        """The broker says it all."""
+        return ""

@@ -10,7 +10,7 @@ from headwater.pipelines import columns
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition import Loaded, TopicTable
 from headwater.pipelines.sources import topic as topic_source
-from headwater.pipelines.sources.tables import latest_decoded
+from headwater.pipelines.sources.latest import latest_decoded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,14 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from headwater.pipelines import columns
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.definition import (
     EVERY_BATCH,
     ONCE,
-    DeltaTable,
-    FilesTable,
-    JdbcTable,
     Loaded,
     Stage,
     Table,
@@ -20,9 +16,7 @@ from headwater.pipelines.definition import (
     interval_ms,
 )
 from headwater.pipelines.definition.graph import tables_used
-from headwater.pipelines.sources import avro_files, decoding, delta, files, jdbc, latest
-from headwater.pipelines.sources import topic as topic_source
-from headwater.pipelines.spark import jvm
+from headwater.pipelines.sources.kinds import kind_of_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,38 +32,7 @@ def read_table(
     Raises what Spark, the broker or the database says.
     """
     table = loaded.pipeline.tables[name]
-    schema = known.tables.get(name)
-    if isinstance(table, TopicTable):
-        records = topic_source.batch(spark, bootstrap_servers, table.topic)
-        return topic_rows(known, records, table)
-    if isinstance(table, DeltaTable):
-        path = loaded.path(table.delta)
-        if schema is not None and not delta.exists(spark, path):
-            return spark.createDataFrame([], schema)
-        reader = spark.read.format("delta")
-        return (reader if table.version is None else reader.option("versionAsOf", table.version)).load(path)
-    if isinstance(table, JdbcTable):
-        return jdbc.table_or_query(spark, table)
-    path = loaded.path(table.path)
-    found = files.found_columns(spark, loaded, table, path) if schema is None else schema
-    if table.format == "avro":
-        rows = avro_files.batch(spark, [path], found)
-        return rows.where(rows[columns.ERROR].isNull()).drop(columns.FILE, columns.VALUE, columns.ERROR)
-    options = files.reader_options(table.format, table.options)
-    return spark.read.format(table.format).options(**options).schema(found).load(path)
-
-
-def topic_rows(known: KnownColumns, records: DataFrame, table: TopicTable) -> DataFrame:
-    """The latest values among records as rows, without the columns that say where a record comes from."""
-    from pyspark.sql import functions as f
-
-    decoded = latest_decoded(known, records, table)
-    return decoded.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR, *columns.ORIGIN)
-
-
-def latest_decoded(known: KnownColumns, records: DataFrame, table: TopicTable) -> DataFrame:
-    """The latest values among records, with those that cannot be decoded, and with where each comes from."""
-    return decoding.decode_topic(known, latest.latest_records(records), table.topic)
+    return kind_of_table(table).read(spark, loaded, table, known.tables.get(name), known, bootstrap_servers)
 
 
 class StageTables:
@@ -121,8 +84,7 @@ class StageTables:
             frame = self._frames[name]
             if table.refresh != EVERY_BATCH:
                 frame.unpersist()
-            if isinstance(table, FilesTable):
-                jvm.list_files_again(frame)
+            kind_of_table(table).look_again(frame)
             if table.refresh != EVERY_BATCH:
                 frame.persist()
             self._note_read(name)

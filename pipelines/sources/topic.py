@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
+from headwater.pipelines import columns
 from headwater.pipelines.datasource.brokers import Brokers, connection_options
 from headwater.pipelines.definition import interval_ms
+from headwater.pipelines.sources import debezium, decoding
+from headwater.pipelines.sources.kind import InputMistake, Running, Sample, StageInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from headwater.pipelines.datasource.json_fields import JsonFields
-    from headwater.pipelines.definition import TopicSource
+    from headwater.pipelines.definition import Loaded, TopicSource
+    from headwater.pipelines.sources.known_columns import KnownColumns
 
 SPARK_FORMAT = (
     "headwater"  # the name of headwater.pipelines.datasource; its options and columns are those of format("kafka")
@@ -113,3 +119,79 @@ def batch(
         headers=headers,
         json_fields=json_fields,
     )
+
+
+def topic_ranges(plan: Any) -> list[tuple[str, str]]:
+    """Start and end offsets (JSON) of every topic that a micro-batch's plan reads."""
+    if plan.nodeName() == "StreamingDataSourceV2ScanRelation":
+        return [(plan.startOffset().get().json(), plan.endOffset().get().json())]
+    children = plan.children()
+    return [found for i in range(children.size()) for found in topic_ranges(children.apply(i))]
+
+
+class TopicSourceKind:
+    """See `SourceKind`."""
+
+    def columns(self, _session: SparkSession, _loaded: Loaded, source: TopicSource, known: KnownColumns) -> None:
+        """They must be known; those of an Avro envelope must be an envelope's."""
+        topic = source.topic
+        if not known.has_columns(topic):
+            raise InputMistake("topic", f"the columns of '{topic}' are unknown", f"add a schema to topics.{topic}")
+        if source.envelope is not None and known.value_format(topic) == "avro":
+            declared = known.values[topic].schema
+            if declared is None or not debezium.is_envelope(declared):
+                what = f"the schema of '{topic}' is not that of change events: it has no op and after"
+                raise InputMistake("envelope", what, "name the schema that Debezium has registered, or registry")
+
+    def empty(
+        self,
+        session: SparkSession,
+        source: TopicSource,
+        known: KnownColumns,
+        _schema: StructType | None,
+    ) -> DataFrame:
+        """What decoding makes of no records."""
+        return decoding.decode_input(known, decoding.empty_records(session), source).drop(columns.ERROR)
+
+    def stream(self, at: StageInput, source: TopicSource, _running: Running) -> DataFrame:
+        """The records, decoded."""
+        headers = decoding.needs_headers(at.known, source)
+        limit = source.offsets_per_trigger(has_watermark=at.stage.has_watermark)
+        fields = decoding.json_fields(at.known, source)
+        records = stream(at.session, at.servers, source, limit, headers=headers, json_fields=fields)
+        return decoding.decode_input(at.known, records, source)
+
+    def read_again(self, at: StageInput, source: TopicSource, plan: Any) -> DataFrame | None:
+        """The records between the batch's offsets; of a topic that is read twice, those of this input."""
+        found = [offsets for offsets in topic_ranges(plan) if source.topic in json.loads(offsets[1])]
+        same = [i for i, other in enumerate(at.stage.inputs) if other.place == source.place]
+        place = same.index(at.position)
+        if place >= len(found):
+            return None
+        headers = decoding.needs_headers(at.known, source)
+        start, end = found[place]
+        records = batch_between(
+            at.session,
+            at.servers,
+            source.topic,
+            start,
+            end,
+            isolation=source.isolation,
+            headers=headers,
+            json_fields=decoding.json_fields(at.known, source),
+        )
+        return decoding.decode_input(at.known, records, source)
+
+    def sample(self, at: StageInput, source: TopicSource, wanted: Sample) -> tuple[DataFrame, int]:
+        """The records of a range, decoded."""
+        found = wanted.range_of(source)
+        records = batch_between(
+            at.session,
+            at.servers,
+            source.topic,
+            found.start,
+            found.end,
+            isolation=source.isolation,
+            headers=decoding.needs_headers(at.known, source),
+        )
+        return decoding.decode_input(at.known, records, source), found.there

@@ -24,14 +24,16 @@ from headwater.pipelines.definition import (
     TopicSource,
     TopicTable,
 )
-from headwater.pipelines.definition.graph import place_read, place_writers, table_upstream, topological_order, upstream
+from headwater.pipelines.definition.graph import place_writers, table_upstream, topological_order, upstream
 from headwater.pipelines.definition.plan import topics_of
 from headwater.pipelines.definition.topics import FRAMED
 from headwater.pipelines.formats import ValueColumns
 from headwater.pipelines.rows.column_types import inferred, struct
 from headwater.pipelines.rows.given_rows import WATERMARK
 from headwater.pipelines.rows.typed_values import from_text
-from headwater.pipelines.sources import decoding, files
+from headwater.pipelines.sources import files
+from headwater.pipelines.sources.kind import InputMistake
+from headwater.pipelines.sources.kinds import kind_of_source
 from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.sources.tables import read_table
 from headwater.pipelines.validation.stage_test_checks import rows_of
@@ -98,8 +100,6 @@ def _with_input(
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from headwater.pipelines.analysis.stage_analysis import input_columns
-
     source = stage.inputs[position]
     if isinstance(source, TopicSource):
         declared = known.topics.get(source.topic)
@@ -110,14 +110,14 @@ def _with_input(
             return replace(known, values={source.topic: values, **known.values})
         events = {source.event: values, **known.events.get(source.topic, {})}
         return replace(known, events={**known.events, source.topic: events})
-    place = place_read(source)
+    place = source.place
     if place is not None and place_writers(loaded.pipeline, place):
         return known  # the stage that writes it tells them
     schema = None
     if not isinstance(source, JdbcSource):
         try:
-            schema = input_columns(spark, loaded, source, known)
-        except (PySparkException, Py4JError, files.SchemaError):
+            schema = kind_of_source(source).columns(spark, loaded, source, known)
+        except (PySparkException, Py4JError, InputMistake):
             if isinstance(source, FilesSource) and source.schema_source is not None:
                 return known  # the analysis says what is wrong with it
     return replace(known, inputs={**known.inputs, (stage.name, position): _schema(rows) if schema is None else schema})
@@ -145,7 +145,7 @@ def _with_table(
     from pyspark.errors import PySparkException
 
     table = loaded.pipeline.tables[name]
-    place = place_read(table)
+    place = table.place
     if isinstance(table, TopicTable) or (place is not None and place_writers(loaded.pipeline, place)):
         return known
     schema = None
@@ -165,11 +165,8 @@ def _with_table(
 def input_schema(session: SparkSession, stage: Stage, position: int, known: KnownColumns) -> StructType:
     """Columns of an input as the stage's first step sees them."""
     source = stage.inputs[position]
-    if isinstance(source, TopicSource):
-        decoded = decoding.decode_input(known, decoding.empty_records(session), source)
-        return decoded.drop(columns.ERROR).schema
-    schema = known.inputs[stage.name, position]
-    return files.with_origin(session.createDataFrame([], schema)).schema if isinstance(source, FilesSource) else schema
+    schema = known.inputs.get((stage.name, position))
+    return kind_of_source(source).empty(session, source, known, schema).schema
 
 
 def output_rows(session: SparkSession, stage: Stage, analysis: Analysis) -> DataFrame:

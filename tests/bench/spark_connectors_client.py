@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headwater.pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION
-from headwater.pipelines.definition.plan import MAX_OFFSETS_PER_TRIGGER
+from headwater.pipelines.definition.sources.topic import MAX_OFFSETS_PER_TRIGGER
 from headwater.pipelines.spark.session import CHECKPOINT_FILES, CHECKPOINT_FILES_CONF, settings
 from tests.bench import spark_read
 

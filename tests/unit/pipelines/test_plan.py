@@ -7,10 +7,10 @@ from headwater.pipelines.definition import Loaded
 from headwater.pipelines.definition.plan import (
     AT_LEAST_ONCE,
     LAST_WINDOWS,
-    MAX_OFFSETS_PER_TRIGGER,
     READ_COMMITTED,
     make_plan,
 )
+from headwater.pipelines.definition.sources.topic import MAX_OFFSETS_PER_TRIGGER
 
 
 def test_a_plan_says_what_each_stage_reads_and_writes(load: Callable[..., Loaded], correct: str) -> None:
