@@ -87,19 +87,19 @@ def unmet(
 def _with_own(rows: DataFrame, headers: DataFrame | None, said: Column) -> tuple[DataFrame, Column]:
     """Rows joined with the headers that their records had, in the order of their source, and these followed by ours.
 
-    Of headers that begin as ours do, left over from an earlier letter, only the count of replays is kept.
+    Of headers that begin as ours do, left over from an earlier dead letter, only the count of replays is kept.
     """
     from pyspark.sql import functions as f
 
     if headers is None:
         return rows, said
     place = [columns.TOPIC, columns.PARTITION, columns.OFFSET]
-    # Letters are few, headers may be many: those of other records are dropped before the join.
+    # Dead letters are few, headers may be many: those of other records are dropped before the join.
     wanted = headers.join(rows.select(*place).distinct(), place, "left_semi").withColumnRenamed("headers", _OWN)
     own = f.filter(_OWN, lambda header: ~header["key"].startswith(PREFIX) | (header["key"] == REPLAYED))
     empty = f.array().cast("array<struct<key:string,value:binary>>")
     joined = rows.join(wanted, place, "left")
-    # A join may shuffle: letters of one key are brought back into the order of their source.
+    # A join may shuffle: dead letters of one key are brought back into the order of their source.
     key = f.col(columns.KEY) if columns.KEY in rows.columns else f.lit(None).cast("binary")
     return by_source(joined, key, place), f.concat(f.coalesce(own, empty), said)
 

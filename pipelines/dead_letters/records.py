@@ -1,7 +1,7 @@
 """Dead letters as records: what one says, which are meant, what is written back, and which were written before. Pure.
 
-Which letters of a partition were replayed is kept as a consumer group's offset and, for those behind it, as ranges in
-the offset's metadata: a later replay with another filter takes what is left.
+Which dead letters of a partition were replayed is kept as a consumer group's offset and, for those behind it, as ranges
+in the offset's metadata: a later replay with another filter takes what is left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from headwater.pipelines.dead_letters.headers import (
     TOPIC,
 )
 
-__all__ = ["METADATA_BYTES_MAX", "Letter", "LetterFilter", "Replayed", "Written", "replay_group", "written_back"]
+__all__ = [
+    "METADATA_BYTES_MAX",
+    "DeadLetter",
+    "DeadLetterFilter",
+    "Replayed",
+    "Written",
+    "replay_group",
+    "written_back",
+]
 
 # The broker's default of offset.metadata.max.bytes.
 METADATA_BYTES_MAX: Final = 4096
@@ -32,7 +40,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """One record of a dead-letter topic."""
 
     topic: str
@@ -103,8 +111,8 @@ def _number(text: str | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class LetterFilter:
-    """Which letters are meant; what is not set does not count. `errors` are parts of the text: one is enough."""
+class DeadLetterFilter:
+    """Which dead letters are meant; what is not set does not count. `errors` are parts of the text: one is enough."""
 
     since_ms: int | None = None
     errors: tuple[str, ...] = ()
@@ -112,20 +120,20 @@ class LetterFilter:
     stage: str | None = None
     expectation: str | None = None
 
-    def takes(self, letter: Letter) -> bool:
-        """Whether a letter is meant."""
-        if self.since_ms is not None and letter.timestamp_ms < self.since_ms:
+    def takes(self, dead_letter: DeadLetter) -> bool:
+        """Whether a dead letter is meant."""
+        if self.since_ms is not None and dead_letter.timestamp_ms < self.since_ms:
             return False
-        error = (letter.said(ERROR) or "").lower()
+        error = (dead_letter.said(ERROR) or "").lower()
         if self.errors and not any(part.lower() in error for part in self.errors):
             return False
         wanted = ((self.pipeline, PIPELINE), (self.stage, STAGE), (self.expectation, EXPECTATION))
-        return all(value is None or letter.said(name) == value for value, name in wanted)
+        return all(value is None or dead_letter.said(name) == value for value, name in wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A letter as it is written back. `partition` is that of its source, None where the key decides."""
+    """A dead letter as it is written back. `partition` is that of its source, None where the key decides."""
 
     topic: str
     partition: int | None
@@ -134,13 +142,13 @@ class Written:
     headers: Headers
 
 
-def written_back(letter: Letter, to: str | None, partitions: int | None) -> Written | None:
-    """What is written for a letter: into its source, or into `to`; None if it does not know its source.
+def written_back(dead_letter: DeadLetter, to: str | None, partitions: int | None) -> Written | None:
+    """What is written for a dead letter: into its source, or into `to`; None if it does not know its source.
 
     It goes to the partition that it came from, if the target is its source and still has that: `partitions` is how many
     the target has. So it stays with the others of its key, whoever had placed them.
     """
-    source = letter.source
+    source = dead_letter.source
     if to is None and source is None:
         return None
     if to is None:
@@ -149,13 +157,13 @@ def written_back(letter: Letter, to: str | None, partitions: int | None) -> Writ
     else:
         target = to
     stays = source is not None and source[0] == target and partitions is not None and source[1] < partitions
-    headers = (*letter.own_headers, (REPLAYED, str(letter.rounds + 1).encode()))
+    headers = (*dead_letter.own_headers, (REPLAYED, str(dead_letter.rounds + 1).encode()))
     partition = source[1] if stays and source is not None else None
-    return Written(target, partition, letter.key, letter.value, headers)
+    return Written(target, partition, dead_letter.key, dead_letter.value, headers)
 
 
 def replay_group(topic: str) -> str:
-    """The consumer group that remembers which letters of a topic were replayed.
+    """The consumer group that remembers which dead letters of a topic were replayed.
 
     >>> replay_group("orders.dead_letters")
     'headwater.replay.orders.dead_letters'
@@ -164,7 +172,7 @@ def replay_group(topic: str) -> str:
 
 
 class Replayed:
-    """Which letters of one partition were replayed: all below `offset`, and those in ranges behind it."""
+    """Which dead letters of one partition were replayed: all below `offset`, and those in ranges behind it."""
 
     def __init__(self, offset: int = 0, ranges: Iterable[tuple[int, int]] = ()) -> None:
         """`ranges` are first and last offsets, both included."""
@@ -174,14 +182,14 @@ class Replayed:
 
     @property
     def offset(self) -> int:
-        """The first letter that was not replayed."""
+        """The first dead letter that was not replayed."""
         return self._offset
 
     def __contains__(self, offset: int) -> bool:
         return offset < self._offset or any(first <= offset <= last for first, last in self._ranges)
 
     def add(self, first: int, last: int | None = None) -> None:
-        """A letter was replayed; or what lies from `first` to `last` is none: a marker, or what compaction left."""
+        """A dead letter was replayed; or what is from `first` to `last` is none: a marker, or what compaction left."""
         self._ranges.append((first, first if last is None else last))
         self._join()
 

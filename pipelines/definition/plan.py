@@ -125,7 +125,7 @@ def topics_of(pipeline: Pipeline) -> dict[str, Topic]:
     return topics
 
 
-def letters_only(pipeline: Pipeline) -> frozenset[str]:
+def dead_letters_only(pipeline: Pipeline) -> frozenset[str]:
     """The topics that get dead letters and nothing else, and that no part of the pipeline reads or declares."""
     written = {sink.topic for stage in pipeline.stages for sink in stage.topic_sinks}
     letters = {name for stage in pipeline.stages for name in dead_letter_topics(pipeline, stage)}
@@ -137,7 +137,7 @@ def make_plan(loaded: Loaded) -> Plan:
     pipeline = loaded.pipeline
     topics = topics_of(pipeline)
     order = topological_order(pipeline)
-    letters = letters_only(pipeline)
+    letters = dead_letters_only(pipeline)
     needed = [
         TopicPlan(n, t.partitions, t.value, _columns(pipeline, n, t), _configs(t), t.replication_factor, n in letters)
         for n, t in topics.items()

@@ -105,13 +105,13 @@ def graph_of(loaded: Loaded) -> Graph:
             target = found.add(_written(loaded, stage, position, sink))
             found.join(Edge(node, target, _how(stage, sink)))
         for topic in dead_letter_topics(pipeline, stage):
-            if _can_have_letters(pipeline, stage):
+            if _can_have_dead_letters(pipeline, stage):
                 target = found.add(_place(loaded, ("topic", topic)))
                 found.join(Edge(node, target, "dead letters", is_aside=True))
     return found
 
 
-def _can_have_letters(pipeline: Pipeline, stage: Stage) -> bool:
+def _can_have_dead_letters(pipeline: Pipeline, stage: Stage) -> bool:
     topics = stage.topic_inputs or topic_tables(pipeline, stage)
     return bool(topics) or any(e.otherwise == "dead_letter" for e in stage.expect)
 

@@ -26,7 +26,7 @@ from headwater.pipelines.datasource.options import WriteOptions
 from headwater.pipelines.dead_letters import frames as dead_letters
 from headwater.pipelines.definition import Expectation, Loaded, Stage
 from headwater.pipelines.definition.graph import dead_letter_topic, row_dead_letters, topic_tables
-from headwater.pipelines.definition.plan import letters_only
+from headwater.pipelines.definition.plan import dead_letters_only
 from headwater.pipelines.engine.offset_log import end_offsets, query_id, topic_offsets
 from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.monitoring.outcome import Outcome
@@ -96,7 +96,7 @@ class BatchWriter:
         self._servers = bootstrap_servers
         self._on_step = on_step
         self._outside = OutsideSinks(loaded, stage)
-        self._unmade = set(letters_only(loaded.pipeline))
+        self._unmade = set(dead_letters_only(loaded.pipeline))
         self._transactions: ExactlyOnceTopics | None = None
         self._source_offsets: SourceOffsets | None = None
         options = WriteOptions.parse(connection_options(bootstrap_servers))
@@ -205,8 +205,8 @@ class BatchWriter:
 
         stage, pipeline = self._stage, self._loaded.pipeline
         buried = {e.name: e.that for e in expected if e.otherwise == "dead_letter" and counted.get(e.name)}
-        has_letters = bool(buried) or any(count for _, count in refused.values())
-        headers = self._frames.record_headers() if has_letters else None  # most batches have none to keep
+        has_dead_letters = bool(buried) or any(count for _, count in refused.values())
+        headers = self._frames.record_headers() if has_dead_letters else None  # most batches have none to keep
         letters = [
             TopicRecords(
                 dead_letter_topic(topic), dead_letters.undecodable(found, self._pipeline, stage.name, headers), count

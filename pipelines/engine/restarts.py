@@ -1,6 +1,6 @@
 """Whether a stage that failed is started again, and when. Pure: time and chance are arguments.
 
-A run restarts a stage alone; the other stages go on. Only a failure that may pass by itself is worth it (see
+A run restarts a stage alone; the other stages go on. Only a transient failure is worth it (see
 `headwater.pipelines.engine.transient_failures`).
 """
 

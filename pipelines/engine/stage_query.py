@@ -27,7 +27,7 @@ from headwater.pipelines.monitoring.progress import EVENT_TIME
 from headwater.pipelines.sinks import delta_rows
 from headwater.pipelines.sources.event_times import event_time_ms, latest_event_times
 from headwater.pipelines.sources.inputs import StageInputs
-from headwater.pipelines.sources.table_dead_letters import TableLetters, TableRefusals
+from headwater.pipelines.sources.table_dead_letters import TableDeadLetters, TableRefusals
 from headwater.pipelines.sources.tables import StageTables
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.spark_errors import first_line, problem_at
@@ -104,7 +104,7 @@ class StageQuery:
         self._writer = BatchWriter(self._session, loaded, stage, analysis, self, bootstrap_servers, on_step)
         self._tables = StageTables(self._session, loaded, stage, analysis.columns, bootstrap_servers)
         group = f"{loaded.pipeline.pipeline}.{stage.name}"
-        self._table_letters = TableLetters(self._session, analysis.columns, bootstrap_servers, group)
+        self._table_dead_letters = TableDeadLetters(self._session, analysis.columns, bootstrap_servers, group)
         self._inputs = StageInputs(
             self._session, loaded, stage, analysis.columns, bootstrap_servers, checkpoint, self._make_table
         )
@@ -182,7 +182,7 @@ class StageQuery:
         """An input's own thread has failed: the query would wait for ever."""
         said = self._loaded.redacted(first_line(error))
         self.error = PipelineFailed(f"stage {self.stage.name}: {said}")
-        self.error.__cause__ = error  # tells whether it may pass
+        self.error.__cause__ = error  # tells whether it is transient
         if self.query is not None:
             self.query.stop()
 
@@ -270,7 +270,7 @@ class StageQuery:
         Asked when the batch's rows are computed: what these could read, is looked at.
         """
         try:
-            return self._table_letters.look(self._tables.take_read_topics())
+            return self._table_dead_letters.look(self._tables.take_read_topics())
         except SourceError as error:
             raise PipelineFailed(f"stage {self.stage.name}: {error}") from error
 

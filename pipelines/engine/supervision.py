@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from headwater.pipelines.definition import Loaded, Stage, interval_ms
 from headwater.pipelines.engine.restarts import ATTEMPTS_ONCE, StageGivenUp, StageRestarts, decide
 from headwater.pipelines.engine.stage_query import StageQuery, StopRequested
-from headwater.pipelines.engine.transient_failures import causes, may_pass
+from headwater.pipelines.engine.transient_failures import causes, is_transient
 from headwater.pipelines.errors import PipelineError, PipelineFailed
 from headwater.pipelines.monitoring.progress import StageProgress, StageTotals, from_spark
 from headwater.pipelines.monitoring.stage_state import State
@@ -80,7 +80,7 @@ class _Kept:
 class Supervisor:
     """Runs stages side by side until all have ended, or `stop` is set.
 
-    A stage that fails in a way that may pass is started again as its policy says. With `continuous`, one that is given
+    A stage whose failure is transient is started again as its policy says. With `continuous`, one that is given
     up leaves the others alone, unless `fail_fast`; without it the first that is given up ends all. At most one stage is
     coming up at a time.
     """
@@ -218,7 +218,7 @@ class Supervisor:
             self._require_session(JVM_LOST_SECONDS_MAX)
         said = self._said(name, cause)
         now_ms = time.monotonic_ns() // 1_000_000
-        if may_pass(cause) and kept.policy.attempts and not self._stop.is_set():
+        if is_transient(cause) and kept.policy.attempts and not self._stop.is_set():
             decision = decide(kept.policy, kept.restarts_ms, now_ms, random.random())
             if not isinstance(decision, StageGivenUp):
                 kept.restarts_ms = [at for at in kept.restarts_ms if now_ms - at <= kept.policy.within_ms] + [now_ms]

@@ -1,4 +1,4 @@
-"""Whether a failure may pass by itself: a broker, a network, an executor, a database that is away; a conflict. Pure.
+"""Whether a failure is transient: a broker, a network, an executor, a database that is away; a conflict. Pure.
 
 Whatever is not known to pass counts as a mistake of the pipeline's: a function that raises, a column that is not there,
 records that are gone, an expectation that says `fail`. Trying again would repeat it.
@@ -22,7 +22,7 @@ from headwater.logtier.client.errors import (
 )
 from headwater.pipelines.errors import PipelineError
 
-__all__ = ["causes", "may_pass"]
+__all__ = ["causes", "is_transient"]
 
 _CAUSES_MAX: Final = 20
 
@@ -52,19 +52,19 @@ _JVM: Final = re.compile(
 )
 
 
-def may_pass(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether it is worth trying again what ended with this error.
 
-    >>> may_pass(BrokerConnectionError("no broker answers at b:1")), may_pass(ValueError("x"))
+    >>> is_transient(BrokerConnectionError("no broker answers at b:1")), is_transient(ValueError("x"))
     (True, False)
-    >>> may_pass(Exception("Job aborted: ExecutorLostFailure (executor 3 exited)"))
+    >>> is_transient(Exception("Job aborted: ExecutorLostFailure (executor 3 exited)"))
     True
     """
     for each in causes(error):
         if isinstance(each, PipelineError):
             return False
         if isinstance(each, ClientError):
-            return _client_error_may_pass(each)
+            return _is_transient_client_error(each)
         if isinstance(each, ConnectionError | TimeoutError):
             return True
         told = _text_tells(str(each))
@@ -84,7 +84,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         each = cause if isinstance(cause, BaseException) else None
 
 
-def _client_error_may_pass(error: ClientError) -> bool:
+def _is_transient_client_error(error: ClientError) -> bool:
     if isinstance(error, ProducerFencedError):
         return False  # another run has the stage: taking it back would begin a fight
     if isinstance(error, AbortableTransactionError):

@@ -25,7 +25,7 @@ class State(enum.Enum):
     RUNNING = "running"
     #: Its query waits for data.
     IDLE = "idle"
-    #: It failed in a way that may pass, and is tried again after a pause.
+    #: Its failure is transient, and it is tried again after a pause.
     RESTARTING = "restarting"
     #: It was given up; the run goes on without it, or has ended.
     FAILED = "failed"

@@ -14,7 +14,7 @@ from headwater.pipelines import columns
 from headwater.pipelines.analysis.analysis import Analysis
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.dead_letters import frames as dead_letters
-from headwater.pipelines.dead_letters import headers as letter_headers
+from headwater.pipelines.dead_letters import headers as dead_letter_headers
 from headwater.pipelines.definition import (
     Expectation,
     Loaded,
@@ -211,7 +211,7 @@ class StagePreview:
             left = request.rows_max - len(found.letters)
             for row in rows_of(frame.limit(left)) if left > 0 else ():
                 headers = {header["key"]: header["value"] for header in row["headers"] or ()}
-                error = headers.get(letter_headers.ERROR) or b""
+                error = headers.get(dead_letter_headers.ERROR) or b""
                 found.letters.append(plain({"error": error, "key": row["key"], "value": row["value"]}))
 
 

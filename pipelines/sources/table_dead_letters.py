@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-__all__ = ["TableLetters", "TableRefusals", "unseen"]
+__all__ = ["TableDeadLetters", "TableRefusals", "unseen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def unseen(seen: Mapping[TopicPartition, int], first: Offsets, last: Offsets) ->
     }
 
 
-class TableLetters:
+class TableDeadLetters:
     """Looks at the topics of one stage's tables. One thread uses it, after the stage's earlier runs are fenced off."""
 
     def __init__(self, session: SparkSession, known: KnownColumns, bootstrap_servers: Brokers, group: str) -> None:

@@ -21,7 +21,7 @@ from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.testing import stage_columns
 from headwater.pipelines.testing.feeding import Feed, arrow_table
 from headwater.pipelines.testing.results import Judged, RunOutcome
-from headwater.pipelines.testing.stage_run import Observed, StageRun, letter_part
+from headwater.pipelines.testing.stage_run import Observed, StageRun, dead_letter_part
 from headwater.pipelines.validation.stage_test_checks import LETTER_FIELDS, check_rows, feature, place_of, rows_of
 
 if TYPE_CHECKING:
@@ -236,6 +236,6 @@ def _letter(row: Mapping[str, Any]) -> dict[str, Any]:
     """A dead letter that is expected: key and value as those that come."""
     assert set(row) <= set(LETTER_FIELDS), "checked when the file was read"
     return {
-        name: letter_part(v) if name in ("key", "value") and isinstance(v, str | bytes) else v
+        name: dead_letter_part(v) if name in ("key", "value") and isinstance(v, str | bytes) else v
         for name, v in row.items()
     }

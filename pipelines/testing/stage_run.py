@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headwater.pipelines import columns
 from headwater.pipelines.analysis.analysis import Analysis
 from headwater.pipelines.dead_letters import frames as dead_letters
-from headwater.pipelines.dead_letters import headers as letter_headers
+from headwater.pipelines.dead_letters import headers as dead_letter_headers
 from headwater.pipelines.definition import Loaded, Stage, TopicSource
 from headwater.pipelines.definition.graph import dead_letter_topic, row_dead_letters
 from headwater.pipelines.engine.stage_query import is_stateless
@@ -170,14 +170,14 @@ class StageRun:
             headers = {header["key"]: (header["value"] or b"").decode() for header in row["headers"] or ()}
             self._seen.letters.append({
                 "topic": topic,
-                "error": headers.get(letter_headers.ERROR),
-                "stage": headers.get(letter_headers.STAGE),
-                "expectation": headers.get(letter_headers.EXPECTATION),
-                "source_topic": headers.get(letter_headers.TOPIC),
-                "source_partition": _number(headers.get(letter_headers.PARTITION)),
-                "source_offset": _number(headers.get(letter_headers.OFFSET)),
-                "key": letter_part(row["key"]),
-                "value": letter_part(row["value"]),
+                "error": headers.get(dead_letter_headers.ERROR),
+                "stage": headers.get(dead_letter_headers.STAGE),
+                "expectation": headers.get(dead_letter_headers.EXPECTATION),
+                "source_topic": headers.get(dead_letter_headers.TOPIC),
+                "source_partition": _number(headers.get(dead_letter_headers.PARTITION)),
+                "source_offset": _number(headers.get(dead_letter_headers.OFFSET)),
+                "key": dead_letter_part(row["key"]),
+                "value": dead_letter_part(row["value"]),
             })  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def _number(text: str | None) -> int | None:
     return None if text is None else int(text)
 
 
-def letter_part(data: bytes | str | None) -> Any:
+def dead_letter_part(data: bytes | str | None) -> Any:
     """A dead letter's key or value: JSON objects and arrays as such, other text as it is, or bytes."""
     if isinstance(data, bytes):
         try:

@@ -115,7 +115,7 @@ def compare(size: int, read_end: int, head: bytes, is_head_same: bool, is_tail_s
         is_tail_same: So have the bytes before `read_end`.
 
     >>> compare(100, 60, b"2026-11", is_head_same=True, is_tail_same=True)
-    <Content.SAME: 'what was read is still there; there may be more'>
+    <FileContent.SAME: 'what was read is still there; there may be more'>
     >>> compare(59, 60, b"2026-11", is_head_same=True, is_tail_same=True).name
     'OTHER'
     >>> compare(100, 60, b"2026-12", is_head_same=False, is_tail_same=False).name

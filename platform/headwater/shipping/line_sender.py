@@ -34,7 +34,7 @@ ASK_MAX_S: Final = 5.0
 class LineVerdict(enum.Enum):
     """What became of a line that was not acknowledged."""
 
-    AGAIN = "not taken, for a reason that may pass: it has to be sent again"
+    AGAIN = "not taken, for a transient reason: it has to be sent again"
     REFUSED = "refused for what it is: sending it again is of no use"
 
 

@@ -16,7 +16,7 @@ from headwater.logtier.client.errors import (
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.engine.restarts import StageGivenUp, StageRestart, StageRestarts, decide
 from headwater.pipelines.engine.supervision import restart_policy
-from headwater.pipelines.engine.transient_failures import may_pass
+from headwater.pipelines.engine.transient_failures import is_transient
 from headwater.pipelines.errors import PipelineError, PipelineFailed, Problem
 
 POLICY = StageRestarts(attempts=3, within_ms=10_000, backoff_ms=100, backoff_max_ms=1_000)
@@ -96,8 +96,8 @@ headwater.pipelines.datasource.errors.SourceError: {text}
         OSError("write failed: No space left on device"),
     ],
 )
-def test_what_may_pass_is_tried_again(error: Exception) -> None:
-    assert may_pass(error)
+def test_a_transient_failure_is_tried_again(error: Exception) -> None:
+    assert is_transient(error)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_what_may_pass_is_tried_again(error: Exception) -> None:
     ],
 )
 def test_what_is_a_mistake_is_not_tried_again(error: Exception) -> None:
-    assert not may_pass(error)
+    assert not is_transient(error)
 
 
 def test_a_chain_of_causes_without_end_is_left() -> None:
     one, other = ValueError("a"), ValueError("b")
     one.__cause__, other.__cause__ = other, one
-    assert not may_pass(one)
+    assert not is_transient(one)

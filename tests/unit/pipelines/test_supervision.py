@@ -165,7 +165,7 @@ def test_a_stage_that_has_ended_holds_nobody_up(start: Callable[..., Run]) -> No
 
 
 @pytest.mark.parametrize("continuous", [True, False])
-def test_a_failure_that_may_pass_is_tried_again(start: Callable[..., Run], continuous: bool) -> None:
+def test_a_transient_failure_is_tried_again(start: Callable[..., Run], continuous: bool) -> None:
     run = start(continuous=continuous)
 
     def steps() -> Iterator[None]:

@@ -169,7 +169,7 @@ def test_batches_that_are_refused_at_any_size_end_the_search(runs: Runs) -> None
     assert runs.brokers.properties[-1]["batch.size"] == LIMIT_BYTES_MIN
 
 
-def test_a_refusal_that_may_pass_is_said_at_growing_pauses_and_loses_nothing(
+def test_a_transient_refusal_is_said_at_growing_pauses_and_loses_nothing(
     runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
     append(runs.folder / "app.log", "one\ntwo\n")

@@ -159,10 +159,10 @@ def print_preview(found: Preview, start: str) -> None:
 def _rows(rows: Sequence[Mapping[str, Any]], count: int) -> list[str]:
     """A line for each row; keys and values that are JSON as such."""
     from headwater.pipelines.rows.comparison import value_text
-    from headwater.pipelines.testing.stage_run import letter_part
+    from headwater.pipelines.testing.stage_run import dead_letter_part
 
     found = []
     for row in rows:
-        parts = (f"{name}: {value_text(letter_part(v), VALUE_CHARACTERS_MAX)}" for name, v in row.items())
+        parts = (f"{name}: {value_text(dead_letter_part(v), VALUE_CHARACTERS_MAX)}" for name, v in row.items())
         found.append(f"  {', '.join(parts)}")
     return [*found, f"  and {count - len(rows):,} more"] if rows and count > len(rows) else found

@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from headwater.cli.messages.letter_client import LetterClient, letter_client
+from headwater.cli.messages.dead_letter_client import DeadLetterClient, dead_letter_client
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import client_options
 from headwater.cli.shell.output import note
 
 if TYPE_CHECKING:
-    from headwater.pipelines.dead_letters.records import Letter, LetterFilter
+    from headwater.pipelines.dead_letters.records import DeadLetter, DeadLetterFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 LIMIT: Final = 20
-"""Letters that `show` prints unless told otherwise: they are read by people."""
+"""Dead letters that `show` prints unless told otherwise: they are read by people."""
 
-CHUNK_LETTERS: Final = 500
-"""Letters of one transaction of `replay`: a crash between two of them leaves nothing half done."""
+CHUNK_DEAD_LETTERS: Final = 500
+"""Dead letters of one transaction of `replay`: a crash between two of them leaves nothing half done."""
 
 VALUE_LENGTH_MAX: Final = 300
 """Characters of a value that are shown as text; JSON has all of it."""
 
 
 def _filters(function: F) -> F:
-    """Add the options that say which letters are meant."""
+    """Add the options that say which dead letters are meant."""
     options = [
         click.option(
             "--since",
@@ -75,26 +75,26 @@ def show(
 
     A dead letter holds the record, its source, and the reason why it could not be processed.
     """
-    found: list[Letter] = []
+    found: list[DeadLetter] = []
     more = False
-    with letter_client("dead-letters show", bootstrap_servers) as client:
+    with dead_letter_client("dead-letters show", bootstrap_servers) as client:
         topics, chosen = _chosen(client, source, since, errors, stage, expectation)
         for topic in topics:
-            for letter in client.letters(topic, chosen.since_ms):
-                if not chosen.takes(letter):
+            for dead_letter in client.dead_letters(topic, chosen.since_ms):
+                if not chosen.takes(dead_letter):
                     continue
                 if len(found) == limit:
                     more = True
                     break
-                found.append(letter)
+                found.append(dead_letter)
                 if output == "jsonl":
-                    sys.stdout.write(json.dumps(letter.as_dict(), ensure_ascii=False) + "\n")
+                    sys.stdout.write(json.dumps(dead_letter.as_dict(), ensure_ascii=False) + "\n")
                 elif output == "text":
-                    sys.stdout.write(describe(letter))
+                    sys.stdout.write(describe(dead_letter))
             if more:
                 break
     if output == "json":
-        sys.stdout.write(json.dumps([letter.as_dict() for letter in found], indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps([each.as_dict() for each in found], indent=2, ensure_ascii=False) + "\n")
     if more:
         note(f"there are more than {limit}; raise --limit to see them")
     elif not found:
@@ -127,15 +127,15 @@ def replay(
 
     written: dict[str, int] = {}
     without = 0
-    with letter_client("dead-letters replay", bootstrap_servers) as client:
+    with dead_letter_client("dead-letters replay", bootstrap_servers) as client:
         topics, chosen = _chosen(client, source, since, errors, stage, expectation)
         if to is not None:
             client.partitions(to)
         for topic in topics:
             run = _Replay(client, topic, to, dry_run=dry_run)
             try:
-                for letter in client.letters(topic, None, run.remembered):
-                    run.take(letter, is_meant=chosen.takes(letter))
+                for dead_letter in client.dead_letters(topic, None, run.remembered):
+                    run.take(dead_letter, is_meant=chosen.takes(dead_letter))
                 run.finish()
             except _TooManyGapsError:
                 raise CliError(
@@ -162,9 +162,9 @@ class _TooManyGapsError(Exception):
 
 
 class _Replay:
-    """The replay of one dead-letter topic, in transactions of some letters each."""
+    """The replay of one dead-letter topic, in transactions of some dead letters each."""
 
-    def __init__(self, client: LetterClient, topic: str, to: str | None, *, dry_run: bool) -> None:
+    def __init__(self, client: DeadLetterClient, topic: str, to: str | None, *, dry_run: bool) -> None:
         from headwater.pipelines.dead_letters.records import replay_group
 
         self.group = replay_group(topic)
@@ -175,24 +175,24 @@ class _Replay:
         self._topic = topic
         self._to = to
         self._dry_run = dry_run
-        self._chunk: list[Letter] = []
+        self._chunk: list[DeadLetter] = []
         self._seen: set[tuple[str, int, int]] = set()
         self._next: dict[int, int] = {}
 
-    def take(self, letter: Letter, *, is_meant: bool) -> None:
-        """Take up a letter, in the order of each partition."""
-        done = self.remembered[letter.partition]
-        between = self._next.get(letter.partition, done.offset)
-        if between < letter.offset:
-            done.add(between, letter.offset - 1)  # no letters: markers of transactions, aborted records
-        self._next[letter.partition] = letter.offset + 1
-        if letter.offset in done or not is_meant:
+    def take(self, dead_letter: DeadLetter, *, is_meant: bool) -> None:
+        """Take up a dead letter, in the order of each partition."""
+        done = self.remembered[dead_letter.partition]
+        between = self._next.get(dead_letter.partition, done.offset)
+        if between < dead_letter.offset:
+            done.add(between, dead_letter.offset - 1)  # no dead letters: markers of transactions, aborted records
+        self._next[dead_letter.partition] = dead_letter.offset + 1
+        if dead_letter.offset in done or not is_meant:
             return
-        if self._to is None and letter.source is None:
+        if self._to is None and dead_letter.source is None:
             self.without_source += 1
             return
-        self._chunk.append(letter)
-        if len(self._chunk) >= CHUNK_LETTERS:
+        self._chunk.append(dead_letter)
+        if len(self._chunk) >= CHUNK_DEAD_LETTERS:
             self.finish()
 
     def finish(self) -> None:
@@ -203,20 +203,20 @@ class _Replay:
         if not chunk:
             return
         records = []
-        for letter in chunk:
-            self.remembered[letter.partition].add(letter.offset)
-            if self._to is None and letter.source is not None:
-                if letter.source in self._seen:
+        for dead_letter in chunk:
+            self.remembered[dead_letter.partition].add(dead_letter.offset)
+            if self._to is None and dead_letter.source is not None:
+                if dead_letter.source in self._seen:
                     continue  # several stages have refused one record: it is written once
-                self._seen.add(letter.source)
-            target = self._to or (letter.source[0] if letter.source is not None else "")
-            record = written_back(letter, self._to, self._client.partitions(target))
+                self._seen.add(dead_letter.source)
+            target = self._to or (dead_letter.source[0] if dead_letter.source is not None else "")
+            record = written_back(dead_letter, self._to, self._client.partitions(target))
             assert record is not None
             records.append(record)
             self.written[target] = self.written.get(target, 0) + 1
         if self._dry_run:
             return
-        touched = {letter.partition for letter in chunk}
+        touched = {dead_letter.partition for dead_letter in chunk}
         offsets = {p: (self.remembered[p].offset, self.remembered[p].metadata()) for p in touched}
         if any(len(metadata) > METADATA_BYTES_MAX for _, metadata in offsets.values()):
             for record in records:
@@ -226,15 +226,15 @@ class _Replay:
 
 
 def _chosen(
-    client: LetterClient,
+    client: DeadLetterClient,
     source: str,
     since: str | None,
     errors: tuple[str, ...],
     stage: str | None,
     expectation: str | None,
-) -> tuple[list[str], LetterFilter]:
+) -> tuple[list[str], DeadLetterFilter]:
     """The dead-letter topics that are meant, and the filter."""
-    from headwater.pipelines.dead_letters.records import LetterFilter
+    from headwater.pipelines.dead_letters.records import DeadLetterFilter
     from headwater.pipelines.definition.graph import DEAD_LETTERS_SUFFIX, dead_letter_topics
     from headwater.pipelines.deployment.replay import parse_origin
 
@@ -268,25 +268,25 @@ def _chosen(
         topics = [topic for topic in sorted(known) if topic.endswith(DEAD_LETTERS_SUFFIX)]
     if not topics:
         raise CliError("dead-letters", f"{source} has no dead letters: its dead-letter topic does not exist yet")
-    return topics, LetterFilter(since_ms, errors, pipeline, stage, expectation)
+    return topics, DeadLetterFilter(since_ms, errors, pipeline, stage, expectation)
 
 
-def describe(letter: Letter) -> str:
-    """A letter for people."""
+def describe(dead_letter: DeadLetter) -> str:
+    """A dead letter for people."""
     from headwater.pipelines.dead_letters.headers import ERROR, PIPELINE, STAGE
 
-    at = datetime.fromtimestamp(letter.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    found = letter.as_dict()
-    source = letter.source
-    who = f"stage {letter.said(STAGE)} of {letter.said(PIPELINE)}"
+    at = datetime.fromtimestamp(dead_letter.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    found = dead_letter.as_dict()
+    source = dead_letter.source
+    who = f"stage {dead_letter.said(STAGE)} of {dead_letter.said(PIPELINE)}"
     lines = [
-        f"{letter.topic}-{letter.partition} offset {letter.offset}, {at}, {who}",
-        f"  error    {letter.said(ERROR)}",
+        f"{dead_letter.topic}-{dead_letter.partition} offset {dead_letter.offset}, {at}, {who}",
+        f"  error    {dead_letter.said(ERROR)}",
     ]
     if source is not None:
         lines.append(f"  from     {source[0]}-{source[1]} offset {source[2]}")
-    if letter.rounds:
-        lines.append(f"  replayed {letter.rounds} times before")
+    if dead_letter.rounds:
+        lines.append(f"  replayed {dead_letter.rounds} times before")
     lines += [f"  {name:<8} {_text(found[name])}" for name in ("key", "value") if found[name] is not None]
     lines += [f"  header   {each['name']}={_text(each['value'])}" for each in found["headers"]]
     return "\n".join(lines) + "\n"

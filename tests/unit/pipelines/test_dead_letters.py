@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.pipelines.dead_letters.records import Letter, LetterFilter, Replayed, written_back
+from headwater.pipelines.dead_letters.records import DeadLetter, DeadLetterFilter, Replayed, written_back
 
 SAID = (
     ("trace", b"a"),
@@ -20,7 +20,7 @@ SAID = (
 )
 
 
-def letter(headers: tuple[tuple[str, bytes | None], ...] = SAID, **more: object) -> Letter:
+def letter(headers: tuple[tuple[str, bytes | None], ...] = SAID, **more: object) -> DeadLetter:
     values = {
         "topic": "orders.dead_letters",
         "partition": 0,
@@ -29,7 +29,7 @@ def letter(headers: tuple[tuple[str, bytes | None], ...] = SAID, **more: object)
         "key": b"k",
         "value": b"\xff",
     }
-    return Letter(**values | more, headers=headers)  # type: ignore[arg-type]
+    return DeadLetter(**values | more, headers=headers)  # type: ignore[arg-type]
 
 
 def test_a_letter_goes_back_as_it_came_with_one_round_more() -> None:
@@ -62,17 +62,17 @@ def test_a_row_that_no_longer_knew_its_record_goes_only_where_it_is_told_to() ->
 @pytest.mark.parametrize(
     ("chosen", "takes"),
     [
-        (LetterFilter(), True),
-        (LetterFilter(since_ms=1000), True),
-        (LetterFilter(since_ms=1001), False),
-        (LetterFilter(errors=("nothing", "NOT json")), True),
-        (LetterFilter(errors=("nothing",)), False),
-        (LetterFilter(pipeline="shop", stage="clean"), True),
-        (LetterFilter(pipeline="shop", stage="sums"), False),
-        (LetterFilter(expectation="paid"), False),
+        (DeadLetterFilter(), True),
+        (DeadLetterFilter(since_ms=1000), True),
+        (DeadLetterFilter(since_ms=1001), False),
+        (DeadLetterFilter(errors=("nothing", "NOT json")), True),
+        (DeadLetterFilter(errors=("nothing",)), False),
+        (DeadLetterFilter(pipeline="shop", stage="clean"), True),
+        (DeadLetterFilter(pipeline="shop", stage="sums"), False),
+        (DeadLetterFilter(expectation="paid"), False),
     ],
 )
-def test_a_filter_takes_what_fits_all_of_it(chosen: LetterFilter, takes: bool) -> None:
+def test_a_filter_takes_what_fits_all_of_it(chosen: DeadLetterFilter, takes: bool) -> None:
     assert chosen.takes(letter()) is takes
 
 

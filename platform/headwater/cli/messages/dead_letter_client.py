@@ -1,4 +1,4 @@
-"""What `headwater dead-letters` asks of a broker: letters as far as committed, records written back in transactions."""
+"""What `headwater dead-letters` asks of a broker: committed dead letters, records written back in transactions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import client_security, settings
 
 if TYPE_CHECKING:
-    from headwater.pipelines.dead_letters.records import Letter, Replayed, Written
+    from headwater.pipelines.dead_letters.records import DeadLetter, Replayed, Written
 
-BATCH_LETTERS: Final = 500
-"""Letters that are taken from the client at once."""
+BATCH_DEAD_LETTERS: Final = 500
+"""Dead letters that are taken from the client at once."""
 
 SILENCE_S_MAX: Final = 60.0
 """A topic whose end is known gives records, or the broker is in trouble."""
@@ -23,13 +23,13 @@ _POLL_S: Final = 0.25
 
 
 @contextmanager
-def letter_client(verb: str, bootstrap_servers: str | None) -> Iterator[LetterClient]:
+def dead_letter_client(verb: str, bootstrap_servers: str | None) -> Iterator[DeadLetterClient]:
     """A client whose failures become lines for the user."""
     from confluent_kafka import KafkaException
 
     from headwater.cli.shell.administration import reachable_servers
 
-    client = LetterClient(verb, reachable_servers(verb, bootstrap_servers))
+    client = DeadLetterClient(verb, reachable_servers(verb, bootstrap_servers))
     try:
         yield client
     except KafkaException as error:
@@ -39,8 +39,8 @@ def letter_client(verb: str, bootstrap_servers: str | None) -> Iterator[LetterCl
         client.close()
 
 
-class LetterClient:
-    """Reads letters as far as committed, and writes records back in transactions."""
+class DeadLetterClient:
+    """Reads dead letters as far as committed, and writes records back in transactions."""
 
     def __init__(self, verb: str, brokers: str) -> None:
         from headwater.api.connection import Outage, client_properties
@@ -91,7 +91,7 @@ class LetterClient:
         return self._counts[topic]
 
     def remembered(self, topic: str, group: str) -> dict[int, Replayed]:
-        """Which letters of each partition were replayed."""
+        """Which dead letters of each partition were replayed."""
         from confluent_kafka import TopicPartition
 
         from headwater.pipelines.dead_letters.records import Replayed
@@ -100,13 +100,13 @@ class LetterClient:
         found = self._consumer(group).committed(asked, timeout=self._timeout_s)
         return {each.partition: Replayed.decode(max(each.offset, 0), each.metadata) for each in found}
 
-    def letters(
+    def dead_letters(
         self, topic: str, since_ms: int | None, remembered: dict[int, Replayed] | None = None
-    ) -> Iterator[Letter]:
-        """The letters of a topic up to its present end, in the order of each partition."""
+    ) -> Iterator[DeadLetter]:
+        """The dead letters of a topic up to its present end, in the order of each partition."""
         from confluent_kafka import TopicPartition
 
-        from headwater.pipelines.dead_letters.records import Letter
+        from headwater.pipelines.dead_letters.records import DeadLetter
 
         consumer = self._consumer("headwater-dead-letters")
         starts = []
@@ -123,7 +123,7 @@ class LetterClient:
         consumer.assign(starts)
         heard_s = time.monotonic()
         while left:
-            messages: Sequence[Any] = consumer.consume(BATCH_LETTERS, _POLL_S)
+            messages: Sequence[Any] = consumer.consume(BATCH_DEAD_LETTERS, _POLL_S)
             if self._outage.refusal is not None:
                 raise CliError(self._verb, self._outage.refusal, exit_code=EXIT_FAILED)
             if not messages and time.monotonic() - heard_s > SILENCE_S_MAX:
@@ -132,7 +132,7 @@ class LetterClient:
                 heard_s = time.monotonic()
                 error = message.error()
                 if error is None:
-                    yield _letter(Letter, message)
+                    yield _dead_letter(DeadLetter, message)
                 elif error.name() == "_PARTITION_EOF":
                     left.discard(message.partition())
                 else:
@@ -140,7 +140,7 @@ class LetterClient:
         consumer.unassign()
 
     def write(self, records: Sequence[Written], topic: str, group: str, offsets: dict[int, tuple[int, str]]) -> None:
-        """Write records and remember which letters they were, all or nothing."""
+        """Write records and remember which dead letters they were, all or nothing."""
         from confluent_kafka import KafkaException, Producer, TopicPartition
 
         if group not in self._producers:
@@ -165,7 +165,7 @@ class LetterClient:
             raise
 
 
-def _letter(kind: type[Letter], message: Any) -> Letter:
+def _dead_letter(kind: type[DeadLetter], message: Any) -> DeadLetter:
     _, timestamp_ms = message.timestamp()
     headers = tuple((str(name), value) for name, value in message.headers() or ())
     return kind(
