@@ -30,7 +30,7 @@ from headwater.pipelines.preview.start_offsets import Start, offsets_json, range
 from headwater.pipelines.rows.comparison import plain
 from headwater.pipelines.sinks.kinds import kind_of_sink
 from headwater.pipelines.sources import topic as topic_source
-from headwater.pipelines.sources.kind import OffsetRange, Sample, StageInput
+from headwater.pipelines.sources.kind import Sample, StageInput, TopicOffsets
 from headwater.pipelines.sources.kinds import kind_of_source
 from headwater.pipelines.sources.table_gaps import TableGap, gaps_of
 from headwater.pipelines.sources.tables import read_table
@@ -169,11 +169,11 @@ class StagePreview:
     def _frame(self, source: Source, position: int, request: Request) -> tuple[DataFrame, int | None]:
         at = StageInput(self._session, self._loaded, self._stage, position, self._analysis.columns, self._where)
 
-        def range_of(topic: TopicSource) -> OffsetRange:
+        def range_of(topic: TopicSource) -> TopicOffsets:
             committed = topic.isolation == topic_source.READ_COMMITTED
             found = ranges_of(self._where, topic.topic, request.start, request.records_max, committed=committed)
             start, end = (offsets_json(topic.topic, found, end=end) for end in (False, True))
-            return OffsetRange(start, end, sum(one.latest - one.earliest for one in found.values()))
+            return TopicOffsets(start, end, sum(one.latest - one.earliest for one in found.values()))
 
         return kind_of_source(source).sample(at, source, Sample(request.records_max, range_of))
 

@@ -47,7 +47,7 @@ class StageInput:
         return self.known.inputs[self.stage.name, self.position]
 
 
-class Feed(Protocol):
+class InputFeed(Protocol):
     """What brings an input's rows in the background of a continuous run."""
 
     def follow(self, on_failure: Callable[[BaseException], None]) -> None:
@@ -63,10 +63,10 @@ class Running:
 
     checkpoint: str
     make_table: Callable[[str, StructType], None]
-    feeds: list[Feed] = field(default_factory=list)
+    feeds: list[InputFeed] = field(default_factory=list)
 
 
-class OffsetRange(NamedTuple):
+class TopicOffsets(NamedTuple):
     """Records of a topic as `startingOffsets` and `endingOffsets` have them, and how many offsets there are at all."""
 
     start: str
@@ -79,7 +79,7 @@ class Sample:
     """How much a preview reads: so many rows; of a topic these records."""
 
     rows_max: int
-    range_of: Callable[[TopicSource], OffsetRange]
+    range_of: Callable[[TopicSource], TopicOffsets]
 
 
 class SourceKind(Protocol[S_contra]):
