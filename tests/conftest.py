@@ -28,6 +28,11 @@ settings.register_profile("gate", derandomize=True, deadline=None, max_examples=
 settings.register_profile("explore", deadline=None, max_examples=examples(DEFAULT), print_blob=True)
 settings.load_profile("explore" if os.environ.get("HYPOTHESIS_EXPLORE") else "gate")
 
+# A shell starts what runs in the background with SIGINT ignored, and processes inherit that: those that tests start
+# would not hear of Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 START_S = 60
 STOP_S = 30
 READY = re.compile(r"^Broker is ready: kafka (\S+:\d+)((?:, [\w.-]+://\S+:\d+)*)", re.MULTILINE)

@@ -16,6 +16,8 @@ object WordCount {
     properties.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, "1")
     properties.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, "100")
     properties.put("auto.offset.reset", "earliest")
+    // So long does the group wait for the one that was killed.
+    properties.put("session.timeout.ms", "10000")
 
     val split: ValueMapper[String, java.lang.Iterable[String]] = line => Arrays.asList(line.split(" "): _*)
     val byWord: KeyValueMapper[String, String, String] = (_, word) => word

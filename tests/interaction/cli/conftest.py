@@ -19,6 +19,7 @@ class CommandLine:
 
     def __init__(self, folder: Path, bootstrap_servers: str | None = None) -> None:
         self.folder = folder
+        self._started: list[subprocess.Popen[bytes]] = []
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADWATER_")}
         self.environment |= {"PYTHONSAFEPATH": "1", "PYTHONWARNINGS": "default"}
         if bootstrap_servers is not None:
@@ -26,7 +27,7 @@ class CommandLine:
 
     def start(self, *arguments: str | bytes) -> subprocess.Popen[bytes]:
         """Starts a command with all three streams piped."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "headwater", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -34,6 +35,15 @@ class CommandLine:
             cwd=self.folder,
             env=self.environment,
         )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """Ends what a test that failed has left: its pipes would disturb another one."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
 
     def shell(self, command: str, exit_code: int) -> tuple[bytes, str]:
         """Runs a line of shell, in which $H is the command; returns stdout and stderr."""
@@ -64,15 +74,19 @@ class CommandLine:
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> CommandLine:
+def alone(tmp_path: Path) -> Iterator[CommandLine]:
     """The command line without a broker."""
-    return CommandLine(tmp_path)
+    command_line = CommandLine(tmp_path)
+    yield command_line
+    command_line.close()
 
 
 @pytest.fixture
-def headwater(tmp_path: Path, bootstrap_servers: str) -> CommandLine:
+def headwater(tmp_path: Path, bootstrap_servers: str) -> Iterator[CommandLine]:
     """The command line with the broker under test."""
-    return CommandLine(tmp_path, bootstrap_servers)
+    command_line = CommandLine(tmp_path, bootstrap_servers)
+    yield command_line
+    command_line.close()
 
 
 @pytest.fixture

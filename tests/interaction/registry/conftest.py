@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-StartApi = Callable[[str, str], str]
+StartApi = Callable[..., str]
 
 
 @pytest.fixture
@@ -17,12 +17,12 @@ def start_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartApi]:
     """A factory: brokers and the registry's topic in, URL out. The processes end with the test."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(bootstrap_servers: str, topic: str) -> str:
+    def start(bootstrap_servers: str, topic: str, **settings: str) -> str:
         process = subprocess.Popen(
             [sys.executable, "-m", "headwater", "api", "-b", bootstrap_servers, "--http-port", "0"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONSAFEPATH": "1", "HEADWATER_REGISTRY_TOPIC": topic},
+            env=os.environ | {"PYTHONSAFEPATH": "1", "HEADWATER_REGISTRY_TOPIC": topic} | settings,
             cwd=tmp_path_factory.mktemp("api"),
         )
         started.append(process)
