@@ -91,8 +91,7 @@ class ClassicGroups:
 
     def begin(self, group: Group) -> None:
         """A group that was read from the log is registered: its time begins."""
-        if group.members:
-            self.execute(group, group.begin_sessions(self._clock.monotonic_ms()))
+        self.execute(group, group.begin_sessions(self._clock.monotonic_ms()))
 
     def add(self, group_id: str) -> None:
         """Offsets were committed without group management."""
@@ -110,8 +109,8 @@ class ClassicGroups:
             await asyncio.wait([writing])
 
     def resume(self, group: Group) -> None:
-        """The group was out of the registry for a moment, in which its timer may have come for nothing."""
-        self.execute(group, group.timer_expired(self._clock.monotonic_ms()))
+        """The group is back in the registry, out of which nothing is armed for it and no loading begins it."""
+        self.execute(group, group.resume(self._clock.monotonic_ms()))
 
     def retire(self, group: Group, error: ErrorCode) -> None:
         """A consumer group has taken the place of this one; whoever waits is told this error."""

@@ -61,8 +61,8 @@ class StaticMemberWrite:
 class GroupCore:
     """The state of a group; `Group` adds the decisions.
 
-    Invariants: a state is entered only from those that lead to it; the armed timer is never later than the earliest
-    deadline; a waiting request is answered once, when its token is taken off its member.
+    Invariants: a state is entered only from those that lead to it; once sessions have begun, the armed timer is never
+    later than the earliest deadline; a waiting request is answered once, when its token is taken off its member.
     """
 
     def __init__(self, group_id: str, limits: GroupLimits) -> None:
@@ -89,6 +89,8 @@ class GroupCore:
         self._new_member_added = False
         self._out: list[Instruction] = []
         self._armed_ms: int | None = None
+        #: False for a group that was read from the log, until its members' sessions begin.
+        self._has_begun = True
         self._persist_id = 0
         self._writes: dict[int, AssignmentWrite | StaticMemberWrite] = {}
         self._explanation = Explanation()
@@ -177,6 +179,11 @@ class GroupCore:
         if self._armed_ms is None or deadline_ms < self._armed_ms:
             self._armed_ms = deadline_ms
             self._out.append(ArmTimer(deadline_ms))
+
+    def _arm_next(self) -> None:
+        deadline_ms = self._next_deadline_ms()
+        if deadline_ms is not None:
+            self._arm(deadline_ms)
 
     def _next_deadline_ms(self) -> int | None:
         deadlines = [*self.members.deadlines_ms(), *self.pending_joins.values()]

@@ -60,6 +60,7 @@ class Group(GroupCore):
 
     def read(self, metadata: GroupMetadata) -> None:
         """Become what the log says, at any time before `begin_sessions`: no member can be late until then."""
+        self._has_begun = False
         self.generation_id = metadata.generation_id
         self.protocol_type = metadata.protocol_type or None
         self.protocol_name = metadata.protocol_name
@@ -73,14 +74,21 @@ class Group(GroupCore):
         self._read_subscriptions()
 
     def begin_sessions(self, now_ms: int) -> list[Instruction]:
-        """Clients reach a group that was read: a member that was not heard of yet has one session timeout for it."""
+        """Clients reach a group that was read: a member that was not heard of yet has one session timeout for it.
+
+        Whoever was heard of before has a deadline, for which nothing was armed. Does nothing when called again.
+        """
+        if self._has_begun:
+            return []
+        self._has_begun = True
         for member in self.members:
             if member.deadline_ms is None and not member.is_waiting:
-                self._extend_session(member, now_ms)
+                member.deadline_ms = now_ms + member.session_timeout_ms
         if self.state is _STABLE and len(self.members) > self._limits.max_size:
             self._prepare_rebalance(
                 f"{len(self.members)} members were loaded, more than group.max.size={self._limits.max_size}", now_ms
             )
+        self._arm_next()
         return self._drain()
 
     def join(self, event: Join, now_ms: int) -> list[Instruction]:
@@ -133,7 +141,7 @@ class Group(GroupCore):
             return error
         if generation_id != self.generation_id:
             return ErrorCode.illegal_generation
-        # Only moves a deadline further away: the armed timer stays early enough, nothing has to be armed.
+        # Nothing has to be armed: this only moves a deadline further away; `begin_sessions` arms for the first ones.
         member = self.members[member_id]
         member.deadline_ms = now_ms + member.session_timeout_ms
         return ErrorCode.rebalance_in_progress if self.state is _PREPARING else ErrorCode.none
@@ -197,10 +205,12 @@ class Group(GroupCore):
             self._join_time_is_up(now_ms)
         if self.sync_deadline_ms is not None and self.sync_deadline_ms <= now_ms:
             self._sync_time_is_up(now_ms)
-        deadline = self._next_deadline_ms()
-        if deadline is not None:
-            self._arm(deadline)
+        self._arm_next()
         return self._drain()
+
+    def resume(self, now_ms: int) -> list[Instruction]:
+        """The group was out of reach: its timer, or the beginning of its sessions, may have come for nothing."""
+        return [*self.begin_sessions(now_ms), *self.timer_expired(now_ms)]
 
     def adopt(
         self, metadata: GroupMetadata, protocols: Mapping[str, Mapping[str, bytes]], cause: str, now_ms: int

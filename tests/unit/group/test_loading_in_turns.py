@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer_step import Heartbeat
 from headwater.logtier.group.coordinator import GroupCoordinator
 from headwater.logtier.group.core import GroupLimits
-from headwater.logtier.group.events import GroupMetadata, GroupState, Join, MemberMetadata
+from headwater.logtier.group.events import ArmTimer, GroupMetadata, GroupState, Join, MemberMetadata
 from headwater.logtier.group.group import Group
 from headwater.logtier.group.offsets import CommittedOffset
 from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
@@ -19,6 +21,7 @@ from headwater.logtier.group.records import group_key, group_value, offset_key, 
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch
+from headwater.logtier.state_topic import writes
 from headwater.logtier.state_topic.topic import partition_for
 from headwater.logtier.state_topic.turns import STEPS_PER_TURN
 from tests.unit.group.conftest import World
@@ -243,3 +246,85 @@ def test_whoever_comes_before_the_sessions_of_its_group_begin_is_not_in_the_way(
     group.begin_sessions(2_000)
     deadlines = {member.member_id: member.deadline_ms for member in group.members}
     assert deadlines == {"m": None, "n": 1_000 + SESSION_MS, "o": 2_000 + SESSION_MS}
+
+
+@pytest.mark.parametrize("is_heard_by_a_commit", [False, True])
+def test_a_group_whose_members_were_all_heard_of_before_its_sessions_begin_has_a_timer(
+    is_heard_by_a_commit: bool,
+) -> None:
+    members = tuple(MemberMetadata(name, None, "c", "/h", 60_000, SESSION_MS, b"", b"") for name in ("m", "n"))
+    group = Group("g", GroupLimits())
+    group.read(GroupMetadata("custom", 1, "p", "m", members, 5))
+    for name, now_ms in (("m", 1_200), ("n", 1_000)):
+        if is_heard_by_a_commit:
+            group.check_offset_commit(name, None, 1, now_ms)
+        else:
+            assert group.heartbeat(name, None, 1, now_ms) is ErrorCode.none
+    assert group.begin_sessions(1_500) == [ArmTimer(1_000 + SESSION_MS)]
+    assert group.begin_sessions(1_600) == []
+
+
+def test_sessions_of_a_group_that_was_out_of_reach_when_they_should_have_begun_begin_when_it_is_back() -> None:
+    member = MemberMetadata("m", None, "c", "/h", 60_000, SESSION_MS, b"", b"")
+    group = Group("g", GroupLimits())
+    group.read(GroupMetadata("custom", 1, "p", "m", (member,), 5))
+    assert ArmTimer(1_000 + SESSION_MS) in group.resume(1_000)
+    assert group.begin_sessions(2_000) == [], "its turn comes later"
+    group.resume(1_000 + SESSION_MS)
+    assert not group.members
+
+
+def test_a_member_that_was_heard_of_at_once_and_then_dies_is_put_out(world: World) -> None:
+    group_ids = names(0, COUNT)
+    store_groups(world, 0, group_ids)
+
+    async def scenario() -> None:
+        await world.groups.start()
+        turns = Turns(lambda: code_of(world.groups, group_ids[-1]))
+        await turns.until(lambda code: code is ErrorCode.none)
+        assert world.groups.heartbeat(group_ids[-1], "m", None, 1) is ErrorCode.none
+        assert group_ids[-1] not in world.groups._classic._timers, "its sessions have not begun"
+        turns.stop()
+        loaded = Turns(lambda: world.groups._loader.is_busy)
+        await loaded.until(lambda is_busy: not is_busy)
+        loaded.stop()
+        assert set(world.groups._classic._timers) == set(group_ids)
+
+    run(scenario)
+
+
+def test_sessions_begin_although_an_upgrade_was_under_way_that_came_to_nothing() -> None:
+    world = World(properties={"group.consumer.migration.policy": "bidirectional"})
+    world.metadata.add(OFFSETS_TOPIC, 4)
+    world.metadata.add("t")
+    subscription = bytes.fromhex("0000 00000001 0001 74 ffffffff")
+    assignment = b"\0\0\0\0\0\1\0\1t\0\0\0\1\0\0\0\0\xff\xff\xff\xff"
+    member = MemberMetadata("m", None, "client", "/h", 60_000, SESSION_MS, subscription, assignment)
+    group_ids = names(0, COUNT)
+    value = group_value(GroupMetadata("consumer", 1, "range", "m", (member,), 5))
+    store(world, 0, [Record(group_key(group_id), value, 0) for group_id in group_ids])
+    beat = Heartbeat("a", 0, "c", "/h", None, rebalance_timeout_ms=60_000, topic_names=frozenset({"t"}))
+
+    async def scenario() -> None:
+        await world.groups.start()
+        reached = Turns(lambda: code_of(world.groups, group_ids[-1]))
+        await reached.until(lambda code: code is ErrorCode.none)
+        reached.stop()
+        world.replicas.gate = asyncio.Event()
+        upgrading = asyncio.ensure_future(world.groups.consumer_heartbeat(group_ids[-1], beat))
+        loaded = Turns(lambda: world.groups._loader.is_busy)
+        await loaded.until(lambda is_busy: not is_busy)
+        loaded.stop()
+        assert isinstance(world.groups.group(group_ids[-1]), ConsumerGroup)
+        write = world.groups._log._partitions[0].writes.popleft()
+        writes._refuse(write, KafkaError(ErrorCode.not_enough_replicas, "x"))
+        with pytest.raises(KafkaError):
+            await upgrading
+        group = world.groups.group(group_ids[-1])
+        assert isinstance(group, Group)
+        assert [each.deadline_ms for each in group.members] == [world.clock.monotonic_ms() + SESSION_MS]
+        assert group_ids[-1] in world.groups._classic._timers
+        world.replicas.gate.set()
+        await world.groups.stop()
+
+    run(scenario)
