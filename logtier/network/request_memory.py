@@ -40,7 +40,9 @@ class RequestMemory:
 
     A request is granted its memory piece by piece, as it arrives. So that requests never wait for each other in a
     circle, one of those that wait has the turn: it is granted whatever it still needs (`socket.request.max.bytes`
-    bounds it), whether that fits or not, until it is whole. Owners take turns.
+    bounds it), whether that fits or not, until it is whole. Owners take turns. A request behind one that is still being
+    answered gets neither the turn nor a place among those that wait: whole, it would keep the turn for as long as that
+    answer takes, and its client decides how long that is.
 
     Invariant: what is granted without the turn is within the budget and within each share; where somebody waits,
     somebody has the turn.
@@ -68,17 +70,28 @@ class RequestMemory:
         return bool(self._waiting)
 
     def grant(self, holder: Holder, size: int) -> bool:
-        """Raise what a request holds to `size` bytes: now, or later, of which the holder is told."""
-        assert size > holder.held_bytes
-        assert not holder.wanted_bytes, "it waits already"
-        if self._turn is None and not self._may_have(holder, size):
+        """Raise what a request holds to `size` bytes: now, or later, of which the holder is told.
+
+        Only for a request that is answered as soon as it is whole: whoever has the turn keeps it until then.
+        """
+        if self.grant_if_it_fits(holder, size):
+            return True
+        if self._turn is None:
             self._turn = holder
-        if self._may_have(holder, size):
             self._count(holder, size - holder.held_bytes)
             return True
         holder.wanted_bytes = size
         self._waiting.setdefault(holder.owner, deque()).append(holder)
         return False
+
+    def grant_if_it_fits(self, holder: Holder, size: int) -> bool:
+        """Raise what a request holds to `size` bytes, unless that takes the turn; it does not wait for it."""
+        assert size > holder.held_bytes
+        assert not holder.wanted_bytes, "it waits already"
+        if not self._may_have(holder, size):
+            return False
+        self._count(holder, size - holder.held_bytes)
+        return True
 
     def release(self, holder: Holder) -> None:
         """The request is whole, or read, or its connection is gone: it holds nothing more and waits no more."""

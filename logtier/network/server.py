@@ -249,6 +249,8 @@ class ClientConnection:
         self._kept: tuple[RequestMemory, Holder] | None = None
         #: When the unfinished request was first granted memory, or last after it had waited.
         self._granted_ms = 0
+        #: Whether the unfinished request is not read on, as it may not have the turn yet.
+        self._is_held_back = False
         self._stream: Stream | None = None
         self._answering: asyncio.Future[Response] | None = None
         self._serving = False
@@ -379,6 +381,7 @@ class ClientConnection:
         return (
             holder.held_bytes > 0
             and not holder.wanted_bytes
+            and not self._is_held_back
             and not self._framer.has_frame
             and self._granted_ms < deadline_ms
             and self._unmuting is None
@@ -428,13 +431,16 @@ class ClientConnection:
             drained.resume_reading()
         elif self._stream is not None:
             # A whole frame that waits is enough read-ahead; without one we must hear of more bytes or of the end.
-            if self._unmuting is not None or self._framer.has_frame or not self._has_memory():
+            if self._unmuting is not None or self._framer.has_frame or not self._has_memory(self._stream):
                 self._stream.pause_reading()
             else:
                 self._stream.resume_reading()
 
-    def _has_memory(self) -> bool:
-        """Whether the request that is being received, if there is one, may have the buffer that it needs to go on."""
+    def _has_memory(self, stream: Stream) -> bool:
+        """Whether the request that is being received, if there is one, may have the buffer that it needs to go on.
+
+        Asked again when the request before it is answered, and when the client has taken the answer.
+        """
         holder = self._holder
         if holder.wanted_bytes:
             return False
@@ -447,7 +453,14 @@ class ClientConnection:
             self._memory = self._shared.memory if is_known else self._shared.memory_before_login
             holder.owner = share_owner(principal, self.peer_host)
             self._granted_ms = self._last_active_ms
-        return self._memory.grant(holder, wanted)
+        is_next = self._answering is None and not stream.is_writing
+        if not (self._memory.grant(holder, wanted) if is_next else self._memory.grant_if_it_fits(holder, wanted)):
+            self._is_held_back = not is_next
+            return False
+        if self._is_held_back:
+            self._is_held_back = False
+            self._granted_ms = self._clock.monotonic_ms()
+        return True
 
     def _granted(self) -> None:
         """The budget has room for more of the request at last: receive it."""

@@ -71,23 +71,36 @@ def test_a_connection_that_is_gone_waits_no_more_and_blocks_nobody() -> None:
     assert requests.memory.used_bytes == 500
 
 
+def test_a_request_that_may_not_have_the_turn_gets_what_fits_and_waits_for_nothing() -> None:
+    requests = Requests(400)
+    behind, next_one = requests.holder("behind"), requests.holder("next", "other")
+    assert requests.memory.grant_if_it_fits(behind, 100)
+    assert not requests.memory.grant_if_it_fits(behind, 101)
+    assert not requests.memory.is_waited_for
+    assert requests.memory.grant(next_one, 5000), "the turn is free"
+    requests.memory.release(next_one)
+    assert requests.granted == []
+    assert requests.memory.used_bytes == behind.held_bytes == 100
+    assert requests.memory.grant(behind, 5000)
+
+
 def test_no_limit_grants_everything() -> None:
     requests = Requests(-1)
     assert all(requests.memory.grant(requests.holder(str(n)), 1 << 40) for n in range(3))
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 300), st.booleans()), max_size=60))
-def test_the_shares_hold_and_every_request_comes_to_its_end(steps: list[tuple[int, int, bool]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 300), st.booleans(), st.booleans()), max_size=60))
+def test_the_shares_hold_and_every_request_comes_to_its_end(steps: list[tuple[int, int, bool, bool]]) -> None:
     requests = Requests(400)
     memory = requests.memory
     holders = [requests.holder(str(n), n % 3) for n in range(10)]
     release: Callable[[Holder], None] = memory.release
-    for index, more, is_whole in steps:
+    for index, more, is_whole, is_next in steps:
         holder = holders[index]
         if is_whole:
             release(holder)
         elif not holder.wanted_bytes:
-            memory.grant(holder, holder.held_bytes + more)
+            (memory.grant if is_next else memory.grant_if_it_fits)(holder, holder.held_bytes + more)
         without_turn = [each for each in holders if each is not memory._turn]
         assert all(each.held_bytes <= 400 // CONNECTION_SHARE for each in without_turn)
         for owner in range(3):

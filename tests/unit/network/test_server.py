@@ -417,6 +417,118 @@ def test_who_sends_a_part_of_a_large_request_and_no_more_does_not_keep_others_wa
     run(main())
 
 
+class LateAnswers:
+    """The first request is answered when the test says so, as a fetch that waits; all others at once."""
+
+    def __init__(self) -> None:
+        self.may_come = asyncio.Event()
+        self.connections: list[ClientConnection] = []
+
+    def dispatch(self, frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
+        answer = echo(frame, connection)
+
+        async def later() -> Response:
+            await self.may_come.wait()
+            return answer
+
+        if frame[7] != 1:
+            return answer
+        self.connections.append(connection)
+        return later()
+
+
+@pytest.mark.parametrize("is_seen_first", [True, False])
+def test_a_large_request_behind_one_that_is_answered_late_keeps_nobody_waiting(is_seen_first: bool) -> None:
+    limits = replace(LIMITS, idle_ms_max=600_000, queued_bytes_max=1 << 20)
+    large = request(7, 900_000)
+
+    async def main() -> None:
+        answers = LateAnswers()
+        async with Running(answers.dispatch, limits) as running:
+            memory = running.server._shared.memory
+            late, late_writer = await running.connect()
+            late_writer.write(request(1) + large)
+            await until(lambda: bool(answers.connections) and memory.used_bytes > 0)
+            if is_seen_first:
+                await until(lambda: answers.connections[0]._is_held_back)
+            async with asyncio.timeout(10):
+                for _ in range(2):
+                    reader, writer = await running.connect()
+                    writer.write(large)
+                    assert await reader.readexactly(len(large)) == large
+                    await close(writer)
+            answers.may_come.set()
+            assert await late.readexactly(len(request(1)) + len(large)) == request(1) + large
+            await close(late_writer)
+            await until(lambda: memory.used_bytes == 0)
+
+    run(main())
+
+
+def test_a_large_request_behind_an_answer_that_is_not_read_keeps_nobody_waiting() -> None:
+    limits = replace(LIMITS, idle_ms_max=600_000, queued_bytes_max=1 << 20)
+    large = request(7, 900_000)
+    long_answer = framed(bytes(64 << 20))
+
+    def dispatch(frame: memoryview, connection: ClientConnection) -> Response:
+        return [long_answer] if frame[7] == 1 else echo(frame, connection)
+
+    async def main() -> None:
+        async with Running(dispatch, limits) as running:
+            late, late_writer = await running.connect()
+            late_writer.write(request(1) + large)
+            await until(lambda: any(each._is_held_back for each in running.server._connections))
+            reader, writer = await running.connect()
+            writer.write(large)
+            async with asyncio.timeout(10):
+                assert await reader.readexactly(len(large)) == large
+            await close(writer)
+            assert await late.readexactly(len(long_answer) + len(large)) == long_answer + large
+            await close(late_writer)
+
+    run(main())
+
+
+def test_a_request_that_was_held_back_behind_an_answer_has_its_time_from_then_on() -> None:
+    limits = replace(LIMITS, idle_ms_max=600_000, queued_bytes_max=1 << 20)
+    large = request(7, 900_000)
+    clock = ManualClock(0)
+
+    async def main() -> None:
+        answers = LateAnswers()
+        async with Running(answers.dispatch, limits, clock) as running:
+            memory = running.server._shared.memory
+            late, late_writer = await running.connect()
+            late_writer.write(request(1) + large[:300_000])
+            await until(lambda: bool(answers.connections) and answers.connections[0]._is_held_back)
+            clock.ms = SLOW_REQUEST_MS + 1
+            others = [await running.connect() for _ in range(2)]
+            for _, writer in others:
+                writer.write(large[:300_000])
+            await until(lambda: memory.is_waited_for)
+            running.server._check_idle()
+            assert answers.connections[0] in running.server._connections, "it was kept from coming"
+            await close(others[0][1])
+            await close(others[1][1])
+            await until(lambda: not memory.is_waited_for)
+            answers.may_come.set()
+            assert await late.readexactly(len(request(1))) == request(1)
+            other, other_writer = await running.connect()
+            other_writer.write(large[:300_000])
+            await until(lambda: memory.is_waited_for)
+            running.server._check_idle()
+            assert answers.connections[0] in running.server._connections, "it has just got the turn"
+            clock.ms += SLOW_REQUEST_MS + 1
+            running.server._check_idle()
+            assert await late.read() == b""
+            other_writer.write(large[300_000:])
+            assert await other.readexactly(len(large)) == large
+            await close(other_writer)
+            await close(late_writer)
+
+    run(main())
+
+
 def test_a_fault_of_ours_ends_its_connection_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
     def faulty(frame: memoryview, connection: ClientConnection) -> Response | Awaitable[Response]:
         async def later() -> Response:
