@@ -171,6 +171,9 @@ class GroupCoordinator:
             return replace(request, token=token, new_member_id=new_member_id)
 
         while True:
+            # Anew each time: what was waited for is over, and the group may be coordinated elsewhere now.
+            if (error := self._availability(group_id)) is not ErrorCode.none:
+                return JoinResult(request.member_id, error)
             group = self._groups.get(group_id)
             if not isinstance(group, ConsumerGroup):
                 return await self._classic.join(group_id, group, event)
@@ -185,22 +188,19 @@ class GroupCoordinator:
                     await self._consumer.delete(group, with_offsets=False)
                     logger.info("group %s: an empty consumer group becomes a classic one", group_id)
             except GroupReplacedError:
-                # By another group, or because it is coordinated elsewhere now.
-                if (error := self._availability(group_id)) is not ErrorCode.none:
-                    return JoinResult(request.member_id, error)
+                continue
             except KafkaError as refusal:
                 return JoinResult(UNKNOWN_MEMBER_ID, refusal.code)
 
     async def sync(self, group_id: str, request: Sync) -> SyncResult:
         """Get a member's assignment; answered when the leader's is in the log. The token of `request` is given here."""
-        error = self._availability(group_id)
-        if error is not ErrorCode.none:
-            return SyncResult(error)
 
         def event(token: int) -> Sync:
             return replace(request, token=token)
 
         while True:
+            if (error := self._availability(group_id)) is not ErrorCode.none:
+                return SyncResult(error)
             group = self._groups.get(group_id)
             if group is None:
                 return SyncResult(ErrorCode.unknown_member_id)
@@ -209,8 +209,7 @@ class GroupCoordinator:
             try:
                 return await self._consumer.classic_sync(group, event(0))
             except GroupReplacedError:
-                if (error := self._availability(group_id)) is not ErrorCode.none:
-                    return SyncResult(error)
+                continue
             except KafkaError as refusal:
                 return SyncResult(refusal.code)
 
@@ -235,10 +234,9 @@ class GroupCoordinator:
         Raises:
             KafkaError: for the whole request.
         """
-        error = self._availability(group_id)
-        if error is not ErrorCode.none:
-            raise KafkaError(error)
         while True:
+            if (error := self._availability(group_id)) is not ErrorCode.none:
+                raise KafkaError(error)
             group = self._groups.get(group_id)
             if group is None:
                 return [ErrorCode.unknown_member_id] * len(members)
@@ -247,7 +245,7 @@ class GroupCoordinator:
             try:
                 return await self._consumer.classic_leave(group, members)
             except GroupReplacedError:
-                self._log.active_partition_of(group_id)
+                continue
 
     async def consumer_heartbeat(
         self, group_id: str, beat: Heartbeat, is_visible: Callable[[str], bool] = lambda _: True

@@ -84,3 +84,32 @@ def test_they_are_told_to_look_for_the_coordinator_and_make_no_group_here(
         await world.groups.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_join_for_which_an_empty_consumer_group_was_deleted_makes_no_group_here() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.groups.start()
+        world.metadata.add("t")
+        await world.groups.find(GROUP)
+        await settle()
+        assert await heartbeat(world, "a", 0) is ErrorCode.none
+        assert await heartbeat(world, "a", -1) is ErrorCode.none
+        world.replicas.gate = asyncio.Event()
+        joining = asyncio.ensure_future(join(world, None))
+        await settle()
+        world.replicas.gate.set()
+        async with asyncio.timeout(5):
+            while GROUP in world.groups._groups:  # noqa: ASYNC110 (turn by turn)
+                await asyncio.sleep(0)
+            # The tombstones are written, and the join has not had its turn yet.
+            assert not joining.done()
+            index = partition_for(GROUP, 4)
+            world.replicas.elsewhere = {index}
+            world.metadata.move(OFFSETS_TOPIC, index, leader=2, leader_epoch=1)
+            world.groups.leadership_changed()
+            assert await joining is ErrorCode.not_coordinator
+        assert world.groups.groups() == []
+        await world.groups.stop()
+
+    asyncio.run(scenario())
