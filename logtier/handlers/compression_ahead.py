@@ -74,7 +74,15 @@ async def _prepare_all(work: list[tuple[Any, TopicPartition, bytes, TopicConfig]
     loop = asyncio.get_running_loop()
     for data, topic_partition, records, config in work:
         async with _turns.of(owner):
-            prepared = await loop.run_in_executor(_threads, _prepared, records, config)
+            # Who goes away does not end the thread: the next one waits for it all the same.
+            working = loop.run_in_executor(_threads, _prepared, records, config)
+            try:
+                prepared = await asyncio.shield(working)
+            except asyncio.CancelledError:
+                await asyncio.wait((working,))
+                raise
+            finally:
+                del working  # it would have its error, which has this frame, which has the records
         if isinstance(prepared, KafkaError):
             refused[topic_partition] = prepared
         else:

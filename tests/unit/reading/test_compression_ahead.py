@@ -126,39 +126,86 @@ def test_small_plain_records_of_a_compacted_topic_are_left_to_the_append(world: 
     assert "table" not in world.replicas.compacted_topics
 
 
-def test_many_batches_of_one_client_keep_no_other_client_waiting(
-    archive: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepared: list[bytes] = []
-    may_end = threading.Semaphore(0)
+class Held:
+    """What is prepared by threads, each of which works until the test lets it end."""
 
-    def prepare(records: Any, _: object) -> Any:
-        prepared.append(records[-1:])
-        may_end.acquire()
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[bytes] = []
+        self.may_end = threading.Semaphore(0)
+        self._world = world
+        monkeypatch.setattr("headwater.logtier.handlers.compression_ahead._prepared", self._prepare)
+
+    def _prepare(self, records: Any, _: object) -> Any:
+        self.begun.append(bytes(records[-1:]))
+        self.may_end.acquire()
         return records
 
-    monkeypatch.setattr("headwater.logtier.handlers.compression_ahead._prepared", prepare)
-
-    def asked(principal: str, mark: bytes) -> asyncio.Future[Any]:
-        context = RequestContext(archive.services, 0, 9, 1, "tester", "127.0.0.1", principal)
+    def ask(self, principal: str, mark: bytes) -> asyncio.Future[Any]:
+        context = RequestContext(self._world.services, 0, 9, 1, "tester", "127.0.0.1", principal)
         batch = build_batch([Record(None, bytes(100_000), NOW_MS)])[:-1] + mark
         work = compress_ahead(produce(("archive", None, [batch])), context)
         assert work is not None
         return asyncio.ensure_future(work)
 
+    def let_all_end(self) -> None:
+        for _ in range(100):
+            self.may_end.release()  # no thread stays
+
+    async def until_begun(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.begun) < count:  # noqa: ASYNC110 (threads tell nobody)
+                await asyncio.sleep(0.002)
+
+
+def test_many_batches_of_one_client_keep_no_other_client_waiting(
+    archive: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(archive, monkeypatch)
+
     async def scenario() -> None:
-        many = [asked("User:many", b"m") for _ in range(20)]
+        many = [held.ask("User:many", b"m") for _ in range(20)]
         await asyncio.sleep(0)
-        other = asked("User:other", b"o")
+        other = held.ask("User:other", b"o")
         for _ in range(4):
-            may_end.release()
+            held.may_end.release()
         try:
             async with asyncio.timeout(10):
                 await other
         finally:
-            for _ in range(100):
-                may_end.release()  # no thread stays
+            held.let_all_end()
         await asyncio.gather(*many)
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_goes_away_gives_its_turn_on_when_its_thread_has_ended(
+    archive: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else threads would be busy for nobody while those that have the turns wait in their queue, unfairly."""
+    held = Held(archive, monkeypatch)
+
+    async def scenario() -> None:
+        gone = [held.ask("User:gone", b"g") for _ in range(4)]
+        try:
+            await held.until_begun(2)
+            other = held.ask("User:other", b"o")
+            await asyncio.sleep(0)
+            for each in gone:
+                each.cancel()
+            late = held.ask("User:late", b"l")
+            await asyncio.sleep(0.05)
+            assert not gone[0].done()
+            assert not gone[1].done()
+            held.may_end.release()
+            await held.until_begun(3)
+            await asyncio.sleep(0.05)
+            assert held.begun == [b"g", b"g", b"o"], "the turn was given on once, to the next client"
+        finally:
+            held.let_all_end()
+        await asyncio.gather(other, late)
+        assert [type(each) for each in await asyncio.gather(*gone, return_exceptions=True)] == 4 * [
+            asyncio.CancelledError
+        ]
 
     asyncio.run(scenario())
 
