@@ -15,21 +15,6 @@ from headwater.logtier.security.failure_lines import FailureLines
 from headwater.logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslServer
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-
-
-def share_owner(principal: str, host: str) -> Hashable:
-    """Whose share of what clients have in common a client's requests take.
-
-    Those without a name are told apart by where they are.
-
-    >>> share_owner("User:alice", "10.0.0.1") == share_owner("User:alice", "10.0.0.2")
-    True
-    >>> share_owner(ANONYMOUS, "10.0.0.1") == share_owner(ANONYMOUS, "10.0.0.2")
-    False
-    """
-    return (principal, host if principal == ANONYMOUS else "")
-
-
 """Who has not said who it is."""
 
 SASL_HANDSHAKE: Final = 17
@@ -44,6 +29,19 @@ TOKENS_MAX: Final = 16
 
 BEFORE_AUTHENTICATION_MAX: Final = 16
 """Requests before the handshake is over; a client needs two, one that guesses at versions some more."""
+
+
+def share_owner(principal: str, host: str) -> Hashable:
+    """Whose share of what clients have in common a client's requests take.
+
+    Those without a name are told apart by where they are.
+
+    >>> share_owner("User:alice", "10.0.0.1") == share_owner("User:alice", "10.0.0.2")
+    True
+    >>> share_owner(ANONYMOUS, "10.0.0.1") == share_owner(ANONYMOUS, "10.0.0.2")
+    False
+    """
+    return (principal, host if principal == ANONYMOUS else "")
 
 
 class SaslState(enum.Enum):
