@@ -13,9 +13,12 @@ from headwater.cli.shell.termination import Terminated, held_signals, raise_on_s
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
+    # A shell starts what runs in its background with SIGINT ignored.
+    before_interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     raise_on_sigterm()
     yield
     signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGINT, before_interrupt)
 
 
 def test_sigterm_raises() -> None:
