@@ -1,16 +1,15 @@
-"""JDBC URLs: what of them may be shown, and which database they name. Pure.
+"""JDBC URLs: what of them may be shown. Pure.
 
 Each database has a grammar of its own, and most of them can hold a password. Only what is known to be a driver, a host,
-a database or a schema is shown; whatever is not understood is hidden. What names the database is told apart from users,
-passwords and settings: these may change, and it is the same database.
+a database or a schema is shown; whatever is not understood is hidden.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Final
 
+from headwater.pipelines.definition.jdbc_names import NAMING, database_hash, named_in
 from headwater.pipelines.definition.secret_text import SHOWN_INSTEAD, Secrets, SecretText, references_shown
 
 _REFERENCE: Final = r"\$\{(?:env|file):[^{}]*\}"
@@ -26,19 +25,6 @@ _ORACLE_ADDRESS: Final = re.compile(
 _ORACLE_PART: Final = re.compile(r"\(\s*(HOST|PORT|SERVICE_NAME|SID)\s*=\s*([\w.\-]+)\s*\)", re.ASCII | re.IGNORECASE)
 # A value in braces may hold every delimiter (SQL Server); a closing brace in it is doubled.
 _PROPERTY: Final = re.compile(r"([\w.\-]+)\s*=\s*(\{(?:[^}]|\}\})*\}[^;&]*|[^;&]*)")
-#: What names a database in some driver's grammar. A warehouse of Snowflake's is none: it computes, whatever it reads.
-_NAMING: Final = frozenset(
-    {
-        "account", "catalog", "conncatalog", "connschema", "currentschema", "database", "databasename", "dataset",
-        "datasetid", "db", "dbname", "defaultdataset", "host", "informixserver", "instance", "instancename", "keyspace",
-        "libraries", "namespace", "port", "portnumber", "project", "projectid", "region", "schema", "server",
-        "servername", "service_name", "servicename", "sid", "tenant",
-    }
-)  # fmt: skip
-#: The same in the grammar of MySQL and Teradata: `(host=db,port=1)/shop`, `/DATABASE=shop,...`.
-_LISTED: Final = re.compile(r"(?<=[(,/])\s*([\w.\-]+)\s*=\s*([^(),;&?]*)")
-_BEHIND_LIST: Final = re.compile(r"\)(/[\w.$~\-]+)", re.ASCII)
-_HASH_LENGTH: Final = 16
 _SECRET_PROPERTY: Final = re.compile(
     r"(?i)(?:password|pwd|passphrase|secret|token)[\w.]*\s*=\s*(\{(?:[^}]|\}\})*\}|[^;&,]+)"
 )
@@ -93,7 +79,7 @@ def _properties(text: str) -> str:
     shown = [
         f"{name}={value}"
         for name, value in _PROPERTY.findall(text)
-        if name.lower() in _NAMING and _NAME.fullmatch(value)
+        if name.lower() in NAMING and _NAME.fullmatch(value)
     ]
     return text[:1] + text[:1].replace("?", "&").join(shown) if shown and text[:1] in ";?" else ""
 
@@ -110,33 +96,6 @@ def _oracle(driver: str, rest: str) -> str:
     if "?" in credentials or not _ORACLE_ADDRESS.fullmatch(address):
         return f"{driver}@{SHOWN_INSTEAD}"
     return f"{driver}@{address}"
-
-
-def named_in(url: str) -> str:
-    """Return what of a URL names the database, in one form. It may hold more than can be shown, but no password.
-
-    >>> named_in("jdbc:snowflake://acc.example/?user=u&password=p&warehouse=w&db=Shop") == named_in(
-    ...     "jdbc:snowflake://acc.example/?db=Shop"
-    ... )
-    True
-    >>> named_in("jdbc:mysql://(host=db,port=1,password=p)/shop")
-    'jdbc:mysql://***/shop;host=db;port=1'
-    """
-    if re.fullmatch(_REFERENCE, url):
-        return url
-    address = re.split(r"[?;]", shown_url(url), maxsplit=1)[0]
-    pairs = _PROPERTY.findall(url)
-    if SHOWN_INSTEAD in address:
-        pairs = _LISTED.findall(url) + [pair for pair in pairs if not set("(),=") & set(pair[1])]
-        path = _BEHIND_LIST.search(url)
-        address += path[1] if path is not None else ""
-    named = {f";{name.lower()}={value.strip()}" for name, value in pairs if name.lower() in _NAMING}
-    return address + "".join(sorted(named))
-
-
-def database_hash(named: str) -> str:
-    """Return a hash of what names a database, for records of it."""
-    return hashlib.sha256(named.encode()).hexdigest()[:_HASH_LENGTH]
 
 
 def secret_parts(url: str) -> set[str]:
@@ -156,8 +115,14 @@ class JdbcUrl(SecretText):
 
     @property
     def database(self) -> str | None:
-        """A hash of what names the database; None if a secret that the URL refers to is not there."""
-        return None if self.value is None else database_hash(named_in(self.value))
+        """A hash of what names the database; None if the URL does not tell, or a secret in it is not there."""
+        named = None if self.value is None else named_in(self.value)
+        return None if named is None else database_hash(named)
+
+    def place(self, table: str) -> tuple[str, str] | None:
+        """The table as a place that stages write and read; None if it may be in any database."""
+        named = self.database if self.value is not None else named_in(str(self))
+        return None if named is None else ("jdbc", f"{named} {table}")
 
     @classmethod
     def of(cls, text: str, secrets: Secrets | None = None, *, is_secret: bool = False) -> JdbcUrl:

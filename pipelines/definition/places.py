@@ -9,7 +9,7 @@ from typing import TypeAlias
 Place: TypeAlias = tuple[str, str]
 """Something that stages write and read: its kind (topic, delta, files, jdbc) and its name or path.
 
-Of a database's table the name is for comparison, not for people: `JdbcUrl.database` and the table."""
+Of a database's table the name is for comparison, not for people: `JdbcUrl.place`."""
 
 PathOf: TypeAlias = Callable[[str], str]
 """A path of the pipeline's file, seen from the file's own folder: `Loaded.path`."""

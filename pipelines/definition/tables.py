@@ -165,8 +165,8 @@ class JdbcTable(JdbcAddress, TableModel):
 
     @property
     def place(self) -> Place | None:
-        """The table, in what names its database; of a query nobody can tell what it reads."""
-        return None if self.table is None else ("jdbc", f"{self.jdbc.database or self.jdbc} {self.table}")
+        """The table, in what names its database; None for a query, or if the URL does not determine the database."""
+        return None if self.table is None else self.jdbc.place(self.table)
 
     def record(self, path: PathOf) -> dict[str, Any]:  # noqa: ARG002 - it has none
         """The database by its URL as it may be shown, and by a hash of what names it."""

@@ -194,7 +194,9 @@ def _unknown_databases(before: StageRecord, now: StageRecord) -> Iterator[_Found
     for place, name, was, is_ in pairs:
         if not is_untold(was, is_):
             continue
-        if is_["database"] is None:
+        if is_["database"] is None and "${" not in url_of(is_):
+            reason = f"the URL of {url_of(is_)} does not tell which one it is; if it is another one now, give --reset"
+        elif is_["database"] is None:
             reason = (
                 f"which one {url_of(is_)} is cannot be told here, without the values of its secrets; `run` compares it"
             )

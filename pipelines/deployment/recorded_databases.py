@@ -2,16 +2,19 @@
 
 Entries of records are mappings: inputs and sinks have `kind`, `target` (`TABLE of URL`, as it is shown) and `database`,
 tables have `jdbc` (the URL, as it is shown) and `database`. A database is a hash of driver, hosts, name and schema,
-without users and passwords; None if a secret that the URL needs has no value. Earlier releases noted nothing but the
-URL, as each of them showed it.
+without users and passwords; None if the URL does not tell it, or if a secret that it needs has no value. Earlier
+releases noted nothing but the URL, as each of them showed it, or a hash of what they showed instead of a name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headwater.pipelines.definition.jdbc_url import database_hash, named_in
+from headwater.pipelines.definition.jdbc_names import database_hash, named_in
+from headwater.pipelines.definition.jdbc_url import shown_url
+from headwater.pipelines.definition.secret_text import SHOWN_INSTEAD
 
 __all__ = ["aligned", "aligned_tables", "is_untold", "url_of", "with_databases"]
 
@@ -22,10 +25,15 @@ _OTHER: Final = " (another database: what names it is not all shown)"
 
 def _with_database(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry that says which database it is of, as far as an earlier release's URL tells."""
-    if "database" in entry or (entry.get("kind") != "jdbc" and "jdbc" not in entry):
+    if entry.get("kind") != "jdbc" and "jdbc" not in entry:
         return dict(entry)
-    named = named_in(url_of(entry))
-    return {**entry, "database": None if "${" in named else database_hash(named)}
+    url = url_of(entry)
+    if "database" in entry:
+        address = re.split("[?;]", shown_url(url), maxsplit=1)[0]
+        is_told = SHOWN_INSTEAD not in address or entry["database"] != database_hash(address)
+        return {**entry, "database": entry["database"] if is_told else None}
+    named = named_in(url)
+    return {**entry, "database": None if named is None or "${" in named else database_hash(named)}
 
 
 def with_databases(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +87,12 @@ def _is_same(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether two entries are of one database. Where one of them does not know, what is written there decides."""
     if was["database"] is not None and now["database"] is not None:
         return bool(was["database"] == now["database"])
-    return named_in(url_of(was)) == named_in(url_of(now))
+    return _written(url_of(was)) == _written(url_of(now))
+
+
+def _written(url: str) -> str:
+    """What a URL, as it is shown, says of the database."""
+    return named_in(url) or shown_url(url)
 
 
 def _table(entry: Mapping[str, Any]) -> str:

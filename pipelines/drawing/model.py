@@ -133,14 +133,18 @@ def _read(loaded: Loaded, stage: Stage, position: int, source: Source) -> Node:
     place = source.place
     if place is not None:
         return _place(loaded, place, str(source.jdbc) if isinstance(source, JdbcSource) else "")
-    assert isinstance(source, RateSource | JdbcSource), "everything else is a place"
-    return Node(f"rate:{stage.name}.{position}", "rate", "rate", (f"{getattr(source, 'rate', 0):,} rows/s",))
+    if isinstance(source, JdbcSource):  # which database it is, its URL does not tell
+        return Node(f"jdbc:{stage.name}.from.{position}", "jdbc", source.table, (str(source.jdbc),))
+    assert isinstance(source, RateSource), "everything else is a place"
+    return Node(f"rate:{stage.name}.{position}", "rate", "rate", (f"{source.rate:,} rows/s",))
 
 
 def _written(loaded: Loaded, stage: Stage, position: int, sink: Sink) -> Node:
     place = sink.place
     if place is not None:
         return _place(loaded, place, str(sink.jdbc) if isinstance(sink, JdbcSink) else "")
+    if isinstance(sink, JdbcSink):
+        return Node(f"jdbc:{stage.name}.to.{position}", "jdbc", sink.table, (str(sink.jdbc),))
     assert isinstance(sink, PythonSink), "everything else is a place"
     return Node(f"function:{stage.name}.{position}", "function", sink.python.function, (sink.python.file,))
 

@@ -43,9 +43,9 @@ class JdbcSink(JdbcAddress, SinkModel):
         return self
 
     @property
-    def place(self) -> Place:
-        """The table, in what names its database."""
-        return "jdbc", f"{self.jdbc.database or self.jdbc} {self.table}"
+    def place(self) -> Place | None:
+        """The table, in what names its database; None if the URL does not determine the database."""
+        return self.jdbc.place(self.table)
 
     def target(self, path: PathOf) -> str:  # noqa: ARG002 - it has none
         """The table, and the URL as it may be shown."""

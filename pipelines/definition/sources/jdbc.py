@@ -27,9 +27,9 @@ class JdbcSource(JdbcAddress, Input):
     poll: Interval = Field(default="10 seconds", description="how often a continuous run queries for new rows")
 
     @property
-    def place(self) -> Place:
-        """The table, in what names its database."""
-        return "jdbc", f"{self.jdbc.database or self.jdbc} {self.table}"
+    def place(self) -> Place | None:
+        """The table, in what names its database; None if the URL does not determine the database."""
+        return self.jdbc.place(self.table)
 
     def planned(self, path: PathOf, *, has_watermark: bool) -> InputPlan:  # noqa: ARG002
         """With the URL as it may be shown, and its start."""

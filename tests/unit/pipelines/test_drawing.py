@@ -143,3 +143,15 @@ def test_the_command_writes_what_the_files_name_says(tmp_path: Path, capsys: pyt
 def test_a_graph_is_plain_data() -> None:
     graph = graph_of(load(conf_file("pipelines", "metrics.yaml"), environ={}))
     assert json.dumps([node.id for node in graph.nodes])
+
+
+def test_databases_that_are_not_told_apart_are_nodes_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        "pipeline: p\ntopics: {u: {value: string}}\nstages:\n  - name: s\n"
+        "    from: {jdbc: 'jdbc:unknown:a', table: t, increment: id}\n"
+        "    to: [{jdbc: 'jdbc:unknown:b', table: t}, {jdbc: 'jdbc:unknown:c', table: t}]\n"
+    )
+    nodes = [node for node in graph_of(load(str(path), environ={})).nodes if node.kind == "jdbc"]
+    assert [(node.name, node.details) for node in nodes] == [("t", ("jdbc:unknown:***",))] * 3
+    assert len({node.id for node in nodes}) == 3

@@ -140,3 +140,19 @@ def test_two_expectations_of_one_name_are_refused(problems: Callable[..., list[P
     text = correct.replace("{name: paid, that: amount > 0}", "{name: paid, that: a}\n      - {name: paid, that: b}")
     (problem,) = problems(text)
     assert (problem.line, problem.field) == (11, "stages[0].expect[1].name")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("jdbc:redshift:iam://c:us-east-1/dev", "jdbc:redshift:iam://c:us-east-1/prod"),
+        ("jdbc:postgresql://db/a%20b", "jdbc:postgresql://db/c%20d"),
+        ("jdbc:unknown:a", "jdbc:unknown:b"),
+        ("${env:NOT_SET}", "${env:NOT_SET_EITHER}"),
+    ],
+)
+def test_tables_of_databases_that_may_be_others_are_written_side_by_side(
+    load: Callable[..., Loaded], one: str, other: str
+) -> None:
+    text = f"pipeline: p\nstages:\n  - name: s\n    from: {{rate: 1}}\n    to: [{{jdbc: '{one}', table: t}}, "
+    assert len(load(f"{text}{{jdbc: '{other}', table: t}}]\n").pipeline.stages[0].to) == 2

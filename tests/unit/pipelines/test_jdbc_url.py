@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.pipelines.definition.jdbc_url import JdbcUrl, named_in, shown_url
+from headwater.pipelines.definition.jdbc_names import named_in
+from headwater.pipelines.definition.jdbc_url import JdbcUrl, shown_url
 from headwater.pipelines.definition.secret_text import Secrets, SecretText
 
 
@@ -69,7 +70,7 @@ def test_no_end_of_a_password_is_shown_whatever_it_holds(password: str) -> None:
         "jdbc:sqlserver://db;password={" + password.replace("}", "}}") + "};databaseName=shop",
     ):
         assert "SECRET" not in shown_url(url), url
-        assert "SECRET" not in named_in(url), url
+        assert "SECRET" not in (named_in(url) or ""), url
 
 
 def test_what_a_driver_repeats_of_a_url_is_taken_out_of_its_message() -> None:
@@ -114,6 +115,90 @@ def test_a_database_is_told_by_what_names_it_and_by_nothing_else(one: str, other
     assert (JdbcUrl.of(one).database == JdbcUrl.of(other).database) is same
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("jdbc:redshift:iam://c:us-east-1/dev?user=x", "jdbc:redshift:iam://c:us-east-1/prod?user=x"),
+        ("jdbc:postgresql://db/my%20shop", "jdbc:postgresql://db/my%20other"),
+        ("jdbc:postgresql://db/größe", "jdbc:postgresql://db/menge_ä"),
+        ("jdbc:postgresql://u:p/w@db1/shop", "jdbc:postgresql://u:p/w@db2/shop"),
+        ("jdbc:postgresql://u:p/w@db/shop", "jdbc:postgresql://u:p/w@db/other"),
+        ("jdbc:sqlite:/data/my shop.db", "jdbc:sqlite:/data/other shop.db"),
+        ("jdbc:sqlite:C:\\a\\x.db", "jdbc:sqlite:C:\\a\\y.db"),
+        ("jdbc:mysql://(host=a,port=1),(host=b,port=2)/x", "jdbc:mysql://(host=a,port=2),(host=b,port=1)/x"),
+        ("jdbc:mysql://address=(host=a)(port=1)/x", "jdbc:mysql://address=(host=b)(port=1)/x"),
+        ("jdbc:db2:SAMPLE", "jdbc:db2:OTHER"),
+        ("jdbc:db2://h:1/a:currentSchema=x;user=u;", "jdbc:db2://h:1/a:currentSchema=y;user=u;"),
+        ("jdbc:as400:h;libraries=a", "jdbc:as400:g;libraries=a"),
+        ("jdbc:oracle:thin:@ldap://h:389/a,cn=b", "jdbc:oracle:thin:@ldap://h:389/c,cn=b"),
+        ("jdbc:awsathena://AwsRegion=us;Catalog=a", "jdbc:awsathena://AwsRegion=eu;Catalog=a"),
+        ("jdbc:ucanaccess:///a/b.mdb", "jdbc:ucanaccess:///a/c.mdb"),
+        ("jdbc:firebirdsql:h/3050:/a.fdb", "jdbc:firebirdsql:h/3050:/b.fdb"),
+        ("jdbc:phoenix:zk1:2181", "jdbc:phoenix:zk2:2181"),
+        ("jdbc:clickhouse:http://h1:8123/a", "jdbc:clickhouse:http://h1:8123/b"),
+        ("jdbc:sqlserver://h;database={a;b}", "jdbc:sqlserver://h;database={a;c}"),
+        ("jdbc:snowflake://acc/?db=a;schema=b", "jdbc:snowflake://acc/?db=a&schema=b"),
+    ],
+)
+def test_databases_of_other_names_are_others_also_where_the_names_are_not_shown(one: str, other: str) -> None:
+    assert named_in(one) is not None
+    assert named_in(other) is not None
+    assert JdbcUrl.of(one).database != JdbcUrl.of(other).database
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "jdbc:postgresql://u:{}@db/shop",
+        "jdbc:postgresql://db/shop?user=u&password={}",
+        "jdbc:mysql://u:{}@(host=db,port=1)/shop",
+        "jdbc:mysql://(host=db,port=1,password={})/shop",
+        "jdbc:db2://db:1/shop:user=u;password={};",
+        "jdbc:teradata://db/DATABASE=x,PASSWORD='{}'",
+        "jdbc:oracle:thin:scott/{}@//db:1521/orcl",
+        'jdbc:oracle:thin:scott/"{}"@db:1521/orcl',
+    ],
+)
+@pytest.mark.parametrize("password", ["one", "t/wo", "x=y", "12", "p/w/x", "1#2"])
+def test_another_password_names_the_same_database(url: str, password: str) -> None:
+    named = named_in(url.format("zero"))
+    assert named is not None
+    assert "zero" not in named
+    assert named_in(url.format(password)) == named
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "jdbc:unknown:u:SECRET",  # no grammar that is known
+        "jdbc:unknown:db;password=SECRET",
+        "jdbc:sqlite:/a;password=SECRET",
+        "jdbc:phoenix:zk:2181:/hbase:SECRET:/file",
+        "jdbc:postgresql://u:12/SECRET@db/shop",  # a port, or the begin of a password
+        "jdbc:postgresql://u:p/SECRET@db/a@b",
+        "jdbc:postgresql://db/a@b",
+        "jdbc:postgresql://u:SECRET?x@db/shop",
+        "jdbc:postgresql://u:SECRET?x=y@db/shop",
+        "jdbc:postgresql://u:SECRET;database=y@db/shop",
+        "jdbc:mysql://u:SECRET@a,v:SECRET@b/shop",  # which user is whose
+        "jdbc:mysql://(host=a,password=SE(CRET)/shop",
+        "jdbc:mysql://u:SE(host=CRET)@(host=b)/shop",
+        "jdbc:oracle:thin:scott/SE?CRET@db",
+        "jdbc:oracle:thin:scott/SE@CRET@db",
+        "jdbc:oracle:thin:scott/SECRET",
+        "jdbc:sqlserver://;user=SECRET",
+        "jdbc:x://db;password={SE;database=CRET",
+        "jdbc:x://db;password={SE;database=CRET}",
+        "jdbc:postgresql://***",
+        "SECRET",
+    ],
+)
+def test_a_url_that_does_not_tell_its_database_for_sure_has_no_name(url: str) -> None:
+    assert named_in(url) is None
+    assert JdbcUrl.of(url).database is None
+    assert JdbcUrl.of(url).place("t") is None
+
+
 def test_a_database_that_a_secret_names_is_told_by_the_value() -> None:
     text = "jdbc:postgresql://\0env:HOST\0/shop?password=\0env:PW\0"
 
@@ -127,3 +212,15 @@ def test_a_database_that_a_secret_names_is_told_by_the_value() -> None:
     )
     assert database(HOST="db", PW="one") != database(HOST="other", PW="one")
     assert database(PW="one") is None
+
+
+def test_a_reference_without_a_value_is_a_place_of_its_own() -> None:
+    def place(text: str) -> tuple[str, str] | None:
+        return JdbcUrl.of(text, Secrets({}, lambda _: "")).place("t")
+
+    assert place("\0env:URL\0") == ("jdbc", "${env:URL} t")
+    assert place("jdbc:postgresql://\0env:HOST\0:\0file:/p\0/shop") == (
+        "jdbc",
+        "jdbc:postgresql://${env:HOST}:${file:/p}/shop t",
+    )
+    assert place("jdbc:\0env:URL\0") is None
