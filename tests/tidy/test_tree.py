@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +44,21 @@ def test_no_module_is_a_drawer_for_odds_and_ends(sources: Sequence[Path]) -> Non
 def test_no_module_is_too_long_to_have_one_purpose(texts: dict[Path, str]) -> None:
     sizes = {str(p): text.count("\n") for p, text in texts.items() if p.suffix == ".py"}
     assert {p: n for p, n in sizes.items() if n > LINES_MAX} == {}
+
+
+def test_a_text_below_a_name_of_a_module_stands_right_below_it(texts: dict[Path, str]) -> None:
+    """What stands in between took the name's description from it."""
+    astray = [
+        f"{path}:{text_node.lineno}"
+        for path, text in texts.items()
+        if path.suffix == ".py"
+        for before, text_node in itertools.pairwise(ast.parse(text).body)
+        if isinstance(text_node, ast.Expr)
+        and isinstance(text_node.value, ast.Constant)
+        and isinstance(text_node.value.value, str)
+        and not isinstance(before, ast.Assign | ast.AnnAssign)
+    ]
+    assert astray == []
 
 
 def test_nothing_is_left_to_be_done_in_a_comment(texts: dict[Path, str]) -> None:
