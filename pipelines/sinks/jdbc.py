@@ -19,7 +19,7 @@ from headwater.pipelines.sources import jdbc as source
 from headwater.pipelines.spark import jvm
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
     from headwater.pipelines.definition import JdbcSink, Loaded, Stage
     from headwater.pipelines.sinks.kind import BatchWrite, Encodings
@@ -59,10 +59,10 @@ def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
     with database.connected():
         # No rows: outside of the transaction only the tables themselves are made.
         if not database.has(sink.table):
-            if sink.sequence and database.has(last):
+            is_left = bool(sink.sequence) and database.has(last)  # asked before another stage can make it anew
+            empty = found.select(*(f"`{name}`" for name in held)).limit(0).write.format("jdbc").options(**options)
+            if database.made(sink.table, empty) and is_left:
                 database.execute(f"DROP TABLE {last}")  # the table that it remembers was removed
-            empty = found.select(*(f"`{name}`" for name in held)).limit(0)
-            empty.write.format("jdbc").options(**options).option("dbtable", sink.table).mode("append").save()
         if sink.sequence and not database.has(last):
             names = (*sink.keys, *jdbc_order.names(sink.sequence), DELETED)
             kept = ordered.select(*(f"`{name}`" for name in names)).limit(0)
@@ -127,8 +127,24 @@ class _Database:
         return {**source.options(self._sink), "dbtable": table}
 
     def has(self, table: str) -> bool:
-        """Whether a table exists."""
+        """Whether a table exists. To Spark it does not, either, where the right to read it is missing."""
         return jvm.jdbc_table_exists(self._spark, self._connection, self._options(table))
+
+    def made(self, table: str, rows: DataFrameWriter) -> bool:
+        """Make a table for rows; False if another stage has made it meanwhile. Raises what Spark or the database says.
+
+        A CREATE that succeeds is what proves that there was no table.
+        """
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        try:
+            rows.option("dbtable", table).mode("errorifexists").save()
+        except (Py4JJavaError, PySparkException):
+            if not self.has(table):
+                raise
+            return False
+        return True
 
     def execute(self, statement: str, *values: str | int) -> int:
         """Run a statement; returns how many rows it changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from headwater.logtier.client.fetcher import FetchConfig, read_partition
 from headwater.logtier.records.batch import ATTRIBUTES, COMPRESSION_MASK
 from headwater.logtier.records.compression import CODEC_NAMES
 from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.sinks import jdbc
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -270,6 +272,32 @@ def test_changes_are_remembered_with_an_index_and_with_the_table_that_they_are_o
     assert read_from(3) == [(2, 3)], "whoever removes a table removes its memory"
 
 
+@pytest.mark.parametrize("is_there_later", [False, True], ids=["no right to read", "made meanwhile"])
+def test_what_is_remembered_stays_where_the_target_only_seems_not_to_be_there(
+    items: Any, derby: Any, monkeypatch: pytest.MonkeyPatch, is_there_later: bool
+) -> None:
+    text = JDBC.replace("MORE", "keys: id, sequence: v, delete_when: gone")
+    items.produce("@in", [item(1, 5, "a"), item(2, 5, gone=True)])
+    items.run(text, environ={"URL": derby.url})
+    [(last,)] = derby.rows(LAST)
+    real, looks = jdbc._Database.has, []
+
+    def has(self: Any, table: str) -> bool:
+        if table == "items":
+            looks.append(table)
+        return real(self, table) and (table != "items" or (is_there_later and len(looks) > 1))
+
+    items.produce("@in", [item(2, 4, "b")])
+    with monkeypatch.context() as patched:
+        patched.setattr(jdbc._Database, "has", has)
+        with nullcontext() if is_there_later else pytest.raises(PipelineFailed, match="the table items"):
+            items.run(text, environ={"URL": derby.url})
+    assert len(looks) == 2
+    assert len(derby.rows(f"SELECT * FROM {last}")) == 2
+    items.run(text, environ={"URL": derby.url})
+    assert derby.rows('SELECT "id", "v" FROM items') == [(1, 5)], "a change before the delete is passed over"
+
+
 def test_a_batch_that_the_database_refuses_leaves_nothing_and_is_told_without_the_url(items: Any, derby: Any) -> None:
     text = JDBC.replace(", MORE", "")
     derby.run("CREATE TABLE items (id BIGINT, name VARCHAR(2), v BIGINT, gone BOOLEAN)")
@@ -284,6 +312,7 @@ def test_a_batch_that_the_database_refuses_leaves_nothing_and_is_told_without_th
 
 
 FUNCTION = """\
+from contextlib import nullcontext
 from pathlib import Path
 
 
