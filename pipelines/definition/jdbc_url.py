@@ -119,9 +119,19 @@ class JdbcUrl(SecretText):
         named = None if self.value is None else named_in(self.value)
         return None if named is None else database_hash(named)
 
+    @property
+    def named(self) -> str | None:
+        """What compares databases: `database`, or what a URL names by references without values; None if not known."""
+        return self.database if self.value is not None else named_in(str(self))
+
     def place(self, table: str) -> tuple[str, str] | None:
-        """The table as a place that stages write and read; None if it may be in any database."""
-        named = self.database if self.value is not None else named_in(str(self))
+        """The table as a place that stages write and read; None if it may be in any database.
+
+        Where the URL does not tell its database, the same text is the same one. Such a name is of this process alone.
+        """
+        named = self.named
+        if named is None and self.value is not None:
+            named = f"{hash(self.value):x}"
         return None if named is None else ("jdbc", f"{named} {table}")
 
     @classmethod

@@ -131,7 +131,7 @@ def _stage_details(stage: Stage) -> Iterator[str]:
 
 def _read(loaded: Loaded, stage: Stage, position: int, source: Source) -> Node:
     place = source.place
-    if place is not None:
+    if place is not None and not (isinstance(source, JdbcSource) and source.jdbc.named is None):
         return _place(loaded, place, str(source.jdbc) if isinstance(source, JdbcSource) else "")
     if isinstance(source, JdbcSource):  # which database it is, its URL does not tell
         return Node(f"jdbc:{stage.name}.from.{position}", "jdbc", source.table, (str(source.jdbc),))
@@ -141,7 +141,7 @@ def _read(loaded: Loaded, stage: Stage, position: int, source: Source) -> Node:
 
 def _written(loaded: Loaded, stage: Stage, position: int, sink: Sink) -> Node:
     place = sink.place
-    if place is not None:
+    if place is not None and not (isinstance(sink, JdbcSink) and sink.jdbc.named is None):
         return _place(loaded, place, str(sink.jdbc) if isinstance(sink, JdbcSink) else "")
     if isinstance(sink, JdbcSink):
         return Node(f"jdbc:{stage.name}.to.{position}", "jdbc", sink.table, (str(sink.jdbc),))

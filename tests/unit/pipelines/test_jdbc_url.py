@@ -196,7 +196,7 @@ def test_another_password_names_the_same_database(url: str, password: str) -> No
 def test_a_url_that_does_not_tell_its_database_for_sure_has_no_name(url: str) -> None:
     assert named_in(url) is None
     assert JdbcUrl.of(url).database is None
-    assert JdbcUrl.of(url).place("t") is None
+    assert JdbcUrl.of(url).place("t") != JdbcUrl.of(f"{url}x").place("t")
 
 
 def test_a_database_that_a_secret_names_is_told_by_the_value() -> None:
