@@ -69,12 +69,12 @@ class LeaderEpochs:
             self._set(epochs, start_offsets)
             raise
 
-    def restore(self, offset: int, found: Iterable[tuple[int, int]]) -> None:
+    def restore(self, offset: int, epochs: Iterable[tuple[int, int]]) -> None:
         """Replace what began at or after `offset` by what a scan of the batches found there; write if that differs."""
         before = self.entries()
         keep = bisect_right(self._start_offsets, offset - 1)
         pairs = before[:keep]
-        for leader_epoch, start_offset in found:
+        for leader_epoch, start_offset in epochs:
             if leader_epoch > (pairs[-1][0] if pairs else UNDEFINED_EPOCH):
                 pairs.append((leader_epoch, start_offset))
         if pairs != before:

@@ -103,9 +103,9 @@ class LogReader:
         """Return the transactions with records in [start, end) that were aborted. Raises CorruptRecordsError."""
         return aborted_transactions(self._segments, start_offset, end_offset, may_wait)
 
-    def end_of_slice(self, found: LogSlice) -> int:
+    def end_of_slice(self, log_slice: LogSlice) -> int:
         """Return an offset after every record of a slice that was just read, and close to its end."""
-        return end_of_slice(self._segments, self.log_end_offset, found)
+        return end_of_slice(self._segments, self.log_end_offset, log_slice)
 
     def batches(self, start_offset: int | None = None) -> Iterator[memoryview]:
         """Yield every whole batch from the one that holds `start_offset` (default: the log's start) to the log's end.
@@ -176,15 +176,15 @@ def read_older(
 
 def slice_segment(
     segment: LogSegment,
-    found: tuple[int, int],
+    place: tuple[int, int],
     max_bytes: int,
     end_offset: int,
     upper_bound_offset: int,
     min_one_batch: bool,
     may_wait: bool = True,
 ) -> LogSlice:
-    """Cut a slice that begins at `found` (position, first offset) out of a segment that ends at `end_offset`."""
-    position, first_offset = found
+    """Cut a slice that begins at `place` (position, first offset) out of a segment that ends at `end_offset`."""
+    position, first_offset = place
     end = segment.size
     if upper_bound_offset < end_offset:
         bound = segment.position_of(upper_bound_offset, may_wait)
@@ -291,10 +291,10 @@ def aborted_transactions(
     return found
 
 
-def end_of_slice(segments: LogSegments, log_end_offset: int, found: LogSlice) -> int:
+def end_of_slice(segments: LogSegments, log_end_offset: int, log_slice: LogSlice) -> int:
     """Return an offset after every record of the slice: close to its end, by the offset index, without a read."""
-    segment, end_offset = segments.holding(found.first_offset, log_end_offset)
-    relative = segment.offset_index.offset_at_or_after(found.position + found.size)
+    segment, end_offset = segments.holding(log_slice.first_offset, log_end_offset)
+    relative = segment.offset_index.offset_at_or_after(log_slice.position + log_slice.size)
     return end_offset if relative is None else segment.base_offset + relative
 
 

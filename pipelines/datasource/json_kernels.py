@@ -505,7 +505,7 @@ def parse_objects(
     types: Any,
     numbers: Any,
     doubles: Any,
-    found: Any,
+    has_value: Any,
     whole: Any,
 ) -> None:
     """Parse the values between `offsets`. A frame, if there is one, begins with a zero.
@@ -513,19 +513,20 @@ def parse_objects(
     `names` are the fields' names in one piece, up to `name_ends`. Into `numbers` (fields x rows) goes what a field is:
     an integer, microseconds, days, or of a string its start (32 bits), whether it has escapes (1) and its length (31);
     `doubles` is the same memory.
-    `found` (fields x rows, zero at first): 1 where a field has a value. `whole` (rows): 1 where the value was taken.
+    `has_value` (fields x rows, zero at first): 1 where a field has a value. `whole` (rows): 1 where the value was
+    taken.
     """
     last_seen = np.full(len(types), -1, np.int64)  # the row in which a field stood last
     for row in range(len(offsets) - 1):
         at, end = _I64(offsets[row]), _I64(offsets[row + 1])
         good = end - at > frame_bytes and (frame_bytes == 0 or data[at] == 0)
         good = good and _parse_object(
-            data, at + frame_bytes, end, names, name_ends, types, row, numbers, doubles, found, last_seen
+            data, at + frame_bytes, end, names, name_ends, types, row, numbers, doubles, has_value, last_seen
         )
         whole[row] = 1 if good else 0
         if not good:
             for field in range(len(types)):
-                found[field, row] = 0
+                has_value[field, row] = 0
 
 
 @kernel
@@ -551,14 +552,14 @@ def _put_code_point(out: Any, to: int, code: int) -> Any:
 
 
 @kernel
-def copy_strings(data: Any, places: Any, found: Any, offsets: Any, out: Any) -> None:
+def copy_strings(data: Any, places: Any, has_value: Any, offsets: Any, out: Any) -> None:
     """The strings of one column, one after the other, to `out`, and where each ends to `offsets`, behind its zero.
 
     An escape is never shorter than what it stands for, so there is room for the strings as they are written.
     """
     to = _I64(0)
     for row in range(len(places)):
-        if found[row]:
+        if has_value[row]:
             at, size = places[row] >> 32, places[row] & SIZE
             end = at + size
             if places[row] & _ESCAPED:

@@ -51,7 +51,7 @@ class DeadLetter:
     value: bytes | None
     headers: Headers = ()
 
-    def said(self, name: str) -> str | None:
+    def header(self, name: str) -> str | None:
         """The text of one of our headers."""
         found = next((value for header, value in self.headers if header == name), None)
         return None if found is None else found.decode("utf-8", "replace")
@@ -64,12 +64,12 @@ class DeadLetter:
     @property
     def rounds(self) -> int:
         """How often it was written back before."""
-        return _number(self.said(REPLAYED)) or 0
+        return _number(self.header(REPLAYED)) or 0
 
     @property
     def source(self) -> tuple[str, int, int] | None:
         """Topic, partition and offset of the record; None if it is a row that no longer knew it."""
-        topic, partition, offset = self.said(TOPIC), _number(self.said(PARTITION)), _number(self.said(OFFSET))
+        topic, partition, offset = self.header(TOPIC), _number(self.header(PARTITION)), _number(self.header(OFFSET))
         return None if topic is None or partition is None or offset is None else (topic, partition, offset)
 
     def as_dict(self) -> dict[str, Any]:
@@ -80,10 +80,10 @@ class DeadLetter:
             "partition": self.partition,
             "offset": self.offset,
             "timestamp_ms": self.timestamp_ms,
-            "error": self.said(ERROR),
-            "pipeline": self.said(PIPELINE),
-            "stage": self.said(STAGE),
-            "expectation": self.said(EXPECTATION),
+            "error": self.header(ERROR),
+            "pipeline": self.header(PIPELINE),
+            "stage": self.header(STAGE),
+            "expectation": self.header(EXPECTATION),
             "source": None if source is None else dict(zip(("topic", "partition", "offset"), source, strict=True)),
             "replayed": self.rounds,
             "key": plain(self.key),
@@ -124,11 +124,11 @@ class DeadLetterFilter:
         """Whether a dead letter is meant."""
         if self.since_ms is not None and dead_letter.timestamp_ms < self.since_ms:
             return False
-        error = (dead_letter.said(ERROR) or "").lower()
+        error = (dead_letter.header(ERROR) or "").lower()
         if self.errors and not any(part.lower() in error for part in self.errors):
             return False
         wanted = ((self.pipeline, PIPELINE), (self.stage, STAGE), (self.expectation, EXPECTATION))
-        return all(value is None or dead_letter.said(name) == value for value, name in wanted)
+        return all(value is None or dead_letter.header(name) == value for value, name in wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from headwater.pipelines.definition.includes import ReadFile, include
 from headwater.pipelines.definition.loaded import Loaded
-from headwater.pipelines.definition.mistakes import told
+from headwater.pipelines.definition.mistakes import problems_of
 from headwater.pipelines.definition.pipeline import Pipeline
 from headwater.pipelines.definition.secret_text import Secrets
 from headwater.pipelines.definition.variables import resolved, substitute
@@ -84,7 +84,7 @@ def _parsed(
     try:
         pipeline = Pipeline.model_validate(document.values, context={"secrets": secrets})
     except ValidationError as error:
-        raise PipelineError(problems + told(error, document)) from None
+        raise PipelineError(problems + problems_of(error, document)) from None
     return Loaded(pipeline, document, folder, (), environment, secrets), problems
 
 

@@ -42,7 +42,7 @@ class Place:
     annotation: Any
 
 
-def told(error: ValidationError, document: Document) -> list[Problem]:
+def problems_of(error: ValidationError, document: Document) -> list[Problem]:
     """Every error once, as a problem of the file."""
     problems: list[Problem] = []
     for item in error.errors(include_url=False):

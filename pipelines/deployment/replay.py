@@ -204,14 +204,14 @@ def _named(
     return found
 
 
-def furthest(one: TopicOffsets, other: TopicOffsets) -> dict[str, dict[int, int]]:
+def furthest(first: TopicOffsets, second: TopicOffsets) -> dict[str, dict[int, int]]:
     """Of each partition the higher of two offsets.
 
     >>> furthest({"a": {0: 5, 1: 2}}, {"a": {0: 3, 1: 4}, "b": {0: 1}})
     {'a': {0: 5, 1: 4}, 'b': {0: 1}}
     """
     found: dict[str, dict[int, int]] = {}
-    for offsets in (one, other):
+    for offsets in (first, second):
         for topic, parts in offsets.items():
             known = found.setdefault(topic, {})
             for partition, offset in parts.items():

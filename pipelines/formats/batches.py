@@ -60,7 +60,7 @@ class Decoder(Protocol):
     def type(self) -> pa.DataType:
         """Of the values."""
 
-    def decode(self, found: Frames) -> Batch:
+    def decode(self, frames: Frames) -> Batch:
         """The values of some frames."""
 
 

@@ -111,6 +111,6 @@ def ranges_of(where: Brokers, topic: str, start: Start, records_max: int, *, com
     return ranges(start, bounds, {partition: offset for (_, partition), offset in since.items()}, records_max)
 
 
-def offsets_json(topic: str, found: Mapping[int, Range], *, end: bool) -> str:
+def offsets_json(topic: str, ranges: Mapping[int, Range], *, end: bool) -> str:
     """One end of the ranges as the option `startingOffsets` or `endingOffsets` has it."""
-    return json.dumps({topic: {str(p): one.end if end else one.first for p, one in found.items()}})
+    return json.dumps({topic: {str(p): one.end if end else one.first for p, one in ranges.items()}})

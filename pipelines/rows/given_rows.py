@@ -50,7 +50,7 @@ class Feature:
 class Fault:
     """What is wrong with a row, and where in it."""
 
-    more: Loc
+    rest: Loc
     message: str
     hint: str = ""
 

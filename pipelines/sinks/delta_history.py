@@ -23,12 +23,12 @@ CURRENT: Final = "_current"
 _IS_NEW: Final = "_is_new"
 
 
-def write(table: DeltaTable, found: DataFrame, merge: Merge, deletes: DataFrame | None) -> None:
+def write(table: DeltaTable, changes: DataFrame, merge: Merge, deletes: DataFrame | None) -> None:
     """Merge changes into the table. `deletes` are those that it has seen, these ones among them."""
     from pyspark.sql import functions as f
 
     start = merge.sequence[0]
-    known = found.where(f.col(f"`{start}`").isNotNull())
+    known = changes.where(f.col(f"`{start}`").isNotNull())
     given = latest_of_each(known, tuple(dict.fromkeys((*merge.keys, start))), (start,))
     given = given.withColumn(VALID_FROM, f.col(f"`{start}`"))
     rows = _timeline(table.toDF(), given, merge, deletes)

@@ -66,12 +66,12 @@ def check_rows(
         return
     for fault in given_rows.check(rows, columns, kind):
         if isinstance(given, str):
-            number, *more = fault.more
+            number, *more = fault.rest
             column = f", {more[0]}" if more else ""
             what = f"{loaded.path(given)}, row {int(number) + 1}{column}: {fault.message}"
             yield loaded.problem(loc, what, fault.hint)
         else:
-            yield loaded.problem((*loc, *fault.more), fault.message, fault.hint)
+            yield loaded.problem((*loc, *fault.rest), fault.message, fault.hint)
 
 
 def rows_of(loaded: Loaded, given: Rows | str) -> RowsOfFile:

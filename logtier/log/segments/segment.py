@@ -384,9 +384,9 @@ class LogSegment:
 
     # -- reading
 
-    def marker_of(self, found: BatchLocation) -> EndTransactionMarker | None:
+    def marker_of(self, location: BatchLocation) -> EndTransactionMarker | None:
         """Read what a control batch says; raises CorruptRecordsError."""
-        return decode_end_transaction_marker(self.file.pread(found.size_bytes, found.position))
+        return decode_end_transaction_marker(self.file.pread(location.size_bytes, location.position))
 
     def locate(self, offset: int) -> BatchLocation | None:
         """Find the first batch whose last offset is at or after `offset`; None if there is none in this segment."""
@@ -444,9 +444,9 @@ class LogSegment:
             raise BlockingIOError(errno.EAGAIN, f"{self.log_path} is not open")
         return self._file.pread_in_memory
 
-    def pread(self, found: BatchLocation, may_wait: bool = True) -> Buffer:
+    def pread(self, location: BatchLocation, may_wait: bool = True) -> Buffer:
         """Read one batch."""
-        return self._pread(may_wait)(found.size_bytes, found.position)
+        return self._pread(may_wait)(location.size_bytes, location.position)
 
     def headers(self, position: int = 0, may_wait: bool = True) -> Iterator[BatchLocation]:
         """Follow the batches from the one at `position` on, headers only; `may_wait` as in `position_of`."""

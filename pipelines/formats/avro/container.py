@@ -76,20 +76,20 @@ def header(content: bytes) -> Header:
     return Header(schema, codec, content[position:end], end)
 
 
-def blocks(content: bytes, found: Header, reading: Reading) -> Iterator[Block]:
+def blocks(content: bytes, header: Header, reading: Reading) -> Iterator[Block]:
     """The blocks of a file, read as `reading` says; the one with a fault is the last.
 
     Raises DamagedError behind the last whole block, UnreadableError if the file's schema cannot be read.
     """
-    entry = reading.add(found.schema)
-    position = found.end
+    entry = reading.add(header.schema)
+    position = header.end
     while position < len(content):
         count, position = _long(content, position)
         data, position = _bytes(content, position)
-        if content[position : position + SYNC_BYTES] != found.sync:
+        if content[position : position + SYNC_BYTES] != header.sync:
             raise DamagedError(f"a block is damaged before byte {position}")
         position += SYNC_BYTES
-        data = _decompressed(data, found.codec)
+        data = _decompressed(data, header.codec)
         if not 0 <= count <= len(data):
             raise DamagedError(f"a block before byte {position} says that it has {count} values")
         values = np.frombuffer(data, np.uint8)

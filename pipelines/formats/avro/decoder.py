@@ -33,15 +33,15 @@ class AvroDecoder:
         """Of the values."""
         return arrow_type(self._reading.root)
 
-    def decode(self, found: Frames) -> Batch:
+    def decode(self, frames: Frames) -> Batch:
         """The values of some frames."""
-        entries = np.full(len(found.ids), -1, np.int64)
-        faults: dict[int, str] = dict(found.faults)
+        entries = np.full(len(frames.ids), -1, np.int64)
+        faults: dict[int, str] = dict(frames.faults)
         incompatible: dict[int, Incompatible] = {}
-        for schema_id in np.unique(found.ids).tolist():
+        for schema_id in np.unique(frames.ids).tolist():
             if schema_id < 0:
                 continue
-            rows = found.ids == schema_id
+            rows = frames.ids == schema_id
             try:
                 entries[rows] = self._entry(schema_id)
             except NotFoundError as error:
@@ -50,16 +50,16 @@ class AvroDecoder:
                 why = error.args[0]
                 incompatible |= dict.fromkeys(np.flatnonzero(rows).tolist(), why)
         try:
-            decoded = Decoded(self._reading, found.data, found.starts, found.ends, entries)
+            decoded = Decoded(self._reading, frames.data, frames.starts, frames.ends, entries)
         except TooManyEntriesError as error:
             if len(entries) == 1:
                 return Batch(pa.array([None], self.type), {0: str(error)}, {})
-            return Batch.joined([self.decode(part) for part in _halves(found)])
+            return Batch.joined([self.decode(part) for part in _halves(frames)])
         for row, why in decoded.errors.items():
             if row in decoded.failed:
-                incompatible[row] = Incompatible(int(found.ids[row]), why)
+                incompatible[row] = Incompatible(int(frames.ids[row]), why)
             else:
-                faults[row] = f"the value does not fit the schema with the id {int(found.ids[row])}: {why}"
+                faults[row] = f"the value does not fit the schema with the id {int(frames.ids[row])}: {why}"
         return Batch(decoded.array(self._reading.root), faults, incompatible)
 
     def _entry(self, schema_id: int) -> int:

@@ -63,15 +63,15 @@ class ProtobufDecoder:
         found: pa.DataType = struct_type(self._nodes)
         return found
 
-    def decode(self, found: Frames) -> Batch:
+    def decode(self, frames: Frames) -> Batch:
         """The values of some frames."""
-        faults: dict[int, str] = dict(found.faults)
+        faults: dict[int, str] = dict(frames.faults)
         incompatible: dict[int, Incompatible] = {}
-        messages: list[Any] = [None] * len(found.ids)
-        data: Any = found.data.data
+        messages: list[Any] = [None] * len(frames.ids)
+        data: Any = frames.data.data
         parse = self._parse
         for row, (schema_id, start, end) in enumerate(
-            zip(found.ids.tolist(), found.starts.tolist(), found.ends.tolist(), strict=True)
+            zip(frames.ids.tolist(), frames.starts.tolist(), frames.ends.tolist(), strict=True)
         ):
             if schema_id < 0:
                 continue

@@ -43,7 +43,7 @@ def test_java_must_be_17_or_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     fake_java(tmp_path, version)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     found = check_java()
-    assert (found.is_ok, version in found.found) == (is_ok, True)
+    assert (found.is_ok, version in found.observed) == (is_ok, True)
     assert is_ok or "17" in found.fix
 
 
@@ -86,7 +86,7 @@ def test_a_port_in_use_is_a_problem_and_a_free_one_is_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         used = check_port("kafka_port", "127.0.0.1", port)
-    assert (used.is_ok, "in use" in used.found) == (False, True)
+    assert (used.is_ok, "in use" in used.observed) == (False, True)
     assert check_port("kafka_port", "127.0.0.1", port).is_ok
     assert check_port("kafka_port", "127.0.0.1", 0).is_ok
 

@@ -17,7 +17,7 @@ class ProofCheck:
     """One statement, what was found, and whether it holds."""
 
     statement: str
-    found: str
+    observed: str
     holds: bool
 
 

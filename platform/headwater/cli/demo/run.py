@@ -159,6 +159,6 @@ def _prove(
     table = os.path.join(folders.lake, "flights")
     evidence = proof.gather(spark, bootstrap_servers, table, SOURCE, offsets, late_rows)
     found = proof.checks(evidence, flights.FLIGHTS)
-    rows = [(check.statement, check.found, "yes" if check.holds else "NO") for check in found]
+    rows = [(check.statement, check.observed, "yes" if check.holds else "NO") for check in found]
     print_table(["proof", "found", "holds"], rows)
     return proof.all_hold(found)

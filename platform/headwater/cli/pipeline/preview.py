@@ -132,27 +132,27 @@ def _failures(loaded: Loaded) -> Iterator[None]:
         raise CliError("preview", loaded.redacted(first_line(error)), exit_code=EXIT_FAILED) from None
 
 
-def print_preview(found: Preview, start: str) -> None:
+def print_preview(shown: Preview, start: str) -> None:
     """Print a preview for people."""
-    lines = [f"stage {found.stage}: what it would write; nothing is written"]
-    for one in found.inputs:
+    lines = [f"stage {shown.stage}: what it would write; nothing is written"]
+    for one in shown.inputs:
         of = "" if one.there is None else f" of {one.there:,} offsets, from {start}"
         bad = f", {one.undecodable:,} not decodable" if one.undecodable else ""
         lines.append(f"reads   {one.kind} {one.target}: {one.rows:,} rows{of}{bad}")
-    lines += [f"misses  {gap}" for gap in found.gaps]
-    if found.keeps_state:
+    lines += [f"misses  {gap}" for gap in shown.gaps]
+    if shown.keeps_state:
         lines.append(
             "note    the stage keeps state: computed over these rows as a whole, windows that are open included"
         )
-    lines += [f"unmet   {name}: {count:,} rows" for name, count in found.unmet.items()]
-    lines += [f"stops   a run would stop here, before it writes: {name} is not met" for name in found.stopped_by]
-    for sink in found.sinks:
+    lines += [f"unmet   {name}: {count:,} rows" for name, count in shown.unmet.items()]
+    lines += [f"stops   a run would stop here, before it writes: {name} is not met" for name in shown.stopped_by]
+    for sink in shown.sinks:
         how = f", {sink.how}" if sink.how else ""
-        lines.append(f"writes  {sink.kind} {sink.target}{how}: {found.written:,} rows")
-        lines += _rows(sink.rows, found.written)
-    if found.dead_letters:
-        lines.append(f"refuses {found.dead_letters:,} dead letters")
-        lines += _rows(found.letters, found.dead_letters)
+        lines.append(f"writes  {sink.kind} {sink.target}{how}: {shown.written:,} rows")
+        lines += _rows(sink.rows, shown.written)
+    if shown.dead_letters:
+        lines.append(f"refuses {shown.dead_letters:,} dead letters")
+        lines += _rows(shown.letters, shown.dead_letters)
     sys.stdout.write("\n".join([*lines, ""]))
 
 

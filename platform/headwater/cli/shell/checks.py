@@ -37,7 +37,7 @@ class Check:
 
     name: str
     is_ok: bool
-    found: str
+    observed: str
     fix: str = ""
 
 
@@ -232,4 +232,4 @@ def require_java() -> None:
     """End the command where Spark could not start; its own words for that are of no help."""
     check = check_java()
     if not check.is_ok:
-        raise CliError("Java", check.found, check.fix, exit_code=EXIT_FAILED)
+        raise CliError("Java", check.observed, check.fix, exit_code=EXIT_FAILED)

@@ -278,10 +278,10 @@ def describe(dead_letter: DeadLetter) -> str:
     at = datetime.fromtimestamp(dead_letter.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     found = dead_letter.as_dict()
     source = dead_letter.source
-    who = f"stage {dead_letter.said(STAGE)} of {dead_letter.said(PIPELINE)}"
+    who = f"stage {dead_letter.header(STAGE)} of {dead_letter.header(PIPELINE)}"
     lines = [
         f"{dead_letter.topic}-{dead_letter.partition} offset {dead_letter.offset}, {at}, {who}",
-        f"  error    {dead_letter.said(ERROR)}",
+        f"  error    {dead_letter.header(ERROR)}",
     ]
     if source is not None:
         lines.append(f"  from     {source[0]}-{source[1]} offset {source[2]}")

@@ -48,7 +48,9 @@ def doctor(offline: bool) -> None:
 
 def render(checks: list[Check]) -> str:
     """Write one line a check, with what to do about each problem below it."""
-    rows = [{"state": "ok" if check.is_ok else "PROBLEM", "name": check.name, "found": check.found} for check in checks]
+    rows = [
+        {"state": "ok" if check.is_ok else "PROBLEM", "name": check.name, "found": check.observed} for check in checks
+    ]
     table = format_table(rows, {"state": "STATE", "name": "WHAT", "found": "FOUND"}).splitlines()
     lines = [table[0]]
     for line, check in zip(table[1:], checks, strict=True):
