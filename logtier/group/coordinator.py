@@ -4,8 +4,9 @@ import asyncio
 import functools
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 from uuid import UUID
 
 from headwater.logtier.config import BrokerConfig
@@ -43,6 +44,8 @@ from headwater.logtier.state_topic.topic import TopicCreator, create_state_topic
 from headwater.logtier.state_topic.turns import Turns
 
 logger = logging.getLogger(__name__)
+
+AnswerT = TypeVar("AnswerT")
 
 #: Longest group, member, instance, client or protocol name: the log's strings have int16 lengths, and a member id is a
 #: client id with a UUID behind it.
@@ -170,27 +173,21 @@ class GroupCoordinator:
             new_member_id = f"{instance_or_client}-{UUID(int=self._prng.getrandbits(128), version=4)}"
             return replace(request, token=token, new_member_id=new_member_id)
 
-        while True:
-            # Anew each time: what was waited for is over, and the group may be coordinated elsewhere now.
-            if (error := self._availability(group_id)) is not ErrorCode.none:
-                return JoinResult(request.member_id, error)
-            group = self._groups.get(group_id)
+        async def ask(group: AnyGroup | None) -> JoinResult | None:
             if not isinstance(group, ConsumerGroup):
                 return await self._classic.join(group_id, group, event)
             try:
                 if group.state.members:
-                    joined = await self._consumer.classic_join(group, event(0))
-                    if joined is not None:
-                        return joined
-                elif request.member_id != UNKNOWN_MEMBER_ID:
+                    return await self._consumer.classic_join(group, event(0))
+                if request.member_id != UNKNOWN_MEMBER_ID:
                     return JoinResult(request.member_id, ErrorCode.unknown_member_id)
-                else:
-                    await self._consumer.delete(group, with_offsets=False)
-                    logger.info("group %s: an empty consumer group becomes a classic one", group_id)
-            except GroupReplacedError:
-                continue
+                await self._consumer.delete(group, with_offsets=False)
             except KafkaError as refusal:
                 return JoinResult(UNKNOWN_MEMBER_ID, refusal.code)
+            logger.info("group %s: an empty consumer group becomes a classic one", group_id)
+            return None
+
+        return await self._answered(group_id, ask, lambda error: JoinResult(request.member_id, error))
 
     async def sync(self, group_id: str, request: Sync) -> SyncResult:
         """Get a member's assignment; answered when the leader's is in the log. The token of `request` is given here."""
@@ -198,20 +195,17 @@ class GroupCoordinator:
         def event(token: int) -> Sync:
             return replace(request, token=token)
 
-        while True:
-            if (error := self._availability(group_id)) is not ErrorCode.none:
-                return SyncResult(error)
-            group = self._groups.get(group_id)
+        async def ask(group: AnyGroup | None) -> SyncResult:
             if group is None:
                 return SyncResult(ErrorCode.unknown_member_id)
             if isinstance(group, Group):
                 return await self._classic.sync(group, event)
             try:
                 return await self._consumer.classic_sync(group, event(0))
-            except GroupReplacedError:
-                continue
             except KafkaError as refusal:
                 return SyncResult(refusal.code)
+
+        return await self._answered(group_id, ask, SyncResult)
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int) -> ErrorCode:
         """A member lives; `rebalance_in_progress` asks it to join again."""
@@ -234,18 +228,41 @@ class GroupCoordinator:
         Raises:
             KafkaError: for the whole request.
         """
-        while True:
-            if (error := self._availability(group_id)) is not ErrorCode.none:
-                raise KafkaError(error)
-            group = self._groups.get(group_id)
+
+        async def ask(group: AnyGroup | None) -> list[ErrorCode]:
             if group is None:
                 return [ErrorCode.unknown_member_id] * len(members)
             if isinstance(group, Group):
                 return self._classic.leave(group, members)
+            return await self._consumer.classic_leave(group, members)
+
+        def refuse(error: ErrorCode) -> list[ErrorCode]:
+            raise KafkaError(error)
+
+        return await self._answered(group_id, ask, refuse)
+
+    async def _answered(
+        self,
+        group_id: str,
+        ask: Callable[[AnyGroup | None], Awaitable[AnswerT | None]],
+        refuse: Callable[[ErrorCode], AnswerT],
+    ) -> AnswerT:
+        """Have the group that there is answer, and the next one of its name where it was replaced meanwhile.
+
+        Args:
+            ask: Asks it; None, or GroupReplacedError, where another group has to be asked.
+            refuse: The answer where the group cannot be asked here, or no more.
+        """
+        while True:
+            # Anew each time: what was waited for is over, and the group may be coordinated elsewhere now.
+            if (error := self._availability(group_id)) is not ErrorCode.none:
+                return refuse(error)
             try:
-                return await self._consumer.classic_leave(group, members)
+                answer = await ask(self._groups.get(group_id))
             except GroupReplacedError:
                 continue
+            if answer is not None:
+                return answer
 
     async def consumer_heartbeat(
         self, group_id: str, beat: Heartbeat, is_visible: Callable[[str], bool] = lambda _: True
