@@ -1,6 +1,6 @@
 """What is done again and again, each at its own interval."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 Do = TypeVar("Do")
@@ -34,17 +34,19 @@ class Chores(Generic[Do]):
         for chore in self._chores:
             chore.done_ms = now_ms
 
-    def due(self, now_ms: int) -> list[Do]:
-        """What is to be done now; its next interval begins.
+    def due(self, now_ms: int) -> Iterator[Do]:
+        """Yield what is due.
+
+        The next interval of a chore begins when it is yielded: after a chore that fails, the later ones are due the
+        next
+        time. After a step back of the clock every chore is due.
 
         >>> chores = Chores(Chore("sweep", lambda: 100), Chore("look"))
         >>> chores.begin(1_000)
-        >>> [chores.due(now_ms) for now_ms in (1_099, 1_100, 1_199)]
-        [['look'], ['sweep', 'look'], ['look']]
+        >>> [list(chores.due(now_ms)) for now_ms in (1_099, 1_100, 1_199, 300, 399, 400)]
+        [['look'], ['sweep', 'look'], ['look'], ['sweep', 'look'], ['look'], ['sweep', 'look']]
         """
-        found = []
         for chore in self._chores:
-            if now_ms - chore.done_ms >= chore.interval_ms():
+            if not 0 <= now_ms - chore.done_ms < chore.interval_ms():
                 chore.done_ms = now_ms
-                found.append(chore.do)
-        return found
+                yield chore.do

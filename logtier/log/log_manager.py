@@ -378,7 +378,7 @@ class LogManager:
         Each at its own interval, however often this is called. What fails with a log is reported, and keeps neither
         the other logs from their turn nor what else is to be done with this one: on a full disk retention makes room.
         """
-        of_logs = self._log_chores.due(now_ms)
+        of_logs = list(self._log_chores.due(now_ms))
         for topic_partition, log in list(self.logs.items()):
             for do in of_logs:
                 if self.logs.get(topic_partition) is not log:
