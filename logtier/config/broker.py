@@ -47,21 +47,21 @@ class BrokerConfig(TransactionConfig):
     """
 
     # The node and where it is reached
-    node_id: int = config(ConfigType.INT, 1, "This broker's id, unique in its cluster.", at_least(0))
+    node_id: int = config(ConfigType.INT, 1, "Id of the broker, unique in the cluster.", at_least(0))
     broker_rack: str | None = config(
-        ConfigType.STRING, None, "The rack (or zone, or host) of this broker: replicas are spread over racks."
+        ConfigType.STRING, None, "Rack, zone or host of the broker; replicas of a partition are spread over racks."
     )
     listeners: tuple[str, ...] = config(
         ConfigType.LIST,
         ("PLAINTEXT://:9092",),
-        "Addresses to listen on, as NAME://host:port; an empty host is every interface, port 0 any free port. A name "
-        "is a security protocol, or stands in listener.security.protocol.map.",
+        "Listen addresses, as NAME://host:port. An empty host binds all interfaces, and port 0 any free port. Each "
+        "name is a security protocol or an entry of listener.security.protocol.map.",
         non_empty(),
     )
     advertised_listeners: tuple[str, ...] | None = config(
         ConfigType.LIST,
         None,
-        "Addresses that clients are told to connect to; by default the listeners' own.",
+        "Addresses that the broker advertises to clients; by default the addresses of the listeners.",
         non_empty(),
     )
 
@@ -69,345 +69,345 @@ class BrokerConfig(TransactionConfig):
     connections_max_idle_ms: int = config(
         ConfigType.LONG,
         600_000,
-        "A connection that neither sends nor takes anything for so long is closed; a negative number is no limit.",
+        "Idle time after which the broker closes a connection; a negative number sets no limit.",
         Validator("1 or more, or negative", lambda value: value != 0),
     )
     max_connections: int = config(
         ConfigType.INT,
         10_000,  # Kafka's default is no limit; a broker with a file limit is better off with one
-        "Most connections at a time; more are closed when they arrive.",
+        "Maximum number of open connections; the broker closes further connections on arrival.",
         at_least(1),
         dynamic=True,
     )
     max_connections_per_ip: int = config(
         ConfigType.INT,
         10_000,
-        "Most connections at a time from one address; 0 where only those of max.connections.per.ip.overrides may.",
+        "Maximum number of open connections per address; 0 admits only the overridden addresses.",
         at_least(0),
         dynamic=True,
     )
     queued_max_request_bytes: int = config(
         ConfigType.LONG,
         268_435_456,  # Kafka's default (-1) is no limit
-        "Bytes of requests that are being received, in all; more wait for their turn. One principal has half of them "
-        "at most, one request a quarter, or the next turn. -1 is no limit.",
+        "Maximum total size of requests being received; further requests wait. One principal is limited to a half, "
+        "one connection to a quarter; waiting requests beyond these shares complete one at a time. -1 sets no limit.",
         at_least(-1),
     )
     socket_listen_backlog_size: int = config(
-        ConfigType.INT, 512, "Connections that may wait to be accepted.", at_least(1)
+        ConfigType.INT, 512, "Maximum number of connections that wait to be accepted.", at_least(1)
     )
     socket_receive_buffer_bytes: int = config(
-        ConfigType.INT, 102_400, "SO_RCVBUF of a connection; -1 leaves it to the operating system.", at_least(-1)
+        ConfigType.INT, 102_400, "SO_RCVBUF of a connection; -1 selects the system's default.", at_least(-1)
     )
-    socket_request_max_bytes: int = config(ConfigType.INT, 104_857_600, "Largest request that is read.", at_least(1))
+    socket_request_max_bytes: int = config(ConfigType.INT, 104_857_600, "Maximum size of a request.", at_least(1))
     socket_send_buffer_bytes: int = config(
         ConfigType.INT,
         1_048_576,
-        "SO_SNDBUF of a connection; -1 leaves it to the operating system. Kafka's default is a tenth of it, with which "
-        "a consumer that reads much waits for the broker to wake up.",
+        "SO_SNDBUF of a connection; -1 selects the system's default. Kafka's default is a tenth of this size, which "
+        "makes a fast consumer wait for the broker.",
         at_least(-1),
     )
     fetch_max_bytes: int = config(
-        ConfigType.INT, 57_671_680, "Most bytes of records in one answer to a fetch.", at_least(1024)
+        ConfigType.INT, 57_671_680, "Maximum size of the records in one fetch response.", at_least(1024)
     )
     max_request_partition_size_limit: int = config(
-        ConfigType.INT, 2000, "Most partitions in one answer to DescribeTopicPartitions.", at_least(1)
+        ConfigType.INT, 2000, "Maximum number of partitions in one DescribeTopicPartitions response.", at_least(1)
     )
     max_incremental_fetch_session_cache_slots: int = config(
         ConfigType.INT,
         1000,
-        "Most incremental fetch sessions; a client that gets none is answered in full every time.",
+        "Maximum number of incremental fetch sessions; a client without a session receives full responses.",
         at_least(0),
     )
 
     # Topics
     auto_create_topics_enable: bool = config(
-        ConfigType.BOOLEAN, True, "Whether a topic is created when a client first asks for its metadata."
+        ConfigType.BOOLEAN, True, "Whether the broker creates a missing topic on a client's metadata request."
     )
     default_replication_factor: int = config(
-        ConfigType.INT, 1, "Replicas of a topic that is created without a number.", at_least(1)
+        ConfigType.INT, 1, "Replication factor of topics created without an explicit one.", at_least(1)
     )
-    delete_topic_enable: bool = config(ConfigType.BOOLEAN, True, "Whether topics may be deleted.")
+    delete_topic_enable: bool = config(ConfigType.BOOLEAN, True, "Whether topics can be deleted.")
     min_insync_replicas: int = config(
         ConfigType.INT,
         1,
-        "Replicas that must be in sync for a produce with acks=all to be taken.",
+        "Minimum number of in-sync replicas for a produce request with acks=all to succeed.",
         at_least(1),
         dynamic=True,
     )
     num_partitions: int = config(
-        ConfigType.INT, 1, "Partitions of a topic that is created without a number.", at_least(1)
+        ConfigType.INT, 1, "Number of partitions of topics created without an explicit number.", at_least(1)
     )
 
     # Logs
     log_dirs: tuple[str, ...] = config(
-        ConfigType.LIST, ("headwater-data",), "Folders that hold the logs; metadata is kept in the first.", non_empty()
+        ConfigType.LIST, ("headwater-data",), "Folders of the logs; the first one also holds the metadata.", non_empty()
     )
     compression_type: str = config(
         ConfigType.STRING,
         "producer",
-        "Codec of the batches on disk; producer keeps the bytes as they were sent.",
+        "Codec of the stored batches; producer keeps each batch as the producer compressed it.",
         one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         dynamic=True,
     )
     compression_gzip_level: int = config(
         ConfigType.INT,
         -1,
-        "Compression level of gzip; used only where compression.type is gzip.",
+        "Compression level of gzip, for topics whose compression.type is gzip.",
         Validator("-1 or between 1 and 9", lambda value: value == -1 or 1 <= value <= 9),
         dynamic=True,
     )
     compression_lz4_level: int = config(
         ConfigType.INT,
         9,
-        "Compression level of lz4; used only where compression.type is lz4.",
+        "Compression level of lz4, for topics whose compression.type is lz4.",
         between(1, 17),
         dynamic=True,
     )
     compression_zstd_level: int = config(
         ConfigType.INT,
         3,
-        "Compression level of zstd; used only where compression.type is zstd.",
+        "Compression level of zstd, for topics whose compression.type is zstd.",
         between(-131072, 22),
         dynamic=True,
     )
     log_cleanup_policy: tuple[str, ...] = config(
         ConfigType.LIST,
         ("delete",),
-        "How old segments go: delete discards them by retention, compact keeps the last record of each key.",
+        "Policy for old segments: delete applies the retention limits, compact keeps the latest record of each key.",
         list_of("delete", "compact"),
         dynamic=True,
     )
     log_cleaner_backoff_ms: int = config(
-        ConfigType.LONG, 15_000, "How long the cleaner sleeps when no log needs it.", at_least(0), dynamic=True
+        ConfigType.LONG, 15_000, "Pause of the cleaner without an eligible log.", at_least(0), dynamic=True
     )
     log_cleaner_dedupe_buffer_size: int = config(
         ConfigType.LONG,
         134_217_728,
-        "Memory for the map of keys to offsets, shared by all cleaner processes: 24 bytes a key.",
+        "Total memory of the offset maps of all cleaner processes; each key takes 24 bytes.",
         at_least(1_048_576),
         dynamic=True,
     )
     log_cleaner_delete_retention_ms: int = config(
         ConfigType.LONG,
         86_400_000,
-        "How long compacted topics keep tombstones, from the first cleaning that finds nothing older of their key.",
+        "Retention time of tombstones, from the first cleaning that leaves no older record of the key.",
         at_least(0),
         dynamic=True,
     )
     log_cleaner_enable: bool = config(
-        ConfigType.BOOLEAN, True, "Whether logs are compacted; without it compacted topics grow without end."
+        ConfigType.BOOLEAN, True, "Whether logs are compacted; otherwise compacted topics grow without limit."
     )
     log_cleaner_io_buffer_load_factor: float = config(
-        ConfigType.DOUBLE, 0.9, "How full the map of keys to offsets may become.", between(0.01, 0.99), dynamic=True
+        ConfigType.DOUBLE, 0.9, "Maximum fill ratio of the offset map.", between(0.01, 0.99), dynamic=True
     )
     log_cleaner_io_buffer_size: int = config(
         ConfigType.INT,
         524_288,
-        "Bytes that the cleaner reads at a time, shared by all cleaner processes.",
+        "Total size of the read buffers of all cleaner processes.",
         at_least(0),
         dynamic=True,
     )
     log_cleaner_io_max_bytes_per_second: float = config(
         ConfigType.DOUBLE,
         1.7976931348623157e308,
-        "Most bytes a second that the cleaner reads and writes, on average; the default is no limit.",
+        "Maximum average rate of the cleaner's reads and writes, in bytes per second; the default sets no limit.",
         Validator("more than 0", lambda value: value > 0),
         dynamic=True,
     )
     log_cleaner_max_compaction_lag_ms: int = config(
         ConfigType.LONG,
         LONG_MAX,
-        "Longest time a record of a compacted topic stays uncompacted.",
+        "Maximum time for which a record of a compacted topic may remain uncompacted.",
         at_least(1),
         dynamic=True,
     )
     log_cleaner_min_cleanable_ratio: float = config(
         ConfigType.DOUBLE,
         0.5,
-        "Share of a compacted log that must be dirty before it is cleaned.",
+        "Minimum share of uncompacted bytes in a log before the log is eligible for cleaning.",
         between(0, 1),
         dynamic=True,
     )
     log_cleaner_min_compaction_lag_ms: int = config(
         ConfigType.LONG,
         0,
-        "Shortest time a record of a compacted topic stays uncompacted.",
+        "Minimum time for which a record of a compacted topic remains uncompacted.",
         at_least(0),
         dynamic=True,
     )
     log_cleaner_threads: int = config(
         ConfigType.INT,
         1,
-        "Logs that are compacted at the same time, each by a process of its own; with 0, none is.",
+        "Number of cleaner processes, each of which compacts one log at a time; 0 disables compaction.",
         at_least(0),
         dynamic=True,
     )
     log_flush_interval_messages: int = config(
         ConfigType.LONG,
         LONG_MAX,
-        "Records after which a log is forced to disk; the default leaves it to the operating system.",
+        "Number of appended records before a flush to disk; the default leaves flushing to the operating system.",
         at_least(1),
         dynamic=True,
     )
     log_flush_interval_ms: int | None = config(
         ConfigType.LONG,
         None,
-        "Time after which a log is forced to disk; by default log.flush.scheduler.interval.ms.",
+        "Maximum time before appended records are flushed to disk; by default log.flush.scheduler.interval.ms.",
         at_least(0),
         dynamic=True,
     )
     log_flush_offset_checkpoint_interval_ms: int = config(
         ConfigType.INT,
         60_000,
-        "How often the logs are brought to disk beside other work, so that a start after a crash has little to check.",
+        "Interval between background flushes of all logs; frequent flushes shorten recovery after a crash.",
         at_least(0),
     )
     log_flush_start_offset_checkpoint_interval_ms: int = config(
-        ConfigType.INT, 60_000, "How often it is written down where the logs begin.", at_least(0)
+        ConfigType.INT, 60_000, "Interval between checkpoints of the log start offsets.", at_least(0)
     )
     log_flush_scheduler_interval_ms: int = config(
-        ConfigType.LONG, LONG_MAX, "How often it is checked whether a log must be forced to disk.", at_least(1)
+        ConfigType.LONG, LONG_MAX, "Interval between checks for logs that are due for a flush.", at_least(1)
     )
     log_index_interval_bytes: int = config(
-        ConfigType.INT, 4096, "Bytes of log between two entries of the offset index.", at_least(0), dynamic=True
+        ConfigType.INT, 4096, "Bytes of the log between two entries of the offset index.", at_least(0), dynamic=True
     )
     log_index_size_max_bytes: int = config(
-        ConfigType.INT, 10_485_760, "Largest size of a segment's offset index.", at_least(4), dynamic=True
+        ConfigType.INT, 10_485_760, "Maximum size of the offset index of a segment.", at_least(4), dynamic=True
     )
     log_message_timestamp_after_max_ms: int = config(
         ConfigType.LONG,
         3_600_000,
-        "How far a record's timestamp may lie in the future of the broker's clock (CreateTime).",
+        "Maximum time by which the timestamp of a record may be ahead of the broker's clock; applies to CreateTime.",
         at_least(0),
         dynamic=True,
     )
     log_message_timestamp_before_max_ms: int = config(
         ConfigType.LONG,
         LONG_MAX,
-        "How far a record's timestamp may lie in the past of the broker's clock (CreateTime).",
+        "Maximum time by which the timestamp of a record may be behind the broker's clock; applies to CreateTime.",
         at_least(0),
         dynamic=True,
     )
     log_message_timestamp_type: str = config(
         ConfigType.STRING,
         "CreateTime",
-        "Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        "Source of record timestamps: the producer (CreateTime) or the broker at the append (LogAppendTime).",
         one_of("CreateTime", "LogAppendTime"),
         dynamic=True,
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = config(
         ConfigType.LONG,
         LONG_MAX,
-        "Bytes a second that are copied by moves between the folders of log.dirs, all of them together; 0 halts them.",
+        "Maximum total rate of replica moves between log.dirs, in bytes per second; 0 halts all moves.",
         at_least(0),
         dynamic=True,
     )
     log_retention_bytes: int = config(
         ConfigType.LONG,
         -1,
-        "Size of a partition above which its oldest segments are deleted; a negative number is no limit.",
+        "Maximum size of a partition before the oldest segments are deleted; a negative number sets no limit.",
         dynamic=True,
     )
     log_retention_check_interval_ms: int = config(
-        ConfigType.LONG, 300_000, "How often it is checked whether segments must be deleted.", at_least(1)
+        ConfigType.LONG, 300_000, "Interval between checks for segments to delete.", at_least(1)
     )
     log_retention_hours: int = config(
         ConfigType.INT,
         168,
-        "Age in hours above which segments are deleted; log.retention.minutes is stronger.",
+        "Retention time of segments in hours; log.retention.minutes takes precedence.",
         at_least(-1),
     )
     log_retention_minutes: int | None = config(
         ConfigType.INT,
         None,
-        "Age in minutes above which segments are deleted; log.retention.ms is stronger.",
+        "Retention time of segments in minutes; log.retention.ms takes precedence.",
         at_least(-1),
     )
     log_retention_ms: int | None = config(
         ConfigType.LONG,
         None,
-        "Age above which a partition's oldest segments are deleted; -1 is no limit, and 0 is refused, in hours, too.",
+        "Retention time of segments; -1 sets no limit. 0 is rejected, as it is in minutes and hours.",
         at_least(-1),
         dynamic=True,
     )
     log_roll_hours: int = config(
         ConfigType.INT,
         168,
-        "Age in hours at which a log rolls to its next segment; log.roll.ms is stronger.",
+        "Maximum age of the active segment in hours before the log rolls; log.roll.ms takes precedence.",
         at_least(1),
     )
     log_roll_jitter_hours: int = config(
         ConfigType.INT,
         0,
-        "Random hours that are taken off log.roll.hours; log.roll.jitter.ms is stronger.",
+        "Maximum random reduction of log.roll.hours; log.roll.jitter.ms takes precedence.",
         at_least(0),
     )
     log_roll_jitter_ms: int | None = config(
-        ConfigType.LONG, None, "Random time that is taken off log.roll.ms.", at_least(0), dynamic=True
+        ConfigType.LONG, None, "Maximum random reduction of log.roll.ms.", at_least(0), dynamic=True
     )
     log_roll_ms: int | None = config(
         ConfigType.LONG,
         None,
-        "Age at which a log rolls to its next segment though not full.",
+        "Maximum age of the active segment before the log rolls, regardless of its size.",
         at_least(1),
         dynamic=True,
     )
     log_segment_bytes: int = config(
-        ConfigType.INT, 1_073_741_824, "Size at which a log rolls to its next segment.", at_least(14), dynamic=True
+        ConfigType.INT, 1_073_741_824, "Maximum size of a segment before the log rolls.", at_least(14), dynamic=True
     )
     log_segment_delete_delay_ms: int = config(
         ConfigType.LONG,
         60_000,
-        "How long the files of a deleted segment stay on disk, so that a read under way can end.",
+        "Delay before the files of a deleted segment are removed from disk, so that reads in progress can finish.",
         at_least(0),
         dynamic=True,
     )
     message_max_bytes: int = config(
         ConfigType.INT,
         1_048_588,
-        "Largest record batch that is taken, as sent (compressed).",
+        "Maximum size of a record batch, after compression.",
         at_least(0),
         dynamic=True,
     )
     producer_id_expiration_ms: int = config(
         ConfigType.INT,
         86_400_000,
-        "How long a partition remembers an idempotent producer that is silent.",
+        "Time after the last batch of an idempotent producer until a partition drops the producer's state.",
         at_least(1),
         dynamic=True,
     )
 
     # Groups and their offsets
     group_initial_rebalance_delay_ms: int = config(
-        ConfigType.INT, 3000, "How long the first rebalance of an empty group waits for more members.", at_least(0)
+        ConfigType.INT, 3000, "Time for which the first rebalance of an empty group waits for members.", at_least(0)
     )
     group_max_session_timeout_ms: int = config(
-        ConfigType.INT, 1_800_000, "Longest session timeout a member may ask for.", at_least(1)
+        ConfigType.INT, 1_800_000, "Maximum session timeout that a member can request.", at_least(1)
     )
-    group_max_size: int = config(ConfigType.INT, INT_MAX, "Most members of one group.", at_least(1))
+    group_max_size: int = config(ConfigType.INT, INT_MAX, "Maximum number of members of a classic group.", at_least(1))
     group_min_session_timeout_ms: int = config(
-        ConfigType.INT, 6000, "Shortest session timeout a member may ask for.", at_least(1)
+        ConfigType.INT, 6000, "Minimum session timeout that a member can request.", at_least(1)
     )
     offset_metadata_max_bytes: int = config(
-        ConfigType.INT, 4096, "Longest metadata of one committed offset.", at_least(0)
+        ConfigType.INT, 4096, "Maximum size of the metadata of a committed offset.", at_least(0)
     )
     offsets_commit_timeout_ms: int = config(
-        ConfigType.INT, 5000, "How long an offset commit waits for the replicas of __consumer_offsets.", at_least(1)
+        ConfigType.INT, 5000, "Timeout of the replication of an offset commit.", at_least(1)
     )
     offsets_retention_check_interval_ms: int = config(
-        ConfigType.LONG, 600_000, "How often it is checked whether committed offsets have expired.", at_least(1)
+        ConfigType.LONG, 600_000, "Interval between checks for expired offsets.", at_least(1)
     )
     offsets_retention_minutes: int = config(
-        ConfigType.INT, 10_080, "How long the offsets of a group without members are kept.", at_least(1)
+        ConfigType.INT, 10_080, "Retention time of committed offsets once the group has no members.", at_least(1)
     )
     offsets_topic_num_partitions: int = config(
-        ConfigType.INT, 50, "Partitions of __consumer_offsets; fixed once it exists.", at_least(1)
+        ConfigType.INT, 50, "Number of partitions of __consumer_offsets; fixed at its creation.", at_least(1)
     )
     offsets_topic_replication_factor: int = config(
         ConfigType.SHORT,
         1,  # Kafka's default is 3, which a cluster of one cannot give
-        "Replicas of __consumer_offsets.",
+        "Replication factor of __consumer_offsets.",
         at_least(1),
     )
     offsets_topic_segment_bytes: int = config(
@@ -418,19 +418,18 @@ class BrokerConfig(TransactionConfig):
     cold_read_max_bytes_per_second_per_core: int = config(
         ConfigType.LONG,
         200_000_000,
-        "Bytes a second of records that are not in the page cache, sent to all consumers together while producers "
-        "write, for each core of the machine; at other times, over TLS, and to more than 16 connections at once there "
-        "is no limit.",
+        "Maximum rate of records sent from outside the page cache, in bytes per second and core. The limit holds "
+        "while producers write; TLS connections and readers beyond the first 16 are exempt.",
         at_least(1 << 20),
         dynamic=True,
     )
 
     # Metrics
-    prometheus_host: str = config(ConfigType.STRING, "127.0.0.1", "Address on which Prometheus' endpoint listens.")
+    prometheus_host: str = config(ConfigType.STRING, "127.0.0.1", "Listen address of the Prometheus endpoint.")
     prometheus_port: int = config(
         ConfigType.INT,
         -1,
-        "Port of Prometheus' endpoint, GET /metrics; 0 takes any free port, -1 has none.",
+        "Port of the Prometheus endpoint, GET /metrics; 0 selects a free port, -1 disables the endpoint.",
         between(-1, 65_535),
     )
 
@@ -438,29 +437,29 @@ class BrokerConfig(TransactionConfig):
     authorizer_class_name: str = config(
         ConfigType.STRING,
         "",
-        f"{STANDARD_AUTHORIZER}: access control lists decide who may do what. Empty: everybody may do everything.",
+        f"Authorizer: {STANDARD_AUTHORIZER} checks access control lists; empty permits every operation.",
         Validator(f"{STANDARD_AUTHORIZER} or empty", lambda value: value in ("", STANDARD_AUTHORIZER)),
     )
     super_users: str = config(
         ConfigType.STRING,
         "",
-        "Principals that may do everything, separated by semicolons: User:admin;User:CN=broker.",
+        "Principals with permission for every operation, separated by semicolons: User:admin;User:CN=broker.",
         Validator("principals such as User:admin, separated by semicolons", are_principals),
     )
     allow_everyone_if_no_acl_found: bool = config(
-        ConfigType.BOOLEAN, False, "Whether everybody may do everything to what no access control list is about."
+        ConfigType.BOOLEAN, False, "Whether every principal has access to resources without an access control list."
     )
 
     # How much clients may use
     quota_window_num: int = config(
-        ConfigType.INT, 11, "Windows of time over which a client's use is measured.", at_least(1)
+        ConfigType.INT, 11, "Number of windows over which the usage of a client is measured.", at_least(1)
     )
-    quota_window_size_seconds: int = config(ConfigType.INT, 1, "Length of each of these windows.", at_least(1))
+    quota_window_size_seconds: int = config(ConfigType.INT, 1, "Length of each window of client quotas.", at_least(1))
     controller_quota_window_num: int = config(
-        ConfigType.INT, 11, "Windows of time whose creations and deletions of partitions may come at once.", at_least(1)
+        ConfigType.INT, 11, "Number of windows whose partition mutation quota can be used in one burst.", at_least(1)
     )
     controller_quota_window_size_seconds: int = config(
-        ConfigType.INT, 1, "Length of each of these windows.", at_least(1)
+        ConfigType.INT, 1, "Length of each window of the partition mutation quota.", at_least(1)
     )
 
     explicit: frozenset[str] = frozenset()

@@ -24,14 +24,14 @@ class ConsumerGroupConfig:
     consumer_heartbeat_interval_ms: int = config(
         ConfigType.INT,
         5000,
-        "How often the members of this group are told to send a heartbeat.",
+        "Interval between heartbeats of the group's members.",
         at_least(1),
         broker_configs=("group.consumer.heartbeat.interval.ms",),
     )
     consumer_session_timeout_ms: int = config(
         ConfigType.INT,
         45_000,
-        "After how long without a heartbeat a member of this group is gone.",
+        "Time without a heartbeat after which a member is removed from the group.",
         at_least(1),
         broker_configs=("group.consumer.session.timeout.ms",),
     )

@@ -42,40 +42,46 @@ class GroupProtocolConfig(SecurityConfig):
     group_consumer_assignors: tuple[str, ...] = config(
         ConfigType.LIST,
         ASSIGNORS,
-        "Server-side assignors that members may ask for, by name or by Kafka's class; the first is the default.",
+        "Server-side assignors that members can select, by name or by Kafka's class name; the first one is the "
+        "default.",
         Validator(f"a list of {', '.join(ASSIGNORS)}", _are_assignors),
     )
     group_consumer_heartbeat_interval_ms: int = config(
-        ConfigType.INT, 5000, "How often the members of a consumer group are told to send a heartbeat.", at_least(1)
+        ConfigType.INT, 5000, "Interval between heartbeats of the members of a consumer group.", at_least(1)
     )
     group_consumer_max_heartbeat_interval_ms: int = config(
-        ConfigType.INT, 15_000, "Longest heartbeat interval that a group may have.", at_least(1)
+        ConfigType.INT, 15_000, "Maximum heartbeat interval of a consumer group.", at_least(1)
     )
     group_consumer_max_session_timeout_ms: int = config(
-        ConfigType.INT, 60_000, "Longest session timeout that a group may have.", at_least(1)
+        ConfigType.INT, 60_000, "Maximum session timeout of a consumer group.", at_least(1)
     )
-    group_consumer_max_size: int = config(ConfigType.INT, INT_MAX, "Most members of one consumer group.", at_least(1))
+    group_consumer_max_size: int = config(
+        ConfigType.INT, INT_MAX, "Maximum number of members of a consumer group.", at_least(1)
+    )
     group_consumer_migration_policy: str = config(
         ConfigType.STRING,
         "bidirectional",
-        "Whether groups with members change between the classic and the consumer protocol as their members do: "
-        "disabled, upgrade (to consumer), downgrade (to classic) or bidirectional.",
+        "Conversion of non-empty groups between the classic and the consumer protocol: disabled, upgrade (to "
+        "consumer), downgrade (to classic) or bidirectional.",
         Validator(f"one of {', '.join(MIGRATION_POLICIES)}", lambda value: value.lower() in MIGRATION_POLICIES),
     )
     group_consumer_min_heartbeat_interval_ms: int = config(
-        ConfigType.INT, 5000, "Shortest heartbeat interval that a group may have.", at_least(1)
+        ConfigType.INT, 5000, "Minimum heartbeat interval of a consumer group.", at_least(1)
     )
     group_consumer_min_session_timeout_ms: int = config(
-        ConfigType.INT, 45_000, "Shortest session timeout that a group may have.", at_least(1)
+        ConfigType.INT, 45_000, "Minimum session timeout of a consumer group.", at_least(1)
     )
     group_consumer_regex_refresh_interval_ms: int = config(
         ConfigType.INT,
         600_000,
-        "How often the topics that match a group's regular expressions are looked at anew though none was made.",
+        "Interval after which a group's regular expressions are matched against the topics again without a new topic.",
         at_least(10_000),
     )
     group_consumer_session_timeout_ms: int = config(
-        ConfigType.INT, 45_000, "After how long without a heartbeat a member of a consumer group is gone.", at_least(1)
+        ConfigType.INT,
+        45_000,
+        "Time without a heartbeat after which a member is removed from a consumer group.",
+        at_least(1),
     )
 
 

@@ -30,7 +30,7 @@ _ALL: Final = config_defs(SecurityConfig) | {
         "max.connections",
         ConfigType.INT,
         INT_MAX,
-        "Most connections at a time through this listener.",
+        "Maximum number of open connections of the listener.",
         at_least(1),
     )
 }

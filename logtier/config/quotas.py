@@ -41,14 +41,14 @@ class QuotaDef:
 _CLIENT_KEYS: Final = {
     each.name: each
     for each in (
-        QuotaDef(PRODUCER_BYTE_RATE, LONG_MAX, "Bytes of produce requests a second."),
-        QuotaDef(CONSUMER_BYTE_RATE, LONG_MAX, "Bytes of fetch responses a second."),
-        QuotaDef(REQUEST_PERCENTAGE, None, "Per cent of the event loop's time."),
-        QuotaDef(CONTROLLER_MUTATION_RATE, None, "Partitions created or deleted a second."),
+        QuotaDef(PRODUCER_BYTE_RATE, LONG_MAX, "Bytes of produce requests per second."),
+        QuotaDef(CONSUMER_BYTE_RATE, LONG_MAX, "Bytes of fetch responses per second."),
+        QuotaDef(REQUEST_PERCENTAGE, None, "Percentage of the event loop's time."),
+        QuotaDef(CONTROLLER_MUTATION_RATE, None, "Partitions created or deleted per second."),
     )
 }
 _IP_KEYS: Final = {
-    CONNECTION_CREATION_RATE: QuotaDef(CONNECTION_CREATION_RATE, INT_MAX, "New connections of an address a second.")
+    CONNECTION_CREATION_RATE: QuotaDef(CONNECTION_CREATION_RATE, INT_MAX, "New connections of an address per second.")
 }
 
 

@@ -1,7 +1,6 @@
-"""The reference pages of the configs, made of the tables: `python -m headwater.logtier.config.reference FOLDER` writes
-them.
+"""Reference pages of the configs, generated from the tables; `python -m headwater.logtier.config.reference FOLDER`.
 
-A test compares the pages with the tables, so neither can lag behind.
+A test compares the pages with the tables.
 """
 
 import sys
@@ -16,7 +15,7 @@ _COMMAND: Final = "make docs"
 
 
 def pages() -> dict[str, str]:
-    """Text by file name."""
+    """Return the text of each page, by file name."""
     return {"broker_configs.md": _broker_page(), "topic_configs.md": _topic_page()}
 
 
@@ -24,18 +23,19 @@ def _broker_page() -> str:
     lines = [
         "# Configs of brokers",
         "",
-        f"Made of the table in the code by `{_COMMAND}`. Names, types and meanings are Apache Kafka 4.1's. Where a",
-        "default is another one, the test that compares them with Kafka's own says why. A *dynamic* config can be",
-        "altered while the broker runs (IncrementalAlterConfigs) and is kept; others take effect at the next start.",
-        "One that no longer fits what the broker is started with is logged as an error and passed over, not deleted.",
+        f"`{_COMMAND}` generates this page from the tables in the code. Names, types and meanings are those of Apache",
+        "Kafka 4.1. A test compares each default with Kafka's and gives the reason for a difference. A *dynamic*",
+        "config can be altered while the broker runs (IncrementalAlterConfigs) and survives a restart; other configs",
+        "take effect at the next start. If a stored config contradicts the configs given at the start, the broker logs",
+        "an error, ignores the stored config and does not delete it.",
         "",
         *_table(BROKER_CONFIGS),
         "",
-        "## Configs of Apache Kafka that mean nothing here",
+        "## Configs of Apache Kafka without effect here",
         "",
-        "They are refused with the reason, never taken and ignored.",
+        "The broker rejects these configs and reports the reason.",
         "",
-        "| config | why |",
+        "| config | reason |",
         "|---|---|",
         *(f"| `{name}` | {reason} |" for name, reason in sorted(UNUSED.items())),
     ]
@@ -46,14 +46,14 @@ def _topic_page() -> str:
     lines = [
         "# Configs of topics and groups",
         "",
-        f"Made of the table in the code by `{_COMMAND}`. Names, types, defaults and meanings are Apache Kafka 4.1's.",
-        "All of them can be set when a topic is created, and altered later.",
+        f"`{_COMMAND}` generates this page from the tables in the code. Names, types, defaults and meanings are those",
+        "of Apache Kafka 4.1. Every config can be set at the creation of a topic and altered later.",
         "",
         *_table(TOPIC_CONFIGS),
         "",
         "## Configs of groups",
         "",
-        "Of groups of the consumer protocol (KIP-848), by the resource type GROUP.",
+        "Configs of groups of the consumer protocol (KIP-848), with the resource type GROUP.",
         "",
         *_table(GROUP_CONFIGS),
     ]
@@ -61,7 +61,7 @@ def _topic_page() -> str:
 
 
 def _table(configs: Mapping[str, ConfigDef]) -> list[str]:
-    rows = ["| config | type | default | limits | what it is |", "|---|---|---|---|---|"]
+    rows = ["| config | type | default | limits | meaning |", "|---|---|---|---|---|"]
     for name in sorted(configs):
         config = configs[name]
         notes = [config.doc]
@@ -70,7 +70,7 @@ def _table(configs: Mapping[str, ConfigDef]) -> list[str]:
         if config.dynamic:
             notes.append("*Dynamic.*")
         if config.unsupported is not None:
-            notes.append(f"Not every value works: {config.unsupported.reason}.")
+            notes.append(f"Not every value is supported: {config.unsupported.reason}.")
         limits = config.validator.expects if config.validator is not None else ""
         cells = (f"`{name}`", config.type.name.lower(), _default(config), limits, " ".join(notes))
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
@@ -87,7 +87,7 @@ def _default(config: ConfigDef) -> str:
 
 
 def main() -> None:
-    """Write the pages into the folder that is named."""
+    """Write the pages into the folder given on the command line."""
     folder = Path(sys.argv[1])
     for name, text in pages().items():
         (folder / name).write_text(text)

@@ -98,7 +98,7 @@ def is_loopback(host: str) -> bool:
 
 _KEYS_AND_CERTIFICATES: Final = Unsupported(
     lambda value: value in STORE_TYPES,
-    "PEM and PKCS12 can be read; turn a JKS into PKCS12 by `keytool -importkeystore -deststoretype PKCS12`",
+    "only PEM and PKCS12 can be read; turn a JKS into PKCS12 with `keytool -importkeystore -deststoretype PKCS12`",
 )
 
 
@@ -110,157 +110,162 @@ class SecurityConfig:
     listener_security_protocol_map: str = config(
         ConfigType.STRING,
         DEFAULT_PROTOCOL_MAP,
-        "The security protocol of each listener's name: INSIDE:PLAINTEXT,OUTSIDE:SASL_SSL.",
+        "Security protocol of each listener name: INSIDE:PLAINTEXT,OUTSIDE:SASL_SSL.",
         _parsed_by(parse_protocol_map, f"NAME:PROTOCOL,..., with protocols of {', '.join(SECURITY_PROTOCOLS)}"),
     )
     inter_broker_listener_name: str | None = config(
         ConfigType.STRING,
         None,
-        "The listener for brokers among themselves and for the processes of this node; by default the first one.",
+        "Listener for other brokers and for the processes of this node; by default the first listener.",
     )
     security_inter_broker_protocol: str = config(
         ConfigType.STRING,
         "PLAINTEXT",
-        "The protocol of the listener for brokers, where inter.broker.listener.name does not name it.",
+        "Security protocol of the listener for brokers; inter.broker.listener.name takes precedence.",
         one_of(*SECURITY_PROTOCOLS),
     )
 
     # TLS
     ssl_protocol: str = config(
-        ConfigType.STRING, "TLSv1.3", "The newest version of TLS that is spoken.", one_of("TLS", *TLS_PROTOCOLS)
+        ConfigType.STRING, "TLSv1.3", "Newest TLS version that the broker negotiates.", one_of("TLS", *TLS_PROTOCOLS)
     )
     ssl_enabled_protocols: tuple[str, ...] = config(
         ConfigType.LIST,
         TLS_PROTOCOLS,
-        "Versions of TLS that are spoken.",
+        "TLS versions that the broker negotiates.",
         non_empty(),
         unsupported=Unsupported(lambda value: set(value) <= set(TLS_PROTOCOLS), "only TLSv1.2 and TLSv1.3 are secure"),
     )
     ssl_cipher_suites: tuple[str, ...] = config(
-        ConfigType.LIST, (), "Cipher suites that are taken, by their standard (IANA) names; empty: OpenSSL's choice."
+        ConfigType.LIST, (), "Enabled cipher suites, by standard (IANA) name; empty selects the suites of OpenSSL."
     )
     ssl_client_auth: str = config(
         ConfigType.STRING,
         "none",
-        "Whether clients must show a certificate (required), may (requested), or are not asked for one (none).",
+        "Client certificates: required, requested (optional) or none.",
         one_of("required", "requested", "none"),
     )
     ssl_principal_mapping_rules: str = config(
         ConfigType.STRING,
         "DEFAULT",
-        "How the name in a client's certificate becomes a principal: RULE:pattern/replacement/[LU],...,DEFAULT.",
+        "Rules that map the distinguished name of a client certificate to a principal: "
+        "RULE:pattern/replacement/[LU],...,DEFAULT.",
         _parsed_by(parse_mapping_rules, "rules such as RULE:^CN=(.*?),.*$/$1/L,DEFAULT"),
     )
     ssl_keystore_type: str = config(
         ConfigType.STRING,
         "PEM",  # Kafka's default is JKS, which only Java reads
-        "Format of the private key and its certificates: PEM or PKCS12.",
+        "Format of the keystore: PEM or PKCS12.",
         unsupported=_KEYS_AND_CERTIFICATES,
     )
     ssl_keystore_location: str | None = config(
-        ConfigType.STRING, None, "File with the private key and the chain of certificates."
+        ConfigType.STRING, None, "File with the private key and the certificate chain."
     )
-    ssl_keystore_password: str | None = config(ConfigType.PASSWORD, None, "Password of a PKCS12 file.")
-    ssl_keystore_key: str | None = config(ConfigType.PASSWORD, None, "The private key itself, in PEM (PKCS#8).")
+    ssl_keystore_password: str | None = config(ConfigType.PASSWORD, None, "Password of a PKCS12 keystore.")
+    ssl_keystore_key: str | None = config(ConfigType.PASSWORD, None, "Private key in PEM (PKCS#8), given inline.")
     ssl_keystore_certificate_chain: str | None = config(
-        ConfigType.PASSWORD, None, "The chain of certificates itself, in PEM, the broker's own first."
+        ConfigType.PASSWORD, None, "Certificate chain in PEM, given inline, with the broker's certificate first."
     )
     ssl_key_password: str | None = config(ConfigType.PASSWORD, None, "Password of an encrypted private key.")
     ssl_truststore_type: str = config(
         ConfigType.STRING,
         "PEM",  # as ssl.keystore.type
-        "Format of the certificates that clients' certificates are checked against: PEM or PKCS12.",
+        "Format of the truststore: PEM or PKCS12.",
         unsupported=_KEYS_AND_CERTIFICATES,
     )
     ssl_truststore_location: str | None = config(
-        ConfigType.STRING, None, "File with the certificates that clients' certificates are checked against."
+        ConfigType.STRING, None, "File with the trusted certificates, which verify client certificates."
     )
     ssl_truststore_password: str | None = config(ConfigType.PASSWORD, None, "Password of a PKCS12 truststore.")
     ssl_truststore_certificates: str | None = config(
-        ConfigType.PASSWORD, None, "The certificates that clients' certificates are checked against, in PEM."
+        ConfigType.PASSWORD, None, "Trusted certificates in PEM, given inline."
     )
 
     # SASL
     sasl_enabled_mechanisms: tuple[str, ...] = config(
         ConfigType.LIST,
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),  # Kafka's default is GSSAPI: Kerberos
-        f"Mechanisms that clients may authenticate with: {', '.join(SASL_MECHANISMS)}.",
+        "SASL mechanisms enabled for clients.",
         unsupported=Unsupported(
-            lambda value: set(value) <= set(SASL_MECHANISMS), f"there are {', '.join(SASL_MECHANISMS)}"
+            lambda value: set(value) <= set(SASL_MECHANISMS),
+            f"the supported mechanisms are {', '.join(SASL_MECHANISMS)}",
         ),
     )
     sasl_jaas_config: str | None = config(
         ConfigType.PASSWORD,
         None,
-        "Users of PLAIN, as Kafka writes them: org.apache.kafka.common.security.plain.PlainLoginModule required "
-        'user_alice="secret"; stands behind listener.name.<listener>.plain.',
+        "Users of PLAIN in Kafka's syntax: org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'user_alice="secret"; valid only with the prefix listener.name.<listener>.plain.',
     )
     sasl_server_callback_handler_class: str | None = config(
         ConfigType.CLASS,
         None,
-        "Kafka's class that checks OAUTHBEARER tokens; what it does is done without it, too.",
+        "Kafka's class for the validation of OAUTHBEARER tokens; the config has no effect.",
         unsupported=Unsupported(
             lambda value: value is None or value in OAUTHBEARER_CALLBACK_HANDLERS,
-            f"no Java classes are loaded; {OAUTHBEARER_CALLBACK_HANDLERS[0]} is what OAUTHBEARER does here",
+            f"no Java classes are loaded; {OAUTHBEARER_CALLBACK_HANDLERS[0]} describes OAUTHBEARER here",
         ),
     )
     sasl_server_max_receive_size: int = config(
-        ConfigType.INT, 524_288, "Largest request of a client that has not authenticated yet.", at_least(1)
+        ConfigType.INT, 524_288, "Maximum size of a request before authentication.", at_least(1)
     )
     connections_max_reauth_ms: int = config(
-        ConfigType.LONG, 0, "How long a session lasts before its client must authenticate again; 0 is for ever."
+        ConfigType.LONG, 0, "Maximum lifetime of a session before the client must authenticate again; 0 sets no limit."
     )
     connection_failed_authentication_delay_ms: int = config(
-        ConfigType.INT, 100, "How long a client waits for the news that its authentication failed.", at_least(0)
+        ConfigType.INT, 100, "Delay of the response to a failed authentication.", at_least(0)
     )
     connection_handshake_timeout_ms: int = config(
         ConfigType.INT,
         30_000,  # Kafka has connections.max.idle.ms alone, ten minutes for whoever says nothing
-        "How long a client may take for the TLS handshake and to authenticate; not a config of Kafka.",
+        "Time limit for the TLS handshake and the authentication of a connection; not a config of Kafka.",
         at_least(1),
     )
 
     # OAUTHBEARER
     sasl_oauthbearer_jwks_endpoint_url: str | None = config(
-        ConfigType.STRING, None, "Where the public keys of tokens are found (JWKS): an http, https or file URL."
+        ConfigType.STRING, None, "URL of the token issuer's public keys (JWKS): http, https or file."
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = config(
-        ConfigType.LONG, 3_600_000, "How often the keys are fetched again.", at_least(1)
+        ConfigType.LONG, 3_600_000, "Interval between refreshes of the public keys.", at_least(1)
     )
     sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = config(
-        ConfigType.LONG, 100, "Pause after the first failure to fetch the keys; each further one is twice as long."
+        ConfigType.LONG,
+        100,
+        "Pause after the first failed refresh of the public keys; each further pause is twice as long.",
     )
     sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = config(
-        ConfigType.LONG, 10_000, "Longest pause after a failure to fetch the keys."
+        ConfigType.LONG, 10_000, "Maximum pause after a failed refresh of the public keys."
     )
     sasl_oauthbearer_clock_skew_seconds: int = config(
-        ConfigType.INT, 30, "How far the clock of who issues tokens may differ from ours.", between(0, 86_400)
+        ConfigType.INT,
+        30,
+        "Maximum difference between the clocks of the token issuer and the broker.",
+        between(0, 86_400),
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] | None = config(
-        ConfigType.LIST, None, "A token must be for one of these audiences (aud); unset: for anybody."
+        ConfigType.LIST, None, "Audiences (aud) of which a token must name at least one; unset accepts any audience."
     )
     sasl_oauthbearer_expected_issuer: str | None = config(
-        ConfigType.STRING, None, "A token must be of this issuer (iss); unset: of any that has a key."
+        ConfigType.STRING, None, "Issuer (iss) that a token must name; unset accepts any issuer whose key is known."
     )
-    sasl_oauthbearer_scope_claim_name: str = config(
-        ConfigType.STRING, "scope", "The claim that holds a token's scopes."
-    )
+    sasl_oauthbearer_scope_claim_name: str = config(ConfigType.STRING, "scope", "Token claim with the scopes.")
     sasl_oauthbearer_sub_claim_name: str = config(
-        ConfigType.STRING, "sub", "The claim that holds the name of the principal."
+        ConfigType.STRING, "sub", "Token claim with the name of the principal."
     )
 
     # Limits
     max_connections_per_ip_overrides: str = config(
         ConfigType.STRING,
         "",
-        "Most connections at a time from certain addresses: 10.0.0.1:200,127.0.0.1:1000.",
-        _parsed_by(parse_ip_overrides, "address:count,..., for this machine 1 at least"),
+        "Maximum number of open connections for specific addresses: 10.0.0.1:200,127.0.0.1:1000.",
+        _parsed_by(parse_ip_overrides, "address:count,..., with at least 1 for this machine"),
         dynamic=True,
     )
     max_connection_creation_rate: int = config(
         ConfigType.INT,
         INT_MAX,
-        "Connections that are accepted in a second; more wait in the backlog.",
+        "Maximum number of connections accepted per second; further connections wait in the backlog.",
         at_least(1),
         dynamic=True,
     )

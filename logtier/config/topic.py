@@ -38,225 +38,226 @@ class TopicConfig:
     cleanup_policy: tuple[str, ...] = config(
         ConfigType.LIST,
         ("delete",),
-        "How old segments go: delete discards them by retention, compact keeps the last record of each key.",
+        "Policy for old segments: delete applies the retention limits, compact keeps the latest record of each key.",
         list_of("delete", "compact"),
         broker_configs=("log.cleanup.policy",),
     )
     compression_gzip_level: int = config(
         ConfigType.INT,
         -1,
-        "Compression level of gzip; used only where compression.type is gzip.",
+        "Compression level of gzip, if compression.type is gzip.",
         Validator("-1 or between 1 and 9", lambda value: value == -1 or 1 <= value <= 9),
         broker_configs=("compression.gzip.level",),
     )
     compression_lz4_level: int = config(
         ConfigType.INT,
         9,
-        "Compression level of lz4; used only where compression.type is lz4.",
+        "Compression level of lz4, if compression.type is lz4.",
         between(1, 17),
         broker_configs=("compression.lz4.level",),
     )
     compression_type: str = config(
         ConfigType.STRING,
         "producer",
-        "Codec of the batches on disk; producer keeps the bytes as they were sent.",
+        "Codec of the stored batches; producer keeps each batch as the producer compressed it.",
         one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         broker_configs=("compression.type",),
     )
     compression_zstd_level: int = config(
         ConfigType.INT,
         3,
-        "Compression level of zstd; used only where compression.type is zstd.",
+        "Compression level of zstd, if compression.type is zstd.",
         between(-131072, 22),
         broker_configs=("compression.zstd.level",),
     )
     delete_retention_ms: int = config(
         ConfigType.LONG,
         86_400_000,
-        "How long a compacted topic keeps tombstones, from the first cleaning that finds nothing older of their key.",
+        "Retention time of tombstones, from the first cleaning that leaves no older record of the key.",
         at_least(0),
         broker_configs=("log.cleaner.delete.retention.ms",),
     )
     file_delete_delay_ms: int = config(
         ConfigType.LONG,
         60_000,
-        "How long the files of a deleted segment stay on disk, so that a read under way can end.",
+        "Delay before the files of a deleted segment are removed from disk, so that reads in progress can finish.",
         at_least(0),
         broker_configs=("log.segment.delete.delay.ms",),
     )
     flush_messages: int = config(
         ConfigType.LONG,
         LONG_MAX,
-        "Records after which the log is forced to disk; the default leaves it to the operating system.",
+        "Number of appended records before a flush to disk; the default leaves flushing to the operating system.",
         at_least(1),
         broker_configs=("log.flush.interval.messages",),
     )
     flush_ms: int = config(
         ConfigType.LONG,
         LONG_MAX,
-        "Time after which the log is forced to disk; the default leaves it to the operating system.",
+        "Maximum time before appended records are flushed to disk; the default leaves flushing to the operating "
+        "system.",
         at_least(0),
         broker_configs=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     )
     follower_replication_throttled_replicas: tuple[str, ...] = config(
         ConfigType.LIST,
         (),
-        "Replicas (partition:broker, or *) whose replication is throttled on the side of the follower.",
+        "Replicas (partition:broker, or *) with throttled replication on the follower side.",
         unsupported=Unsupported(lambda value: not value, "this broker has no replication quotas"),
     )
     index_interval_bytes: int = config(
         ConfigType.INT,
         4096,
-        "Bytes of log between two entries of the offset index.",
+        "Bytes of the log between two entries of the offset index.",
         at_least(0),
         broker_configs=("log.index.interval.bytes",),
     )
     leader_replication_throttled_replicas: tuple[str, ...] = config(
         ConfigType.LIST,
         (),
-        "Replicas (partition:broker, or *) whose replication is throttled on the side of the leader.",
+        "Replicas (partition:broker, or *) with throttled replication on the leader side.",
         unsupported=Unsupported(lambda value: not value, "this broker has no replication quotas"),
     )
     local_retention_bytes: int = config(
         ConfigType.LONG,
         -2,
-        "Size of the local part of a tiered log; -2 follows retention.bytes.",
+        "Maximum size of the local part of a tiered log; -2 follows retention.bytes.",
         at_least(-2),
         unsupported=Unsupported(lambda value: value == -2, _NO_TIERED_STORAGE),
     )
     local_retention_ms: int = config(
         ConfigType.LONG,
         -2,
-        "Age of the local part of a tiered log; -2 follows retention.ms.",
+        "Retention time of the local part of a tiered log; -2 follows retention.ms.",
         at_least(-2),
         unsupported=Unsupported(lambda value: value == -2, _NO_TIERED_STORAGE),
     )
     max_compaction_lag_ms: int = config(
         ConfigType.LONG,
         LONG_MAX,
-        "Longest time a record of a compacted topic stays uncompacted.",
+        "Maximum time for which a record of a compacted topic may remain uncompacted.",
         at_least(1),
         broker_configs=("log.cleaner.max.compaction.lag.ms",),
     )
     max_message_bytes: int = config(
         ConfigType.INT,
         1_048_588,
-        "Largest record batch that is taken, as sent (compressed).",
+        "Maximum size of a record batch, after compression.",
         at_least(0),
         broker_configs=("message.max.bytes",),
     )
     message_timestamp_after_max_ms: int = config(
         ConfigType.LONG,
         3_600_000,
-        "How far a record's timestamp may lie in the future of the broker's clock (CreateTime).",
+        "Maximum time by which the timestamp of a record may be ahead of the broker's clock; applies to CreateTime.",
         at_least(0),
         broker_configs=("log.message.timestamp.after.max.ms",),
     )
     message_timestamp_before_max_ms: int = config(
         ConfigType.LONG,
         LONG_MAX,
-        "How far a record's timestamp may lie in the past of the broker's clock (CreateTime).",
+        "Maximum time by which the timestamp of a record may be behind the broker's clock; applies to CreateTime.",
         at_least(0),
         broker_configs=("log.message.timestamp.before.max.ms",),
     )
     message_timestamp_type: str = config(
         ConfigType.STRING,
         "CreateTime",
-        "Whose clock stamps records: the producer's (CreateTime) or the broker's (LogAppendTime).",
+        "Source of record timestamps: the producer (CreateTime) or the broker at the append (LogAppendTime).",
         one_of("CreateTime", "LogAppendTime"),
         broker_configs=("log.message.timestamp.type",),
     )
     min_cleanable_dirty_ratio: float = config(
         ConfigType.DOUBLE,
         0.5,
-        "Share of a compacted log that must be dirty before it is cleaned.",
+        "Minimum share of uncompacted bytes in a log before the log is eligible for cleaning.",
         between(0, 1),
         broker_configs=("log.cleaner.min.cleanable.ratio",),
     )
     min_compaction_lag_ms: int = config(
         ConfigType.LONG,
         0,
-        "Shortest time a record of a compacted topic stays uncompacted.",
+        "Minimum time for which a record of a compacted topic remains uncompacted.",
         at_least(0),
         broker_configs=("log.cleaner.min.compaction.lag.ms",),
     )
     min_insync_replicas: int = config(
         ConfigType.INT,
         1,
-        "Replicas that must be in sync for a produce with acks=all to be taken.",
+        "Minimum number of in-sync replicas for a produce request with acks=all to succeed.",
         at_least(1),
         broker_configs=("min.insync.replicas",),
     )
     preallocate: bool = config(
         ConfigType.BOOLEAN,
         False,
-        "Whether a new segment's file is allocated at its full size.",
+        "Whether the file of a new segment is allocated at full size.",
         unsupported=Unsupported(lambda value: not value, "segments grow as they are written"),
     )
     remote_log_copy_disable: bool = config(
         ConfigType.BOOLEAN,
         False,
-        "Whether a tiered topic stops copying to remote storage.",
+        "Whether a tiered topic stops copying segments to remote storage.",
         unsupported=Unsupported(lambda value: not value, _NO_TIERED_STORAGE),
     )
     remote_log_delete_on_disable: bool = config(
         ConfigType.BOOLEAN,
         False,
-        "Whether remote segments are deleted when tiered storage is disabled on the topic.",
+        "Whether disabling tiered storage on the topic deletes its remote segments.",
         unsupported=Unsupported(lambda value: not value, _NO_TIERED_STORAGE),
     )
     remote_storage_enable: bool = config(
         ConfigType.BOOLEAN,
         False,
-        "Whether old segments are kept in remote storage.",
+        "Whether old segments are stored in remote storage.",
         unsupported=Unsupported(lambda value: not value, _NO_TIERED_STORAGE),
     )
     retention_bytes: int = config(
         ConfigType.LONG,
         -1,
-        "Size of a partition above which its oldest segments are deleted; a negative number is no limit.",
+        "Maximum size of a partition before the oldest segments are deleted; a negative number sets no limit.",
         broker_configs=("log.retention.bytes",),
     )
     retention_ms: int = config(
         ConfigType.LONG,
         604_800_000,
-        "Age above which a partition's oldest segments are deleted; -1 is no limit.",
+        "Retention time of segments; -1 sets no limit.",
         at_least(-1),
         broker_configs=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     )
     segment_bytes: int = config(
         ConfigType.INT,
         1_073_741_824,
-        "Size at which a log rolls to its next segment.",
+        "Maximum size of a segment before the log rolls.",
         at_least(14),
         broker_configs=("log.segment.bytes",),
     )
     segment_index_bytes: int = config(
         ConfigType.INT,
         10_485_760,
-        "Largest size of a segment's offset index; a full index rolls the segment.",
+        "Maximum size of the offset index of a segment; a full index rolls the log.",
         at_least(4),
         broker_configs=("log.index.size.max.bytes",),
     )
     segment_jitter_ms: int = config(
         ConfigType.LONG,
         0,
-        "Random time that is taken off segment.ms, so that segments do not all roll at once.",
+        "Maximum random reduction of segment.ms, so that logs do not all roll at once.",
         at_least(0),
         broker_configs=("log.roll.jitter.ms", "log.roll.jitter.hours"),
     )
     segment_ms: int = config(
         ConfigType.LONG,
         604_800_000,
-        "Age at which a log rolls to its next segment though it is not full.",
+        "Maximum age of the active segment before the log rolls, regardless of its size.",
         at_least(1),
         broker_configs=("log.roll.ms", "log.roll.hours"),
     )
     unclean_leader_election_enable: bool = config(
         ConfigType.BOOLEAN,
         False,
-        "Whether a replica out of sync may become leader, with loss of data.",
-        unsupported=Unsupported(lambda value: not value, "this broker elects clean leaders only"),
+        "Whether a replica outside the in-sync set can become leader, at the risk of data loss.",
+        unsupported=Unsupported(lambda value: not value, "this broker elects in-sync replicas only"),
     )
 
     @staticmethod

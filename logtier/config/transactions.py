@@ -13,32 +13,33 @@ class TransactionConfig(GroupProtocolConfig):
     add_partitions_to_txn_retry_backoff_max_ms: int = config(
         ConfigType.INT,
         100,
-        "How long the broker itself tries to add a partition to a transaction; then the producer is told to.",
+        "Maximum time for which the broker retries to add a partition to a transaction; then the producer retries.",
         at_least(0),
     )
     add_partitions_to_txn_retry_backoff_ms: int = config(
         ConfigType.INT,
         20,
-        "Wait before a partition is added again to a transaction whose predecessor is still being ended.",
+        "Pause before the broker retries to add a partition while the previous transaction is still completing.",
         at_least(1),
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = config(
-        ConfigType.INT, 10_000, "How often it is looked for transactions that are open for too long.", at_least(1)
+        ConfigType.INT, 10_000, "Interval between checks for transactions beyond their timeout.", at_least(1)
     )
     transaction_max_timeout_ms: int = config(
         ConfigType.INT,
         900_000,
-        "Longest transaction.timeout.ms a producer may ask for: an open transaction holds back read_committed readers.",
+        "Maximum transaction.timeout.ms of a producer; an open transaction blocks read_committed consumers.",
         at_least(1),
     )
     transaction_partition_verification_enable: bool = config(
         ConfigType.BOOLEAN,
         True,
-        "Whether the coordinator is asked if a transaction includes a partition, before its first records there.",
+        "Whether the broker verifies with the coordinator that a partition belongs to the transaction before the "
+        "first append.",
         dynamic=True,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = config(
-        ConfigType.INT, 3_600_000, "How often it is looked for transactional ids that have expired.", at_least(1)
+        ConfigType.INT, 3_600_000, "Interval between checks for expired transactional ids.", at_least(1)
     )
     transaction_state_log_min_isr: int = config(
         ConfigType.INT,
@@ -47,12 +48,12 @@ class TransactionConfig(GroupProtocolConfig):
         at_least(1),
     )
     transaction_state_log_num_partitions: int = config(
-        ConfigType.INT, 50, "Partitions of __transaction_state; fixed once it exists.", at_least(1)
+        ConfigType.INT, 50, "Number of partitions of __transaction_state; fixed at its creation.", at_least(1)
     )
     transaction_state_log_replication_factor: int = config(
         ConfigType.SHORT,
         1,  # Kafka's default is 3, which a cluster of one cannot give
-        "Replicas of __transaction_state.",
+        "Replication factor of __transaction_state.",
         at_least(1),
     )
     transaction_state_log_segment_bytes: int = config(
@@ -61,6 +62,6 @@ class TransactionConfig(GroupProtocolConfig):
     transactional_id_expiration_ms: int = config(
         ConfigType.INT,
         604_800_000,
-        "How long a transactional id is remembered that has no open transaction and is not used.",
+        "Time without use after which a transactional id without an open transaction expires.",
         at_least(1),
     )

@@ -1,22 +1,22 @@
-"""Broker configs of Apache Kafka 4.1 that mean nothing here, each with the reason: refused, never taken and ignored."""
+"""Broker configs of Apache Kafka 4.1 without effect here, each with the reason; the broker rejects them."""
 
 from collections.abc import Mapping
 from typing import Final
 
-_KRAFT = "there is no KRaft quorum: a node keeps its metadata in a store of its own"
-_THREADS = "one event loop serves all connections, and what blocks has threads of its own"
-_CLUSTER = "there is one broker, without replicas on others"
-_EVEN = "moves between log folders are slowed down evenly, without windows"
+_KRAFT = "there is no KRaft quorum; a node stores its own metadata"
+_THREADS = "one event loop serves all connections; blocking work has dedicated threads"
+_CLUSTER = "there is one broker, without replicas on other brokers"
+_EVEN = "moves between log folders are throttled evenly, without windows"
 _REMOTE = "there is no tiered storage"
 _SHARE = "there are no share groups"
-_STREAMS = "there are no groups of the streams protocol (KIP-1071)"
-_JAVA = "it names or tunes a Java class"
+_STREAMS = "there are no streams groups (KIP-1071)"
+_JAVA = "the config selects or tunes a Java class"
 _KERBEROS = "there is no Kerberos (GSSAPI)"
-_CLIENT = "it is about logging in as a client, and the broker is none"
+_CLIENT = "the config applies to client logins; the broker never logs in as a client"
 _TOKENS = "there are no delegation tokens"
-_METRICS = "metrics are Prometheus' (prometheus.port)"
-_PURGATORY = "requests that wait are forgotten at once when they are answered"
-_APPENDS = "records of groups and transactions are appended at once"
+_METRICS = "metrics are exported to Prometheus (prometheus.port)"
+_PURGATORY = "completed requests leave the purgatory immediately"
+_APPENDS = "records of groups and transactions are appended without linger"
 _LOADS = "records of groups and transactions are read batch by batch"
 
 UNUSED: Final[Mapping[str, str]] = {
@@ -96,12 +96,12 @@ UNUSED: Final[Mapping[str, str]] = {
             producer.purgatory.purge.interval.requests""",
         _APPENDS: """group.coordinator.append.linger.ms""",
         _LOADS: """offsets.load.buffer.size transaction.state.log.load.buffer.size""",
-        "both protocols are always there: clients choose": "group.coordinator.rebalance.protocols",
+        "both protocols are always enabled; clients choose": "group.coordinator.rebalance.protocols",
         "its present name is log.dirs": "log.dir",
         "its present name is node.id": "broker.id",
         "segments are not preallocated": "log.preallocate",
         "committed offsets are not compressed": "offsets.topic.compression.codec",
-        "transactions of two phases (KIP-939) are missing": "transaction.two.phase.commit.enable",
+        "two-phase commit (KIP-939) is not supported": "transaction.two.phase.commit.enable",
     }.items()
     for name in names.split()
 }

@@ -20,9 +20,9 @@ CODE = ("platform", "logtier", "pipelines", "api")
 # Name: (pattern, ceiling). The comment above each suggests replacements.
 PHRASES: Mapping[str, tuple[str, int]] = {
     # is reported, receives, is listed
-    "told, tells": (r"\b(?:told|tells?)\b", 10),
+    "told, tells": (r"\b(?:told|tells?)\b", 6),
     # is listed, is documented, is stored, is paused
-    "stands": (r"\b(?:stands?|stood)\b", 4),
+    "stands": (r"\b(?:stands?|stood)\b", 2),
     # counts as
     "taken for": (r"\btaken for\b", 0),
     # a client that, the member that
@@ -36,13 +36,13 @@ PHRASES: Mapping[str, tuple[str, int]] = {
     # is reported, is logged
     "is said": (r"\b(?:is|are|was|were) said\b", 0),
     # again, recreated, restarted
-    "anew": (r"\banew\b", 3),
+    "anew": (r"\banew\b", 2),
     # the available data, the whole backlog
     "what there is": (r"\b(?:what|all) there (?:is|are)\b", 0),
     # continues, resumes
     "goes on": (r"\bgo(?:es)? on\b", 1),
     # the broker is queried, the user confirms
-    "is asked": (r"\b(?:is|are|was|were) asked\b", 2),
+    "is asked": (r"\b(?:is|are|was|were) asked\b", 1),
     # no longer
     "no more": (r"\b(?:no|any) more\b", 0),
     # differs
