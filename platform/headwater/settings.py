@@ -1,12 +1,12 @@
-"""Settings of the platform: one table, each with its default, its type, its limit and what it is for.
+"""Settings of the platform: one table with the default, type, limits and description of each.
 
-A value comes from (the first that has one): a flag of the command line, the environment (`HEADWATER_` and the name in
-capitals), the settings file, the default here. The settings file is the one that `HEADWATER_SETTINGS` names, else
-`conf/platform.yaml` of the current folder when there is one. The broker's own properties are not here: they have
-Kafka's names and stand in the file that `broker_config` names.
+The first source with a value takes precedence: a flag of the command line, the environment (`HEADWATER_` and the name
+in capitals), the settings file, the default. `HEADWATER_SETTINGS` names the settings file; without the variable it is
+`conf/platform.yaml` in the current folder, if present. Broker properties are not settings: they have Kafka's names and
+their own file, `broker_config`.
 
-The supervisor and every command import this module before anything else happens, so it imports nothing heavy: a
-pydantic model would take 0.2 to 0.3 s of the 1.5 s in which the Kafka port must answer.
+The supervisor and every command import this module first, so its imports are light: a pydantic model would take 0.2 to
+0.3 s of the 1.5 s in which the Kafka port must answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENVIRONMENT_PREFIX: Final = "HEADWATER_"
 FILE_VARIABLE: Final = "HEADWATER_SETTINGS"
 DEFAULT_FILE: Final = os.path.join("conf", "platform.yaml")
 FILE_BYTES_MAX: Final = 1 << 20
-"""A settings file is a page of text; anything larger is another file."""
+"""A settings file is a page of text; a larger file is not a settings file."""
 
 PORT_MAX: Final = 65_535
 INT_MAX: Final = 2**31 - 1
@@ -31,7 +31,7 @@ HTTP_CHANGES: Final = ("auto", "allow", "refuse")
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used; the message says where it stands, which it is, and what to write instead."""
+    """An invalid setting; the message names the place, the setting and a correction."""
 
 
 def _setting(default: Any, doc: str, **limits: Any) -> Any:
@@ -40,76 +40,72 @@ def _setting(default: Any, doc: str, **limits: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings, typed and within their limits. Immutable; made by `load_settings`."""
+    """All settings, typed and within their limits. Immutable; `load_settings` creates it."""
 
     bootstrap_servers: str = _setting(
-        "127.0.0.1:9092", "Brokers that commands and the REST API talk to, as host:port[,host:port]."
+        "127.0.0.1:9092", "Brokers for commands and the REST API, as host:port[,host:port]."
     )
-    data_dir: str = _setting("headwater-data", "Folder that `headwater up` and `headwater broker` keep the logs in.")
+    data_dir: str = _setting("headwater-data", "Folder of the logs, for `headwater up` and `headwater broker`.")
     host: str = _setting(
         "127.0.0.1",
-        "Address that `headwater up`, `broker` and `api` listen on. Without listeners that ask for it there is no "
-        "authentication: another address than the loopback one lets everybody who reaches it read, write and delete.",
+        "Listen address of `headwater up`, `broker` and `api`. Without listeners that require authentication, "
+        "everybody who reaches an address other than the loopback address can read, write and delete all data.",
     )
     kafka_port: int = _setting(9092, "Port of the broker; 0 picks a free one.", min=0, max=PORT_MAX)
     http_port: int = _setting(8082, "Port of the REST API; 0 picks a free one.", min=0, max=PORT_MAX)
     metrics_port: int = _setting(
-        9404, "Port of the broker's metrics for Prometheus in `headwater up`; 0 picks a free one.", min=0, max=PORT_MAX
+        9404, "Port of the broker's Prometheus metrics in `headwater up`; 0 picks a free one.", min=0, max=PORT_MAX
     )
     broker_config: str = _setting(
-        "", "YAML file of broker properties under Kafka's names, such as conf/broker.yaml; empty for none."
+        "", "YAML file of broker properties with Kafka's names, such as conf/broker.yaml; empty for none."
     )
     command_config: str = _setting(
         "",
-        "File that says how commands and the REST API connect to brokers: security.protocol, sasl.* and ssl.*, one "
-        "name=value a line; empty for plain text.",
+        "Client properties file for commands and the REST API: security.protocol, sasl.* and ssl.*, one name=value "
+        "per line; empty for plain text.",
     )
-    request_timeout_ms: int = _setting(
-        10_000, "How long a request to a broker may take before it counts as failed.", min=100, max=600_000
-    )
-    http_body_bytes_max: int = _setting(1_048_576, "Largest body that the REST API takes.", min=1_024, max=1 << 28)
+    request_timeout_ms: int = _setting(10_000, "Timeout of a request to a broker.", min=100, max=600_000)
+    http_body_bytes_max: int = _setting(1_048_576, "Largest body that the REST API accepts.", min=1_024, max=1 << 28)
     http_changes: str = _setting(
         "auto",
-        "Whether the REST API and the schema registry change anything: `auto` only with a broker that asks nobody who "
-        "is there and a `host` that only this machine reaches, `allow` for everybody who reaches the port, `refuse` "
-        "for nobody.",
+        "Whether the REST API and the schema registry accept changes: `auto` requires a broker without authentication "
+        "and a loopback `host`, `allow` permits everybody who reaches the port, `refuse` permits nobody.",
         choices=HTTP_CHANGES,
     )
     http_hosts: str = _setting(
         "",
-        "Names by which the REST API may be called, beside localhost, `host` and the address that is reached, "
-        "separated by commas; others are refused.",
+        "Further names of the REST API, separated by commas, besides localhost, `host` and the address that a request "
+        "reached; requests to other names are rejected.",
     )
-    registry_topic: str = _setting("_schemas", "Topic that the schema registry keeps its schemas in.")
+    registry_topic: str = _setting("_schemas", "Topic of the schema registry.")
     spark_master: str = _setting(
         "local[*]",
-        "Where pipelines and `headwater sql` run, unless the pipeline's `spark:` or `--conf spark.master=...` says "
-        "otherwise: this machine, or a cluster such as spark://host:7077.",
+        "Where pipelines and `headwater sql` run: this machine, or a cluster such as spark://host:7077; a pipeline's "
+        "`spark:` and `--conf spark.master=...` take precedence.",
     )
     start_timeout_ms: int = _setting(
         60_000,
-        "How long a process of a node may take to be ready before it is given up; recovery of a large log counts.",
+        "Time limit for the start of a node's process, including recovery of the logs.",
         min=1_000,
         max=INT_MAX,
     )
     stop_timeout_ms: int = _setting(
-        30_000, "How long a process of a node may take to stop before it is killed.", min=100, max=INT_MAX
+        30_000, "Time limit for the stop of a node's process; then the process is killed.", min=100, max=INT_MAX
     )
     restart_attempts_max: int = _setting(
         5,
-        "How often in a row a broker that died is started again before the node ends; the REST API is started again "
-        "for ever.",
+        "Restarts in a row of a broker that died, before the node ends; the REST API restarts without limit.",
         min=0,
         max=1_000,
     )
     restart_backoff_ms: int = _setting(
-        200, "Pause before the first restart; each further one is twice as long.", min=1, max=INT_MAX
+        200, "Pause before the first restart; each further pause is twice as long.", min=1, max=INT_MAX
     )
     restart_backoff_max_ms: int = _setting(10_000, "Longest pause before a restart.", min=1, max=INT_MAX)
     restart_healthy_after_ms: int = _setting(
-        60_000, "After running for so long a process counts as healthy: its restarts are forgotten.", min=0, max=INT_MAX
+        60_000, "Uptime after which a process counts as healthy and its restarts are reset.", min=0, max=INT_MAX
     )
-    log_level: str = _setting("WARNING", "Least severe log lines on stderr.", choices=LOG_LEVELS)
+    log_level: str = _setting("WARNING", "Lowest severity of log lines on stderr.", choices=LOG_LEVELS)
 
 
 FIELDS: Final[Mapping[str, dataclasses.Field[Any]]] = {field.name: field for field in dataclasses.fields(Settings)}
@@ -125,7 +121,10 @@ def environment_name(name: str) -> str:
 
 
 def parse_value(name: str, text: str, where: str) -> str | int:
-    """Turn the text of a setting into its value.
+    """Parse the text of a setting.
+
+    Raises:
+        SettingsError: The value has the wrong type or is outside its limits.
 
     >>> parse_value("kafka_port", "0", "HEADWATER_KAFKA_PORT")
     0
@@ -158,7 +157,8 @@ def read_file(path: str) -> dict[str, str | int]:
     """Read a settings file: a flat mapping of setting to value.
 
     Raises:
-        SettingsError: not readable, not YAML, an unknown setting, a value out of its limits; with file and line.
+        SettingsError: The file cannot be read, is not YAML, or holds an unknown setting or an invalid value; the
+            message names the file and the line.
     """
     try:
         if os.path.getsize(path) > FILE_BYTES_MAX:
@@ -166,7 +166,7 @@ def read_file(path: str) -> dict[str, str | int]:
         with open(path, encoding="utf-8") as file:
             text = file.read()
         if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
-            return {}  # the annotated example as it is: not worth importing a YAML parser
+            return {}  # the annotated example, unchanged: needs no YAML parser
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -203,7 +203,7 @@ def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
     """Read the settings file and the environment.
 
     Raises:
-        SettingsError: a value that cannot be used.
+        SettingsError: A value is invalid.
     """
     environment = os.environ if environment is None else environment
     path = environment.get(FILE_VARIABLE)
