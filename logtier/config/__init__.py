@@ -1,6 +1,7 @@
-"""Configs of brokers and topics: Kafka's names, types, defaults and limits, one table each, with typed access.
+"""Configs of brokers, topics and groups: a table each of Kafka's names, types, defaults and limits, with typed access.
 
-`BrokerConfig.from_properties` and `TopicConfig.resolve` are the two ways in; `ConfigError` is the one error.
+The entry points are `BrokerConfig.from_properties`, `TopicConfig.resolve` and `ConsumerGroupConfig.resolve`;
+`ConfigError` is the only error.
 """
 
 from headwater.logtier.config.broker import BROKER_CONFIGS, BrokerConfig

@@ -1,4 +1,4 @@
-"""The configs of a broker: Kafka's names, types, defaults and limits, in one table with typed access."""
+"""Broker configs: Kafka's names, types, defaults and limits in one table, with typed access."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -36,17 +36,17 @@ from headwater.logtier.config.transactions import TransactionConfig
 from headwater.logtier.config.unused import UNUSED
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-"""Kafka's name of the authorizer by access control lists, and ours."""
+"""Kafka's class name of the authorizer that checks access control lists; the broker implements it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerConfig(TransactionConfig):
-    """All configs of one broker, typed; made by `from_properties`, immutable, compared by identity.
+    """All configs of one broker, typed. Immutable, compared by identity; `from_properties` creates it.
 
-    Invariant: every value passed its validator, and rules over several configs hold.
+    Invariant: every value satisfies its validator, and the configs are consistent with each other.
     """
 
-    # The node and where it is reached
+    # Node and listeners
     node_id: int = config(ConfigType.INT, 1, "Id of the broker, unique in the cluster.", at_least(0))
     broker_rack: str | None = config(
         ConfigType.STRING, None, "Rack, zone or host of the broker; replicas of a partition are spread over racks."
@@ -74,7 +74,7 @@ class BrokerConfig(TransactionConfig):
     )
     max_connections: int = config(
         ConfigType.INT,
-        10_000,  # Kafka's default is no limit; a broker with a file limit is better off with one
+        10_000,  # Kafka's default is no limit; the process has a limit of open files
         "Maximum number of open connections; the broker closes further connections on arrival.",
         at_least(1),
         dynamic=True,
@@ -414,7 +414,7 @@ class BrokerConfig(TransactionConfig):
         ConfigType.INT, 104_857_600, "Segment size of __consumer_offsets.", at_least(14)
     )
 
-    # Readers of old data
+    # Cold reads
     cold_read_max_bytes_per_second_per_core: int = config(
         ConfigType.LONG,
         200_000_000,
@@ -433,7 +433,7 @@ class BrokerConfig(TransactionConfig):
         between(-1, 65_535),
     )
 
-    # Who may do what
+    # Authorization
     authorizer_class_name: str = config(
         ConfigType.STRING,
         "",
@@ -450,7 +450,7 @@ class BrokerConfig(TransactionConfig):
         ConfigType.BOOLEAN, False, "Whether every principal has access to resources without an access control list."
     )
 
-    # How much clients may use
+    # Quotas
     quota_window_num: int = config(
         ConfigType.INT, 11, "Number of windows over which the usage of a client is measured.", at_least(1)
     )
@@ -463,24 +463,24 @@ class BrokerConfig(TransactionConfig):
     )
 
     explicit: frozenset[str] = frozenset()
-    """Names that were set, whatever to."""
+    """Names of the configs that were set explicitly, even to their defaults."""
     listener_overrides: Mapping[str, Value] = dataclasses.field(default_factory=dict, repr=False)
-    """What was set for one listener, by its whole name (`listener.name.<name>....`)."""
+    """Values set for a single listener, by full name (`listener.name.<name>....`)."""
 
     @staticmethod
     def from_properties(properties: Mapping[str, object] | None = None) -> "BrokerConfig":
-        """A broker's configs from Kafka's names to texts or typed values; ConfigError with one line for a mistake."""
+        """Build the configs from texts or typed values by Kafka's names; ConfigError, one line, for a mistake."""
         return _build({}, frozenset(), {}, properties or {})
 
     def with_properties(self, properties: Mapping[str, object]) -> "BrokerConfig":
-        """These configs with some replaced (such as a broker's dynamic configs), under the same rules."""
+        """Return these configs with `properties`, such as dynamic configs, replaced; ConfigError as above."""
         if not properties:
             return self
         values = {definition.attribute: self.value(name) for name, definition in BROKER_CONFIGS.items()}
         return _build(values, self.explicit, self.listener_overrides, properties)
 
     def with_fitting(self, properties: Mapping[str, object]) -> tuple["BrokerConfig", dict[str, str]]:
-        """These configs with those of `properties` that fit, and by name why the others do not."""
+        """Return these configs with the valid part of `properties`, and the reason for each rejected name."""
         try:
             return self.with_properties(properties), {}
         except ConfigError:
@@ -493,23 +493,23 @@ class BrokerConfig(TransactionConfig):
                     config = config.with_properties({name: properties[name]})
                 except ConfigError as error:
                     reasons[name] = str(error)
-            # One may fit only after another: a lower maximum after its lower minimum.
+            # A config may become valid after another: a lower maximum after the lower minimum.
             if len(reasons) == len(left):
                 return config, reasons
 
     def value(self, name: str) -> Any:
-        """The value of a config by Kafka's name."""
+        """Return the value of a config, by Kafka's name."""
         if name.startswith(LISTENER_PREFIX):
             return self.listener_overrides[name]
         return getattr(self, BROKER_CONFIGS[name].attribute)
 
     @property
     def listener_definitions(self) -> dict[str, ConfigDef]:
-        """The configs that were set for one listener, by their whole names."""
+        """Definitions of the configs set for a single listener, by full name."""
         return {name: listener_config_def(name) for name in self.listener_overrides}
 
     def listener_config(self, listener: Endpoint) -> ListenerConfig:
-        """The configs that hold for one of the listeners."""
+        """Return the effective configs of a listener."""
         return ListenerConfig(self, listener)
 
     @property
@@ -520,7 +520,7 @@ class BrokerConfig(TransactionConfig):
 
     @property
     def advertised_endpoints(self) -> tuple[Endpoint, ...]:
-        """`advertised.listeners`, parsed; empty when they are to be inferred from the listeners."""
+        """`advertised.listeners`, parsed; empty if derived from the listeners."""
         protocols = parse_protocol_map(self.listener_security_protocol_map)
         return tuple(
             parse_listener("advertised.listeners", text, protocols) for text in self.advertised_listeners or ()
@@ -557,7 +557,7 @@ def _build(
 
 
 def _check_together(broker: BrokerConfig) -> None:
-    """Rules over several configs."""
+    """Check that the configs are consistent with each other."""
     check_listeners(broker.bind_endpoints, broker.advertised_endpoints)
     check_listener_configs(broker)
     if len(set(broker.log_dirs)) != len(broker.log_dirs):
@@ -578,7 +578,7 @@ def _check_together(broker: BrokerConfig) -> None:
 
 
 def _check_retention(broker: BrokerConfig) -> None:
-    # Only the strongest that is set counts, as in Kafka.
+    # As in Kafka, only the config with the highest precedence counts.
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         value = broker.value(name)
         if value is not None:

@@ -1,8 +1,8 @@
-"""The file that says how clients connect: `security.protocol`, `sasl.*` and `ssl.*`, as Kafka's tools take it.
+"""Client properties files (`--command-config`): `security.protocol`, `sasl.*` and `ssl.*`, as in Kafka's tools.
 
-It has the names of librdkafka, and those of the Java client as far as librdkafka can do the same, so that one file
-serves the tools of both (`--command-config`). The one place where such a file is read: librdkafka's clients take what
-comes of it as it is, our own makes a `ClientSecurity` of it.
+A file holds librdkafka's names, or the Java client's names for which librdkafka has an equivalent, so that the same
+file serves the tools of both. Only this module reads such files: librdkafka's clients use the result directly, our own
+client converts it to a `ClientSecurity`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headwater.logtier.config.definition import ConfigError
 from headwater.logtier.config.jaas import login_options
 
 FILE_BYTES_MAX: Final = 1 << 20
-"""A client's properties are a page of text."""
+"""A client properties file is a page of text."""
 
 _PREFIXES: Final = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.")
 _OTHERS: Final = ("bootstrap.servers", "client.id", "broker.address.family")
@@ -29,15 +29,19 @@ _JAVAS: Final = (
     "ssl.secure.random.implementation",
     "ssl.trustmanager.algorithm",
 )
-"""What the Java client alone can do."""
+"""Properties that only the Java client supports."""
 
 
 class ClientConfigError(ValueError):
-    """A file that cannot be used: one line, which holds none of its values."""
+    """An invalid client properties file; the message is one line and holds no value of the file."""
 
 
 def read_client_config(path: str) -> dict[str, str]:
-    """Read a file of `name=value` lines and return librdkafka's properties; ClientConfigError."""
+    """Read a file of `name=value` lines and return librdkafka's properties.
+
+    Raises:
+        ClientConfigError: The file cannot be read, or a property is invalid.
+    """
     try:
         if os.path.getsize(path) > FILE_BYTES_MAX:
             raise ClientConfigError(f"{path}: the file is larger than {FILE_BYTES_MAX} bytes")
@@ -54,7 +58,7 @@ def read_client_config(path: str) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Split the lines of a Java properties file.
+    """Parse the text of a Java properties file; ConfigError for a line without a name and `=`.
 
     >>> parse_properties("# who we are\\nsasl.mechanism = PLAIN\\nsasl.jaas.config=a \\\\\\n  b")
     {'sasl.mechanism': 'PLAIN', 'sasl.jaas.config': 'a b'}
@@ -77,7 +81,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def librdkafka_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Turn the Java client's names into librdkafka's; ConfigError for what is no property of a connection.
+    """Translate the Java client's names to librdkafka's; ConfigError for a property that is not about connections.
 
     >>> librdkafka_properties({"security.protocol": "SSL", "ssl.truststore.location": "ca.pem"})
     {'security.protocol': 'SSL', 'ssl.ca.location': 'ca.pem'}
@@ -135,7 +139,7 @@ _TRANSLATED: Final[Mapping[str, Callable[[str, Mapping[str, str]], dict[str, str
     "ssl.keystore.type": _nothing,
     "ssl.keystore.key": lambda value, _: {"ssl.key.pem": value},
     "ssl.keystore.certificate.chain": lambda value, _: {"ssl.certificate.pem": value},
-    # Java writes nothing where librdkafka writes none.
+    # Java's empty value is librdkafka's `none`.
     "ssl.endpoint.identification.algorithm": lambda value, _: {
         "ssl.endpoint.identification.algorithm": value or "none"
     },

@@ -1,7 +1,7 @@
-"""What a config is: name, type, default, limits and documentation, and how its text becomes a value.
+"""Config definitions: name, type, default, limits and documentation of a config, and the parsing of its text.
 
-A config table is a frozen dataclass whose fields are made by `config()`: the attribute `log_segment_bytes` *is* the
-config `log.segment.bytes`, so the table, the typed access and the documentation cannot drift apart.
+A config table is a frozen dataclass with fields created by `config()`. The attribute `log_segment_bytes` is the config
+`log.segment.bytes`, so the table, the typed access and the documentation always agree.
 """
 
 import dataclasses
@@ -17,15 +17,15 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
 MAX_VALUE_LENGTH: Final = 32_767
-"""Longest text of one config value: what a STRING of the Kafka protocol holds, so that every value can be described."""
+"""Maximum length of a config value: the limit of a STRING in the protocol, so that DescribeConfigs can send it."""
 
 
 class ConfigError(ValueError):
-    """A config that cannot be taken: one line that says which, why, and what would do."""
+    """An invalid config; the message is one line with the config, the reason and a correction."""
 
 
 class ConfigType(enum.IntEnum):
-    """Types as DescribeConfigs numbers them."""
+    """Config types, with the numbers of DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -54,29 +54,29 @@ class Validator:
 
 
 def at_least(minimum: float) -> Validator:
-    """A number of `minimum` or more."""
+    """Return a validator of numbers not below `minimum`."""
     return Validator(f"{minimum} or more", lambda value: value >= minimum)
 
 
 def between(minimum: float, maximum: float) -> Validator:
-    """A number from `minimum` to `maximum`, both included."""
+    """Return a validator of numbers from `minimum` to `maximum`, inclusive."""
     return Validator(f"between {minimum} and {maximum}", lambda value: minimum <= value <= maximum)
 
 
 def either(first: Validator, second: Validator) -> Validator:
-    """Whatever one of the two accepts."""
+    """Return a validator of values that at least one of the two accepts."""
     return Validator(
         f"{first.expects}, or {second.expects}", lambda value: first.accepts(value) or second.accepts(value)
     )
 
 
 def one_of(*choices: str) -> Validator:
-    """One of these words."""
+    """Return a validator of words in `choices`."""
     return Validator(f"one of {', '.join(choices)}", lambda value: value in choices)
 
 
 def list_of(*choices: str) -> Validator:
-    """A list, not empty and without repetition, of these words."""
+    """Return a validator of non-empty lists of distinct words in `choices`."""
     return Validator(
         f"a list of {', '.join(choices)}",
         lambda value: bool(value) and len(set(value)) == len(value) and all(word in choices for word in value),
@@ -84,15 +84,17 @@ def list_of(*choices: str) -> Validator:
 
 
 def non_empty() -> Validator:
-    """A list with an entry, none of them blank."""
+    """Return a validator of non-empty lists without blank entries."""
     return Validator("a list of at least one entry", lambda value: bool(value) and all(value))
 
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """Values that Kafka allows and this broker does not act upon yet: refused instead of accepted and ignored.
+    """Values that Kafka allows and this broker does not implement; the broker rejects them.
 
-    `accepts` is true for what works; `reason` is the user's explanation.
+    Attributes:
+        accepts: Whether a value is supported.
+        reason: Explanation for the user.
     """
 
     accepts: Callable[[Any], bool]
@@ -101,10 +103,12 @@ class Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDef:
-    """One config: all that is known of it.
+    """Definition of one config.
 
-    `default` is None where Kafka's is null. `broker_configs` are, for a topic config, the broker configs that give its
-    default, the strongest first. `dynamic` says that it can be altered while the broker runs.
+    Attributes:
+        default: None if Kafka's default is null.
+        broker_configs: Broker configs that give the default of a topic or group config, in order of precedence.
+        dynamic: Whether the config can be altered while the broker runs.
     """
 
     name: str
@@ -118,16 +122,16 @@ class ConfigDef:
 
     @property
     def attribute(self) -> str:
-        """The name of the typed attribute."""
+        """Name of the typed attribute."""
         return attribute_name(self.name)
 
     @property
     def sensitive(self) -> bool:
-        """Whether the value is a secret, which no response and no log line may hold."""
+        """Whether the value is a secret; secrets are never sent in responses or written to logs."""
         return self.type is ConfigType.PASSWORD
 
     def parse(self, raw: object) -> Value:
-        """The value of a text (or of a value already typed), checked; ConfigError otherwise.
+        """Parse and validate a text, or validate a typed value; ConfigError for an invalid value.
 
         >>> ConfigDef("num.partitions", ConfigType.INT, 1, "", at_least(1)).parse(" 6 ")
         6
@@ -146,7 +150,7 @@ class ConfigDef:
         return value
 
     def check_supported(self, value: Value) -> None:
-        """ConfigError for a valid value that this broker would not act upon."""
+        """Raise ConfigError for a valid value that this broker does not support."""
         if self.unsupported is not None and not self.unsupported.accepts(value):
             raise ConfigError(f"{self.name}={self._shown(value)} is not supported: {self.unsupported.reason}")
 
@@ -215,7 +219,7 @@ def config(
     broker_configs: tuple[str, ...] = (),
     dynamic: bool = False,
 ) -> Any:
-    """A dataclass field that is a config (its name comes from the attribute)."""
+    """Return a dataclass field that defines a config; the attribute determines the name."""
     settings = {
         "type": config_type,
         "default": default,
@@ -225,14 +229,14 @@ def config(
         "broker_configs": broker_configs,
         "dynamic": dynamic,
     }
-    # A secret must not stand in the table's repr.
+    # The repr of the table must not contain secrets.
     return dataclasses.field(
         default=default, repr=config_type is not ConfigType.PASSWORD, metadata={"config": settings}
     )
 
 
 def config_defs(table: type) -> dict[str, ConfigDef]:
-    """The configs of a table (a dataclass of `config()` fields) by Kafka's name."""
+    """Return the definitions in a table (a dataclass with `config()` fields), by Kafka's name."""
     definitions = {}
     for field in dataclasses.fields(table):
         settings = field.metadata.get("config")
@@ -243,7 +247,7 @@ def config_defs(table: type) -> dict[str, ConfigDef]:
 
 
 def config_name(attribute: str) -> str:
-    """Kafka's name of an attribute.
+    """Return Kafka's name of an attribute.
 
     >>> config_name("log_segment_bytes")
     'log.segment.bytes'
@@ -252,12 +256,12 @@ def config_name(attribute: str) -> str:
 
 
 def attribute_name(name: str) -> str:
-    """The attribute of one of Kafka's names."""
+    """Return the attribute of a Kafka name."""
     return name.replace(".", "_")
 
 
 def render(value: Value) -> str | None:
-    """A value as Kafka writes it.
+    """Format a value as Kafka does.
 
     >>> render(("delete", "compact")), render(True), render(0.5), render(1e308), render(None)
     ('delete,compact', 'true', '0.5', '1.0E308', None)
@@ -275,7 +279,7 @@ def render(value: Value) -> str | None:
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name that no table has, with the nearest name that one has."""
+    """Return the error for an unknown name, with the nearest known name as a hint."""
     nearest = difflib.get_close_matches(name[:200], list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     return ConfigError(f"{what} {name[:200]!r} is not known{hint}")

@@ -1,4 +1,4 @@
-"""The configs of groups (resource type GROUP): what a single consumer group has other than the broker's."""
+"""Group configs (resource type GROUP): overrides of the broker's group configs for one consumer group."""
 
 import functools
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from headwater.logtier.config.definition import (
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupConfig:
-    """All configs of one consumer group, typed; made by `resolve`."""
+    """All configs of one consumer group, typed; `resolve` creates it."""
 
     consumer_heartbeat_interval_ms: int = config(
         ConfigType.INT,
@@ -38,9 +38,9 @@ class ConsumerGroupConfig:
 
     @staticmethod
     def resolve(overrides: Mapping[str, str], broker: BrokerConfig) -> "ConsumerGroupConfig":
-        """The group's own configs, else the broker's. Cached.
+        """Return the overrides of the group, completed by the broker's configs. Cached.
 
-        An override outside of limits that the broker has been given since is brought back into them.
+        An override beyond the broker's present limits is replaced by the limit.
         """
         return _resolve(tuple(sorted(overrides.items())), broker)
 
@@ -49,7 +49,11 @@ GROUP_CONFIGS: Final[Mapping[str, ConfigDef]] = config_defs(ConsumerGroupConfig)
 
 
 def check_group_overrides(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Whether a group may have these overrides: known names, valid values, within the broker's limits; ConfigError."""
+    """Check the overrides of a group.
+
+    Raises:
+        ConfigError: A name is unknown, or a value is invalid or beyond the broker's limits.
+    """
     for name, text in overrides.items():
         definition = GROUP_CONFIGS.get(name)
         if definition is None:

@@ -1,4 +1,4 @@
-"""The broker's configs of consumer groups (KIP-848): a part of the broker's table (see `broker`)."""
+"""Broker configs of consumer groups (KIP-848), a part of the broker's table (see `broker`)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -16,13 +16,13 @@ from headwater.logtier.config.security import SecurityConfig
 _CLASS_PREFIX: Final = "org.apache.kafka.coordinator.group.assignor."
 _CLASSES: Final = {f"{_CLASS_PREFIX}UniformAssignor": "uniform", f"{_CLASS_PREFIX}RangeAssignor": "range"}
 ASSIGNORS: Final = ("uniform", "range")
-"""Server-side assignors that there are."""
+"""Server-side assignors of the broker."""
 
 MIGRATION_POLICIES: Final = ("disabled", "upgrade", "downgrade", "bidirectional")
 
 
 def assignor_name(text: str) -> str:
-    """The assignor of a name, or of the name of Kafka's class.
+    """Return the assignor with a name, or with the name of Kafka's class.
 
     >>> assignor_name("org.apache.kafka.coordinator.group.assignor.RangeAssignor")
     'range'
@@ -37,7 +37,7 @@ def _are_assignors(names: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupProtocolConfig(SecurityConfig):
-    """What holds for groups whose members leave assignment to the broker (`group.protocol=consumer`)."""
+    """Configs of groups with server-side assignment (`group.protocol=consumer`)."""
 
     group_consumer_assignors: tuple[str, ...] = config(
         ConfigType.LIST,
@@ -86,7 +86,7 @@ class GroupProtocolConfig(SecurityConfig):
 
 
 def check_group_protocol(broker: GroupProtocolConfig) -> None:
-    """Rules over several of these; ConfigError."""
+    """Check that the configs are consistent with each other; ConfigError."""
     for what in ("heartbeat_interval_ms", "session_timeout_ms"):
         least = getattr(broker, f"group_consumer_min_{what}")
         value = getattr(broker, f"group_consumer_{what}")

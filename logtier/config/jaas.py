@@ -1,4 +1,4 @@
-"""`sasl.jaas.config`: users and passwords in the syntax that Kafka has from Java (JAAS)."""
+"""Parser of `sasl.jaas.config`: users and passwords in JAAS syntax."""
 
 import re
 from typing import Final
@@ -11,7 +11,7 @@ _USER: Final = "user_"
 
 
 def login_options(config_name: str, text: str) -> tuple[str, dict[str, str]]:
-    """The login module of a text and its options; ConfigError, without any of their values.
+    """Parse a text into its login module and options; the message of a ConfigError holds no value of an option.
 
     >>> login_options("x", 'a.b.ScramLoginModule required username="me" password="s e\\\\"cret";')
     ('a.b.ScramLoginModule', {'username': 'me', 'password': 's e"cret'})
@@ -43,7 +43,7 @@ def login_options(config_name: str, text: str) -> tuple[str, dict[str, str]]:
 
 
 def plain_users(config_name: str, text: str) -> dict[str, str]:
-    """Passwords by user, of the options `user_<name>="password"` of PLAIN's login module; ConfigError.
+    """Return the passwords by user from the options `user_<name>="password"` of PLAIN's login module; ConfigError.
 
     >>> plain_users("x", 'a.b.PlainLoginModule required username="me" user_alice="secret" user_bob=b;')
     {'alice': 'secret', 'bob': 'b'}

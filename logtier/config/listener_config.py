@@ -1,6 +1,6 @@
-"""The configs of one listener: `listener.name.<name>.` before a config sets it for that listener alone.
+"""Configs of a single listener: the prefix `listener.name.<name>.` sets a config for that listener only.
 
-Behind it may stand a mechanism, for what belongs to one: `listener.name.outside.plain.sasl.jaas.config`.
+A config of a SASL mechanism has the mechanism after the prefix: `listener.name.outside.plain.sasl.jaas.config`.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ _BY_MECHANISM: Final = tuple(
 
 
 class _Broker(Protocol):
-    """What is asked of a broker's configs."""
+    """The part of the broker's configs that this module reads."""
 
     @property
     def listener_overrides(self) -> Mapping[str, Value]: ...
@@ -62,7 +62,7 @@ class _Broker(Protocol):
 
 
 def listener_config_def(name: str) -> ConfigDef:
-    """The definition behind a name that begins with `listener.name.`; ConfigError where there is none.
+    """Return the definition of a config with the prefix `listener.name.`; ConfigError for an unknown name.
 
     >>> listener_config_def("listener.name.outside.plain.sasl.jaas.config").sensitive
     True
@@ -77,12 +77,12 @@ def listener_config_def(name: str) -> ConfigDef:
         raise unknown_name(
             f"config of a listener {(LISTENER_PREFIX + listener + '.')[:100]!r}...", base or name, _BY_LISTENER
         )
-    # Configs of listeners are read at the start.
+    # The broker reads the configs of listeners only at the start.
     return dataclasses.replace(definition, name=name, dynamic=False)
 
 
 class ListenerConfig:
-    """The configs that hold for one listener: its mechanism's, else its own, else the broker's."""
+    """Effective configs of one listener. Order of precedence: the mechanism's, the listener's, the broker's."""
 
     def __init__(self, broker: _Broker, listener: Endpoint) -> None:
         self._broker = broker
@@ -90,7 +90,7 @@ class ListenerConfig:
         self.listener = listener
 
     def value(self, name: str, mechanism: str | None = None) -> Any:
-        """The value of a config by Kafka's name."""
+        """Return the effective value of a config, by Kafka's name."""
         overrides = self._broker.listener_overrides
         if mechanism is not None:
             full = f"{self._prefix}{mechanism.lower()}.{name}"
@@ -102,23 +102,23 @@ class ListenerConfig:
         return None if name == "max.connections" else self._broker.value(name)
 
     def own_value(self, name: str) -> Any:
-        """What was set for this listener alone; None if nothing was."""
+        """Return the value set for this listener only, or None."""
         return self._broker.listener_overrides.get(self._prefix + name)
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """What clients may authenticate with here."""
+        """SASL mechanisms enabled on the listener."""
         return tuple(self.value("sasl.enabled.mechanisms"))
 
     @property
     def plain_users(self) -> dict[str, str]:
-        """Passwords of PLAIN by user."""
+        """Passwords of PLAIN, by user."""
         jaas = self._broker.listener_overrides.get(f"{self._prefix}plain.sasl.jaas.config")
         return plain_users(f"{self._prefix}plain.sasl.jaas.config", str(jaas)) if jaas is not None else {}
 
 
 def check_listener_configs(broker: _Broker) -> None:
-    """The rules over listeners and what they need; ConfigError."""
+    """Check that the listeners exist and have the configs that they require; ConfigError."""
     bound = broker.bind_endpoints
     known = {listener.name.lower() for listener in bound}
     for name in broker.listener_overrides:

@@ -1,4 +1,4 @@
-"""Addresses of a broker: Kafka's `NAME://host:port`, and the security protocol behind each name."""
+"""Listener addresses: Kafka's `NAME://host:port`, and the security protocol of each name."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,17 +9,17 @@ from headwater.logtier.config.definition import ConfigError
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 DEFAULT_PROTOCOL_MAP: Final = ",".join(f"{protocol}:{protocol}" for protocol in SECURITY_PROTOCOLS)
-"""`listener.security.protocol.map` as long as nobody sets it: each protocol is also the name of a listener."""
+"""Default of `listener.security.protocol.map`: each protocol is also a listener name."""
 
 LISTENERS_MAX: Final = 64
-"""More is a mistake: every client is told every address."""
+"""Every metadata response lists every address; a larger number is a mistake."""
 
 _NAME: Final = re.compile(r"[A-Z0-9_.-]{1,64}")
 _EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104 (compared, not bound)
 
 
 class Endpoint(NamedTuple):
-    """One address. An empty host is every interface; port 0 any free port. The name is in capitals."""
+    """One address. An empty host means all interfaces, port 0 any free port. The name is upper case."""
 
     name: str
     host: str
@@ -27,7 +27,7 @@ class Endpoint(NamedTuple):
     protocol: str = "PLAINTEXT"
 
     def __str__(self) -> str:
-        """Kafka's text of it.
+        """Return the address in Kafka's syntax.
 
         >>> str(Endpoint("PLAINTEXT", "::1", 9092))
         'PLAINTEXT://[::1]:9092'
@@ -36,7 +36,7 @@ class Endpoint(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Host and port, as clients write them.
+        """Host and port in the syntax of clients.
 
         >>> Endpoint("PLAINTEXT", "localhost", 9092).address
         'localhost:9092'
@@ -45,25 +45,25 @@ class Endpoint(NamedTuple):
 
     @property
     def uses_tls(self) -> bool:
-        """Whether its bytes are encrypted."""
+        """Whether connections are encrypted."""
         return self.protocol.endswith("SSL")
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether its clients authenticate by SASL."""
+        """Whether clients authenticate with SASL."""
         return self.protocol.startswith("SASL")
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether it is every interface of this machine, and so no address to connect to."""
+        """Whether the host means all interfaces, so that clients cannot connect to it."""
         return self.host in _EVERYWHERE
 
 
 def parse_listener(config_name: str, text: str, protocols: Mapping[str, str] | None = None) -> Endpoint:
-    """The address of a text; ConfigError that names the config otherwise.
+    """Parse an address; the ConfigError for an invalid one names the config.
 
     Args:
-        protocols: Security protocols by the names of listeners; by default each protocol is its own name.
+        protocols: Security protocols by listener name; by default each protocol is a listener name.
 
     >>> parse_listener("listeners", "PLAINTEXT://[::1]:9092")
     Endpoint(name='PLAINTEXT', host='::1', port=9092, protocol='PLAINTEXT')
@@ -95,7 +95,7 @@ def parse_listener(config_name: str, text: str, protocols: Mapping[str, str] | N
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
-    """Security protocols by the names of listeners, of the text of `listener.security.protocol.map`.
+    """Parse `listener.security.protocol.map` into security protocols by listener name.
 
     >>> parse_protocol_map("INSIDE:PLAINTEXT, outside:SASL_SSL")
     {'INSIDE': 'PLAINTEXT', 'OUTSIDE': 'SASL_SSL'}
@@ -118,7 +118,7 @@ def parse_protocol_map(text: str) -> dict[str, str]:
 
 
 def check_listeners(bound: Sequence[Endpoint], advertised: Sequence[Endpoint]) -> None:
-    """The rules over several addresses; ConfigError."""
+    """Check that the addresses are consistent with each other; ConfigError."""
     if len(bound) > LISTENERS_MAX:
         raise ConfigError(f"listeners: {len(bound)} are more than {LISTENERS_MAX}")
     ports = [listener.port for listener in bound if listener.port != 0]

@@ -1,4 +1,4 @@
-"""`ssl.principal.mapping.rules`: from the name in a certificate to the name of a principal."""
+"""Rules of `ssl.principal.mapping.rules`: the name in a certificate is mapped to the name of a principal."""
 
 import re
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ _SEPARATOR: Final = re.compile(r"\s*(?:,\s*|$)")
 
 @dataclass(frozen=True, slots=True)
 class MappingRule:
-    """One rule. The pattern must match the whole name; None (DEFAULT) matches any, and leaves it as it is."""
+    """One rule. The pattern must match the whole name; None (DEFAULT) matches every name and keeps it unchanged."""
 
     pattern: re.Pattern[str] | None = None
     replacement: str = ""
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """The principal's name, or None where the rule is not about this one."""
+        """Return the principal's name, or None if the pattern does not match."""
         if self.pattern is None:
             return name
         if self.pattern.fullmatch(name) is None:
@@ -31,7 +31,7 @@ class MappingRule:
 
 
 def parse_mapping_rules(text: str) -> tuple[MappingRule, ...]:
-    """The rules of a text, in their order; ConfigError for what is none.
+    """Parse the rules of a text, in order; ConfigError for an invalid rule.
 
     >>> map_name("CN=Alice,OU=People,O=Org", parse_mapping_rules("RULE:^CN=(.*?),OU=(.*?),.*$/$1@$2/L,DEFAULT"))
     'alice@people'
@@ -63,7 +63,7 @@ def parse_mapping_rules(text: str) -> tuple[MappingRule, ...]:
 
 
 def map_name(name: str, rules: tuple[MappingRule, ...]) -> str | None:
-    """What the first rule that is about a name makes of it; None if there is none."""
+    """Return the result of the first matching rule; None if no rule matches."""
     for rule in rules:
         mapped = rule.apply(name)
         if mapped is not None:
@@ -72,7 +72,7 @@ def map_name(name: str, rules: tuple[MappingRule, ...]) -> str | None:
 
 
 def _expand(replacement: str, match: re.Match[str]) -> str:
-    """Java's replacement: `$1` is a group, `\\x` is x; a number that no group has loses its last digits, or is text."""
+    """Expand as Java does: `$1` is a group, `\\x` is x. The longest number of a group counts; other digits are text."""
     expanded = []
     position = 0
     while position < len(replacement):

@@ -2,7 +2,7 @@
 
 
 def parse_principals(text: str) -> frozenset[str]:
-    """The principals of a text, separated by semicolons; ValueError for one without its type.
+    """Parse principals separated by semicolons; ValueError for a principal without a type.
 
     >>> sorted(parse_principals("User:admin; User:CN=a,O=b"))
     ['User:CN=a,O=b', 'User:admin']
@@ -15,7 +15,7 @@ def parse_principals(text: str) -> frozenset[str]:
 
 
 def are_principals(text: str) -> bool:
-    """Whether it is a list of principals (which may be empty)."""
+    """Whether a text is a list of principals; the list may be empty."""
     try:
         parse_principals(text)
     except ValueError:

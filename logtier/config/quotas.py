@@ -1,4 +1,4 @@
-"""Quotas of clients: what they are set for (entities), and their names, types and limits (KIP-13, 124, 599, 612)."""
+"""Client quotas: entities, names, types and limits (KIP-13, 124, 599, 612)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""What a quota is set for: types and names, sorted by type, each type once. The name None is the type's default."""
+"""Entity of a quota: types and names, sorted by type, each type once. The name None is the default of the type."""
 
 
 class ClientQuota(NamedTuple):
-    """The quotas of one entity, by key."""
+    """Quotas of one entity, by key."""
 
     entity: QuotaEntity
     values: Mapping[str, float]
@@ -31,7 +31,7 @@ class ClientQuota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QuotaDef:
-    """One key. `maximum` is the largest number its type holds; None: a real number."""
+    """Definition of a quota key. `maximum` is the largest value of the integer type; None means a real number."""
 
     name: str
     maximum: int | None
@@ -53,7 +53,7 @@ _IP_KEYS: Final = {
 
 
 def entity_of(parts: Mapping[str, str | None]) -> QuotaEntity:
-    """The entity of types and names.
+    """Return the entity with these types and names.
 
     >>> entity_of({"user": "alice", "client-id": None})
     (('client-id', None), ('user', 'alice'))
@@ -62,7 +62,7 @@ def entity_of(parts: Mapping[str, str | None]) -> QuotaEntity:
 
 
 def entity_problem(entity: QuotaEntity) -> str | None:
-    """Why no quota can be set for an entity; None where one can."""
+    """Return why an entity is invalid, or None."""
     if not entity:
         return "Invalid empty client quota entity"
     parts = dict(entity)
@@ -81,7 +81,7 @@ def entity_problem(entity: QuotaEntity) -> str | None:
 
 
 def value_problem(entity: QuotaEntity, key: str, value: float) -> str | None:
-    """Why a value cannot be set for an entity that stands; None where it can."""
+    """Return why a value is invalid for a valid entity, or None."""
     definition = (_IP_KEYS if entity[0][0] == IP else _CLIENT_KEYS).get(key)
     if definition is None:
         return f"Invalid configuration key {key[:100]}"

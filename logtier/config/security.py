@@ -1,4 +1,4 @@
-"""The configs of listeners, TLS and authentication: a part of the broker's table (see `broker`)."""
+"""Configs of listeners, TLS and authentication, a part of the broker's table (see `broker`)."""
 
 import ipaddress
 from collections.abc import Callable
@@ -21,10 +21,10 @@ from headwater.logtier.config.listeners import DEFAULT_PROTOCOL_MAP, SECURITY_PR
 from headwater.logtier.config.principal_mapping import parse_mapping_rules
 
 SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""What clients may authenticate with."""
+"""Supported SASL mechanisms."""
 
 STORE_TYPES: Final = ("PEM", "PKCS12")
-"""Formats of keys and certificates that can be read."""
+"""Supported formats of keys and certificates."""
 
 TLS_PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 
@@ -32,7 +32,7 @@ OAUTHBEARER_CALLBACK_HANDLERS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
 )
-"""Kafka's names, of release 4 and of release 3, for what checks tokens against a JWKS here."""
+"""Kafka's class names, of releases 4 and 3, for the validation of tokens with a JWKS."""
 
 
 def _parsed_by(parse: Callable[[str], object], expects: str) -> Validator:
@@ -47,10 +47,10 @@ def _parsed_by(parse: Callable[[str], object], expects: str) -> Validator:
 
 
 def parse_ip_overrides(text: str) -> dict[str, int]:
-    """Connections by address, of the text of `max.connections.per.ip.overrides`; ConfigError.
+    """Parse `max.connections.per.ip.overrides` into connection limits by address; ConfigError.
 
-    0 shuts an address out. Not this machine: administrators and this node's own processes connect from it, so who shut
-    it out could never take that back.
+    0 excludes an address. The loopback address cannot be excluded: administrators and the processes of this node
+    connect from it, so the change could not be undone.
 
     >>> parse_ip_overrides("10.0.0.1:0, 127.0.0.1:200")
     {'10.0.0.1': 0, '127.0.0.1': 200}
@@ -75,7 +75,7 @@ def parse_ip_overrides(text: str) -> dict[str, int]:
 
 
 def check_connections_per_ip(connections_max: int, overrides: str) -> None:
-    """ConfigError if every address is shut out."""
+    """Raise ConfigError if no address can connect."""
     if connections_max == 0 and not any(parse_ip_overrides(overrides).values()):
         raise ConfigError(
             "max.connections.per.ip is 0 and max.connections.per.ip.overrides names no address: nobody could connect"
@@ -83,7 +83,7 @@ def check_connections_per_ip(connections_max: int, overrides: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, as far as its name or address alone tells.
+    """Whether a host is this machine, judged by its name or address alone.
 
     >>> [is_loopback(host) for host in ("127.0.0.2", "::1", "::ffff:127.0.0.1", "Localhost", "10.0.0.1", "db")]
     [True, True, True, True, False, False]
@@ -104,7 +104,7 @@ _KEYS_AND_CERTIFICATES: Final = Unsupported(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SecurityConfig:
-    """What listeners ask of those who connect. Most of it can be set for one listener (`listener.name.<name>.`)."""
+    """Security configs of listeners. Most can be set for a single listener (`listener.name.<name>.`)."""
 
     # Listeners by name
     listener_security_protocol_map: str = config(
@@ -217,7 +217,7 @@ class SecurityConfig:
     )
     connection_handshake_timeout_ms: int = config(
         ConfigType.INT,
-        30_000,  # Kafka has connections.max.idle.ms alone, ten minutes for whoever says nothing
+        30_000,  # Kafka has only connections.max.idle.ms: ten minutes for a silent client
         "Time limit for the TLS handshake and the authentication of a connection; not a config of Kafka.",
         at_least(1),
     )

@@ -1,6 +1,6 @@
-"""The configs of a topic: the table of Kafka 4.1's topic configs, resolved from overrides and the broker's defaults.
+"""Topic configs: the table of Kafka 4.1's topic configs, resolved from overrides and the broker's defaults.
 
-Overrides (what was set on the topic itself) are texts, as clients send them and as the metadata store keeps them.
+Overrides are the configs set on the topic itself. They are texts, as in requests and in the metadata store.
 """
 
 import functools
@@ -30,9 +30,9 @@ _NO_TIERED_STORAGE: Final = "this broker has no tiered storage"
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The configs of one topic, resolved: its own overrides, else the broker's value, else Kafka's default.
+    """Effective configs of one topic. Order of precedence: override, broker's value, Kafka's default.
 
-    Made by `TopicConfig.resolve`; immutable and shared between all topics with the same overrides.
+    `TopicConfig.resolve` creates it; immutable and shared by all topics with the same overrides.
     """
 
     cleanup_policy: tuple[str, ...] = config(
@@ -262,7 +262,7 @@ class TopicConfig:
 
     @staticmethod
     def resolve(overrides: Mapping[str, str], broker: BrokerConfig) -> "TopicConfig":
-        """The configs of a topic; ConfigError for an unknown name or an invalid value. Cached."""
+        """Return the effective configs of a topic; ConfigError for an unknown name or an invalid value. Cached."""
         return _resolve(tuple(sorted(overrides.items())), broker)
 
 
@@ -272,7 +272,7 @@ _UNIT_MS: Final = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 
 
 def broker_default(definition: ConfigDef, broker: BrokerConfig) -> tuple[str, Any] | None:
-    """The broker config that gives a topic config its default, and the value in the topic's unit; None without one.
+    """Return the broker config that gives the default of a topic config, and its value in the topic's unit; or None.
 
     >>> broker_default(TOPIC_CONFIGS["retention.ms"], BrokerConfig.from_properties({"log.retention.hours": "1"}))
     ('log.retention.hours', 3600000)
@@ -286,7 +286,7 @@ def broker_default(definition: ConfigDef, broker: BrokerConfig) -> tuple[str, An
 
 
 def parse_topic_config(name: str, raw: object) -> Any:
-    """The value of one override; ConfigError for an unknown name or an invalid value."""
+    """Parse one override; ConfigError for an unknown name or an invalid value."""
     definition = TOPIC_CONFIGS.get(name)
     if definition is None:
         raise unknown_name("topic config", name, TOPIC_CONFIGS)
@@ -294,7 +294,11 @@ def parse_topic_config(name: str, raw: object) -> Any:
 
 
 def check_topic_overrides(overrides: Mapping[str, str], broker: BrokerConfig) -> TopicConfig:
-    """Whether a topic may have these overrides: known names, valid values, and only what this broker acts upon."""
+    """Check the overrides of a topic and return its configs.
+
+    Raises:
+        ConfigError: A name is unknown, a value is invalid or unsupported, or configs contradict each other.
+    """
     resolved = TopicConfig.resolve(overrides, broker)
     for name in overrides:
         definition = TOPIC_CONFIGS[name]

@@ -1,4 +1,4 @@
-"""The configs of transactions: a part of the broker's table (see `broker`)."""
+"""Configs of transactions, a part of the broker's table (see `broker`)."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from headwater.logtier.config.group_protocol import GroupProtocolConfig
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionConfig(GroupProtocolConfig):
-    """What `BrokerConfig` has of producers' transactions."""
+    """Configs of the transaction coordinator and of transactional produce requests."""
 
     add_partitions_to_txn_retry_backoff_max_ms: int = config(
         ConfigType.INT,
