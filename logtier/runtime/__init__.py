@@ -1,1 +1,1 @@
-"""The lowest layer: clock, disk, network and event loop as interfaces with their real implementations."""
+"""Lowest layer: clock, disk, network and event loop, as interfaces with their real implementations."""

@@ -1,4 +1,4 @@
-"""Work that waits for a device, done by a few threads beside the event loop."""
+"""Worker threads for tasks that wait for a device, outside the event loop."""
 
 import errno
 import threading
@@ -12,10 +12,10 @@ Task: TypeAlias = Callable[[], None]
 
 
 class WorkerThreads:
-    """At most `count` daemon threads that run tasks in the order they came; each is started when it is first needed.
+    """At most `count` daemon threads, started on demand, that run tasks in the order of submission.
 
-    Daemons, since a device that never answers must not keep the process from ending. They end when nobody can submit
-    any more. A task must touch nothing that the event loop changes.
+    The threads are daemons so that a device without an answer cannot prevent the process from ending. They end after
+    the last reference to this object is gone. A task must not access state that the event loop changes.
     """
 
     def __init__(self, name: str, count: int) -> None:
@@ -25,7 +25,7 @@ class WorkerThreads:
         weakref.finalize(self, self._pool.end).atexit = False
 
     def submit(self, task: Task) -> "Future[None]":
-        """Run a task on one of the threads; what it raises is the future's result, OSError if there is no thread."""
+        """Run a task on one of the threads. The future holds its exception, or OSError if no thread can start."""
         future: Future[None] = Future()
         pool = self._pool
         pool.tasks.put((future, task))
@@ -44,7 +44,7 @@ class WorkerThreads:
 
 
 class _Pool:
-    """What the threads share, and all that they hold on to: their owner can go while they wait."""
+    """State shared by the threads. They hold no reference to the owner, which can be freed while they wait."""
 
     def __init__(self) -> None:
         self.tasks: SimpleQueue[tuple[Future[None], Task] | None] = SimpleQueue()
@@ -64,20 +64,20 @@ class _Pool:
             future, task = found
             try:
                 task()
-            except BaseException as error:  # noqa: BLE001 (belongs to whoever asked for the work)
+            except BaseException as error:  # noqa: BLE001 (belongs to the submitter)
                 future.set_exception(error)
             else:
                 future.set_result(None)
-            # Nothing of a finished task may keep its files open.
+            # A reference to a finished task would keep its files open.
             del found, future, task
 
     def end(self) -> None:
-        """Every thread ends after the tasks that are there."""
+        """End every thread after the queued tasks."""
         for _ in range(self.threads):
             self.tasks.put(None)
 
     def could_not_start(self, error: RuntimeError) -> None:
-        """The other threads do the work; without any, whoever asked is told."""
+        """Leave the task to the other threads; without any, fail it."""
         with self.lock:
             self.threads -= 1
             is_alone = self.threads == 0

@@ -1,26 +1,26 @@
-"""Time as an interface, so that a simulation can pass its own."""
+"""Time as an interface, so that a simulation can provide its own clock."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the log tier takes its time from; nothing else in it reads a clock."""
+    """Source of time for the log tier; no other code of the log tier reads a clock."""
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since the epoch: record timestamps, retention."""
+        """Return wall-clock time in milliseconds since the epoch, for record timestamps and retention."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that never go back: timeouts and intervals."""
+        """Return monotonic time in milliseconds, for timeouts and intervals."""
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """Clocks of the operating system."""
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since the epoch."""
+        """Return wall-clock time in milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that never go back."""
+        """Return monotonic time in milliseconds."""
         return time.monotonic_ns() // 1_000_000

@@ -1,7 +1,7 @@
-"""Sends old data, which is not in the page cache, by a process that gets only the time that nobody else wants.
+"""Sends cold data, which is not in the page cache, from a process with idle scheduling priority.
 
-Reading it from the device and putting it into a socket takes cores from those who write and read new data. A thread of
-our own cannot be kept from its core: while it has none it may hold Python's lock, and everybody waits for it.
+Reading cold data from the device and sending it takes CPU time from producers and from consumers of new data. A thread
+of the broker cannot have idle priority: a preempted thread may hold Python's lock, and all other threads wait for it.
 """
 
 import asyncio
@@ -21,49 +21,49 @@ from headwater.logtier.runtime.cold_sender_worker import ANSWER, ENDED, READY, R
 
 logger = logging.getLogger(__name__)
 
-#: Asked of the process at once for one client, so that a part's time tells whether the process gets any.
+#: Bytes of one request to the process, per client; the time of a part shows whether the process gets CPU time.
 PART_BYTES: Final = 1 << 20
-#: While the process has so many parts, no more readers are left to it; those that are already queue up there.
+#: With this number of parts in the process, no further readers are accepted; accepted readers queue in the process.
 PARTS_MAX: Final = 16
-#: A process that takes longer for a part, and all that were before it, gets too little time.
+#: Time limit for a part and the parts before it; a process beyond the limit gets too little CPU time.
 PART_MS_MAX: Final = 250
-#: How long others do its work then.
+#: Time for which the broker sends cold data itself after the limit was exceeded.
 REST_MS: Final = 5_000
-#: How long others do its work after it ended by itself.
+#: Time for which the broker sends cold data itself after the process ended unexpectedly.
 RESTART_MS: Final = 60_000
-#: A producer that wrote within this time is not to be disturbed.
+#: Producers count as active for this time after a produce request.
 PRODUCING_MS: Final = 1_000
 
 _END_S_MAX: Final = 5.0
 
-#: Told how many bytes of a part were sent, and what went wrong, if anything did.
+#: Callback with the number of bytes sent of a part, and the error, if any.
 Sent = Callable[[int, OSError | None], None]
 
 
 class Sender(Protocol):
-    """Who sends parts of files to sockets beside the event loop."""
+    """Sends parts of files to sockets outside the event loop."""
 
     def is_ready(self) -> bool:
-        """Whether one more reader is to be left to it. To ask is what starts it."""
+        """Whether the sender accepts a further reader. The first call starts the process."""
 
     def send(self, client: int, file: int, position: int, size: int, done: Sent) -> bool:
-        """Send a part of a file to a non-blocking socket; False if it is not taken, and `done` is never called then.
+        """Send a part of a file to a non-blocking socket; False if the part is not accepted and `done` is not called.
 
-        What it is left with when it is ready no more is still sent by it: nobody else has read it ahead.
-        Fewer bytes than asked for, and no error: the client takes no more for now.
+        Parts already accepted are still sent after is_ready() turns false: no thread has read them ahead.
+        Fewer bytes than requested without an error mean that the client accepts no further bytes at present.
 
         Args:
-            client: Descriptor of the socket; like the file it may be closed before `done` is called.
-            size: PART_BYTES at most.
+            client: Descriptor of the socket; socket and file may be closed before `done` is called.
+            size: At most PART_BYTES.
         """
 
 
 class ColdReadPace:
-    """How fast old data is read: as fast as it can be, but limited while producers write.
+    """Rate limit of cold reads; it applies only while producers write.
 
     Args:
-        bytes_per_s: The limit.
-        produced: A count that grows with each request of a producer.
+        bytes_per_s: Returns the limit.
+        produced: Returns a count that grows with each produce request.
     """
 
     def __init__(self, clock: Clock, bytes_per_s: Callable[[], int], produced: Callable[[], int]) -> None:
@@ -74,7 +74,7 @@ class ColdReadPace:
         self._quiet_from_ms = 0
 
     def bytes_per_s(self) -> int:
-        """The limit that holds now, 0 for none."""
+        """Return the present limit, 0 for none."""
         now_ms = self._clock.monotonic_ms()
         count = self._produced()
         if count != self._count:
@@ -89,21 +89,22 @@ class _Part(NamedTuple):
 
 
 class ColdSender:
-    """A process of `cold_sender_worker`'s, started when it is first wanted; to be used on one event loop.
+    """A `cold_sender_worker` process, started on demand; used on one event loop.
 
-    Invariant: whatever happens to it costs speed only, and at its end the connections that it was sending to, as nobody
-    knows what they got. Others do its work until it is there, while it has enough of it, when it gets too little time
-    (a machine without any to spare must not starve those who read old data), and for a while after its end.
+    Invariant: a failure of the process costs only speed, and the connections with parts in progress, since the number
+    of bytes sent is unknown. The broker sends cold data itself until the process is ready, while the process has
+    PARTS_MAX parts, while it gets too little CPU time (a busy machine must not starve cold readers), and for
+    RESTART_MS after the process ended.
 
     Args:
-        bytes_per_s: How much of all parts together is sent in a second, 0 for no limit; asked at each part.
+        bytes_per_s: Returns the rate limit of all parts together, 0 for none; called for each part.
     """
 
     def __init__(self, clock: Clock, bytes_per_s: Callable[[], int] = lambda: 0) -> None:
         self._clock = clock
         self._bytes_per_s = bytes_per_s
         self._numbers = itertools.count()
-        #: In the order in which they were asked for.
+        #: In the order of the requests.
         self._parts: dict[int, _Part] = {}
         self._rests_until_ms = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -113,11 +114,11 @@ class ColdSender:
 
     @property
     def process_id(self) -> int | None:
-        """The process, if there is one."""
+        """Id of the process, if it runs."""
         return None if self._process is None else self._process.pid
 
     def is_ready(self) -> bool:
-        """Whether one more reader is to be left to it. To ask is what starts the process."""
+        """Whether the process accepts a further reader. The first call starts the process."""
         now_ms = self._clock.monotonic_ms()
         for oldest in self._parts.values():
             self._rest_if_late(oldest, now_ms)
@@ -129,14 +130,14 @@ class ColdSender:
         return self._is_there
 
     def send(self, client: int, file: int, position: int, size: int, done: Sent) -> bool:
-        """As `Sender.send`."""
+        """Send as `Sender.send` does."""
         if self._channel is None or not self._is_there:
             return False
         number = next(self._numbers)
         rate = self._bytes_per_s()
         try:
             socket.send_fds(self._channel, [REQUEST.pack(number, position, size, rate)], [client, file])
-        except OSError:  # the socket holds hundreds of parts already, or it is gone, as its answers will tell
+        except OSError:  # the socket is full, or the process ended, which _answered notices
             return False
         due_ms = self._clock.monotonic_ms() + PART_MS_MAX
         if rate:
@@ -145,12 +146,12 @@ class ColdSender:
         return True
 
     def close(self) -> None:
-        """End the process; nobody is told of parts that it had."""
+        """End the process without calling `done` for its parts."""
         self._is_closed = True
         self._parts.clear()
         process = self._end()
         if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a device that does not answer
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the process waits for a device
                 process.wait(_END_S_MAX)
 
     def _start(self) -> None:
@@ -158,7 +159,7 @@ class ColdSender:
             channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             self._channel = channel
             with theirs:
-                # Isolated, without site: nothing of a user's environment matters to it, and it starts in 10 ms.
+                # Isolated, without site: the user's environment has no effect, and the start takes 10 ms.
                 command = [sys.executable, "-I", "-S", cold_sender_worker.__file__, str(theirs.fileno())]
                 self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
         except OSError as error:
@@ -199,7 +200,7 @@ class ColdSender:
         self._rests_until_ms = self._clock.monotonic_ms() + rest_ms
 
     def _lose(self) -> None:
-        """The process is gone, and with it what it was doing."""
+        """Handle the end of the process: fail its parts."""
         logger.error(
             "the process that sends old data ended; connections that it was sending to are closed (%d), and the broker "
             "does its work for %d s",

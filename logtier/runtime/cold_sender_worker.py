@@ -1,9 +1,9 @@
-"""The program of a process that sends parts of files to clients, in time that nobody else wants.
+"""Program of the process that sends parts of files to clients with idle scheduling priority.
 
-`cold_sender` starts it as a script that imports nothing of ours, and gives it one end of a socket pair (Unix,
-SOCK_SEQPACKET): its descriptor is the only argument. READY says that the process is there. Each message is a REQUEST,
-with the client's socket and the file as SCM_RIGHTS, and is answered by an ANSWER, in any order. When the other end is
-closed, as it is when the broker ends in whatever way, so does this process.
+`cold_sender` starts this file as a script, without imports from the package. The only argument is the descriptor of one
+end of a socket pair (Unix, SOCK_SEQPACKET). The process sends READY after its start. Each message to the process is a
+REQUEST with the client's socket and the file as SCM_RIGHTS; the process replies with an ANSWER, in any order. The
+process ends when the other end is closed, which the end of the broker implies.
 """
 
 import contextlib
@@ -19,25 +19,25 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: Number of the request, first byte in the file, bytes, bytes a second of all requests together (0: no limit).
+#: Request number, position in the file, size, and the rate limit of all requests in bytes per second (0: no limit).
 REQUEST: Final = struct.Struct("=qqqq")
-#: Number of the request, bytes sent, and an errno, 0 or ENDED. Fewer bytes and a 0: the client takes no more for now.
+#: Request number, bytes sent, and an errno, 0 or ENDED. Fewer bytes with 0: the client accepts no more at present.
 ANSWER: Final = struct.Struct("=qqi")
-#: The file is shorter than it was said to be.
+#: The file ends before the requested part.
 ENDED: Final = -1
 READY: Final = ANSWER.pack(-1, 0, 0)
-#: Devices gain from a few reads at a time, and lose from many.
+#: A few concurrent reads raise a device's throughput; many lower it.
 THREADS: Final = 4
 
-#: Sent at once: a kernel that is not preemptible gives nobody this core meanwhile.
+#: Bytes of one system call: without kernel preemption, a call occupies the core until it returns.
 _CHUNK_BYTES: Final = 128 << 10
-#: How long in all a part may wait for its client, who is slower than the disk: others wait for this thread.
+#: Total time for which a part waits for a client slower than the disk; other parts need the thread.
 _ROOM_WAIT_S: Final = 0.01
 _NICEST: Final = 19
 
 
 class Pace:
-    """Spreads what all threads send over time; what somebody missed who woke up late is not made up for in a burst."""
+    """Limits the rate of all threads together; a thread that wakes up late does not catch up in a burst."""
 
     def __init__(
         self, now_s: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
@@ -48,7 +48,7 @@ class Pace:
         self._free_s = 0.0
 
     def wait(self, size: int, bytes_per_s: int) -> None:
-        """Wait for the turn of so many bytes."""
+        """Wait until `size` bytes may be sent."""
         with self._lock:
             now_s = self._now_s()
             turn_s = max(self._free_s, now_s)
@@ -58,9 +58,9 @@ class Pace:
 
 
 def send(client: int, file: int, position: int, size: int, bytes_per_s: int, pace: Pace) -> tuple[int, int]:
-    """Send a part of a file to a non-blocking socket; how many bytes of it were sent, and an errno, 0 or ENDED."""
+    """Send a part of a file to a non-blocking socket; return the number of bytes sent, and an errno, 0 or ENDED."""
     with contextlib.suppress(OSError):  # advice
-        # What follows will be asked for next: let the device begin.
+        # The bytes after the part are requested next: start the device early.
         os.posix_fadvise(file, position, 2 * size, os.POSIX_FADV_WILLNEED)
     room = select.poll()
     room.register(client, select.POLLOUT)
@@ -101,18 +101,18 @@ def _serve(channel: socket.socket, pace: Pace) -> None:
                     sent, code = 0, errno.EMFILE
             finally:
                 for descriptor in descriptors:
-                    with contextlib.suppress(OSError):  # it is closed all the same, and the broker waits for an answer
+                    with contextlib.suppress(OSError):  # closed in any case; the broker waits for an answer
                         os.close(descriptor)
             channel.send(ANSWER.pack(number, sent, code))
 
 
 def main() -> None:
-    """Serve until the other end is closed."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they may go to all processes of a terminal or a service
-        signal.signal(number, signal.SIG_IGN)  # the broker decides when it ends
+    """Serve requests until the other end is closed."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a service may send them to all its processes
+        signal.signal(number, signal.SIG_IGN)  # the broker decides when this process ends
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except OSError:  # some sandboxes forbid it, some do not know it
+    except OSError:  # some sandboxes forbid or lack SCHED_IDLE
         os.nice(_NICEST)
     pace = Pace()
     with socket.socket(fileno=int(sys.argv[1])) as channel:

@@ -1,4 +1,4 @@
-"""Waiting on the event loop for what other threads do."""
+"""Awaits work of other threads on the event loop."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -7,7 +7,7 @@ from headwater.logtier.runtime.disk import Completion
 
 
 def completed(completion: Completion) -> Awaitable[None]:
-    """A future that ends as the completion does, with its error if it has one."""
+    """Return a future that ends with the completion, with its error if any."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 
@@ -16,7 +16,7 @@ def completed(completion: Completion) -> Awaitable[None]:
             return
         try:
             completion.result()
-        except Exception as error:  # noqa: BLE001 (belongs to whoever waits)
+        except Exception as error:  # noqa: BLE001 (belongs to the awaiting task)
             future.set_exception(error)
         else:
             future.set_result(None)

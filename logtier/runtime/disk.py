@@ -1,9 +1,9 @@
-"""Files and folders as an interface, so that a simulation can pass a disk that forgets what was not synced.
+"""Files and folders as an interface, so that a simulation can provide a disk that loses unsynced data.
 
-The log tier touches files only through `Disk` and `File`. Everything here is synchronous: appends and reads go to the
-page cache; only `File.fsync`, `write_atomic`, `fsync_directory` and `FileSystem.sync` wait for the device, and
-`fsync_in_background`, `in_background` and `change_folders` are for callers that must not. A read waits for it where the
-page cache does not have what is read: `File.pread_in_memory` is for callers that would rather know.
+The log tier accesses files only through `Disk` and `File`. All calls are synchronous: appends and reads go to the page
+cache. Only `File.fsync`, `write_atomic`, `fsync_directory` and `FileSystem.sync` wait for the device;
+`fsync_in_background`, `in_background` and `change_folders` are for callers that must not wait. A read of data outside
+the page cache also waits for the device; `File.pread_in_memory` raises BlockingIOError instead.
 """
 
 import contextlib
@@ -19,78 +19,78 @@ from headwater.logtier.runtime.file_system import FileSystem, RealFileSystem
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-# Linux takes at most this many buffers in one writev (IOV_MAX).
+# Maximum number of buffers of one writev on Linux (IOV_MAX).
 _BUFFERS_PER_WRITE_MAX: Final = 1024
 
-# Flag of preadv for reads that must not wait; Linux has it, elsewhere they do.
+# Flag of preadv for reads that must not wait. Only Linux has the flag.
 _NO_WAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
-# The end of a file that was likely written a moment ago.
+# Size of the end of a file that is probably in the page cache, as recently written.
 _NEWEST_BYTES: Final = 1 << 20
 
-# Syncs under way at a time: enough that those of one file system share a commit of its journal, and that a slow
-# device does not hold up the others.
+# Concurrent syncs: enough that syncs of one file system share a journal commit, and that a slow device does not delay
+# the others.
 _SYNC_THREADS: Final = 8
-# Removing and copying files, writing checkpoints: in order, and never in the way of a sync that a producer waits for.
+# Removals, copies and checkpoints run in order and never delay a sync that a producer waits for.
 _CHORE_THREADS: Final = 1
-# One, since the order counts: a folder's name is free once the log that had it is renamed.
+# One thread, since the order counts: a folder's name is free only after its former log is renamed.
 _FOLDER_THREADS: Final = 1
 
 
 class File(Protocol):
-    """An open file that grows at its end and is read anywhere. It closes itself when nothing refers to it any more."""
+    """An open file, appended at its end and read at any position. It closes with the last reference to the object."""
 
     @property
     def path(self) -> str:
-        """Where it was opened; a rename does not change it."""
+        """Path at the time of opening; a rename does not change it."""
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """Size of the file in bytes."""
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        """Write the buffers, in order, at the end; return the position of the first byte. OSError leaves the size."""
+        """Append the buffers in order; return the position of the first byte. An OSError leaves the size unchanged."""
 
     def pread(self, size: int, position: int) -> bytes:
-        """Read `size` bytes at `position`; fewer only at the end of the file."""
+        """Return `size` bytes at `position`; fewer only at the end of the file."""
 
     def pread_in_memory(self, size: int, position: int) -> bytes | bytearray:
-        """As `pread`, of what is in the page cache; BlockingIOError where it would wait for the device."""
+        """Read as `pread` does, from the page cache only; BlockingIOError for data outside the page cache."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes."""
+        """Truncate the file to `size` bytes."""
 
     def fsync(self) -> None:
-        """Wait until the content is on the device."""
+        """Wait until the contents are on the device."""
 
     def fileno(self) -> int:
-        """The descriptor, for sendfile."""
+        """Return the descriptor, for sendfile."""
 
     def close(self) -> None:
-        """Close it; closing twice is allowed."""
+        """Close the file; closing twice is allowed."""
 
 
 class Lock(Protocol):
-    """A lock that ends with `release` or with the process."""
+    """A file lock, held until `release` or the end of the process."""
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
 
 
 class Completion(Protocol):
-    """Something under way in the background."""
+    """Work in progress in the background."""
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Whether the work has ended."""
 
     def result(self) -> None:
-        """Raise what it ended with, waiting for that if need be."""
+        """Wait for the end of the work; raise its exception, if any."""
 
     def add_done_callback(self, fn: Callable[[Any], object], /) -> None:
-        """Call `fn`, with an argument of no meaning, when it has ended; on any thread."""
+        """Call `fn` on any thread after the end of the work; its argument has no meaning."""
 
 
 class DirectoryEntry(NamedTuple):
-    """One name in a folder."""
+    """One entry of a folder."""
 
     name: str
     is_directory: bool
@@ -99,71 +99,71 @@ class DirectoryEntry(NamedTuple):
 
 
 class Disk(Protocol):
-    """The operations of a file system that the log tier needs. Failures are OSError and its subclasses."""
+    """File operations of the log tier. Failures raise OSError or its subclasses."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file to read and append; FileNotFoundError unless it exists or `create`."""
+        """Open a file for reads and appends; FileNotFoundError for a missing file without `create`."""
 
     def open_read_only(self, path: str) -> File:
-        """Open an existing file to read."""
+        """Open an existing file for reads."""
 
     def read(self, path: str) -> bytes:
-        """Return a whole (small) file."""
+        """Return the contents of a small file."""
 
     def write_atomic(self, path: str, data: Buffer, *, sync: bool = True) -> None:
-        """Replace a whole (small) file: afterwards, and after a crash, it has the old content or the new one.
+        """Replace the contents of a small file atomically: after a crash it has the old or the new contents.
 
-        With `sync` the new content is on the device when the call returns.
+        With `sync` the new contents are on the device when the call returns.
         """
 
     def rename(self, path: str, new_path: str) -> None:
-        """Rename a file or a folder, replacing what is there."""
+        """Rename a file or a folder, replacing the target."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; none there is fine."""
+        """Remove a file, if it exists."""
 
     def rmtree(self, path: str) -> None:
-        """Remove a folder and what is in it; none there is fine."""
+        """Remove a folder and its contents, if it exists."""
 
     def makedirs(self, path: str) -> None:
-        """Create a folder and those above it; there already is fine."""
+        """Create a folder and its parents, unless it exists."""
 
     def hide(self, path: str) -> None:
-        """Let nobody but this process's user into a folder; PermissionError for the folder of another user."""
+        """Restrict a folder to the user of this process; PermissionError for the folder of another user."""
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder of this name exists."""
+        """Whether the file or folder exists."""
 
     def listdir(self, path: str) -> list[DirectoryEntry]:
-        """Return what is in a folder, sorted by name."""
+        """Return the entries of a folder, sorted by name."""
 
     def fsync_directory(self, path: str) -> None:
-        """Wait until the names in a folder are on the device (KAFKA-3968)."""
+        """Wait until the entries of a folder are on the device (KAFKA-3968)."""
 
     def fsync_in_background(self, files: Sequence[File], directories: Sequence[str] = ()) -> Completion:
-        """Sync files and folders without waiting."""
+        """Sync files and folders in the background."""
 
     def in_background(self, task: Task) -> Completion:
-        """Do a chore (remove, copy, write files that nobody else touches) without waiting; one after the other."""
+        """Run a chore in the background, one at a time: remove, copy or write files that no other code uses."""
 
     def change_folders(self, task: Task) -> Completion:
-        """Make or rename folders without waiting: one task after the other, and never behind a chore."""
+        """Create or rename folders in the background, one task at a time, independently of chores."""
 
     def copy(self, source: File, path: str, position: int, size: int) -> None:
-        """Copy bytes of an open file to the same position of a file, to the device; at position 0 that one is new."""
+        """Copy bytes of an open file to the same position of another file and sync; position 0 creates that file."""
 
     def lock(self, path: str) -> Lock:
-        """Lock a file (created if need be) against other processes; BlockingIOError when another has it."""
+        """Lock a file, created on demand, against other processes; BlockingIOError if another one holds the lock."""
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that can still be written to the file system of `path`."""
+        """Return the free bytes of the file system of `path`."""
 
     def file_system(self, path: str) -> FileSystem:
-        """The file system that a folder is on, watched for failed writes from now on."""
+        """Return the file system of a folder; it reports write errors from now on."""
 
 
 class RealFile:
-    """A file of the operating system. The only writer of the file is this object: it keeps the size."""
+    """A file of the operating system. This object is the only writer of the file and tracks the size."""
 
     __slots__ = ("_descriptor", "path", "size")
 
@@ -174,19 +174,19 @@ class RealFile:
         self.size = os.fstat(self._descriptor).st_size
 
     def append(self, buffers: Sequence[Buffer]) -> int:
-        """Write the buffers at the end; return the position of the first byte."""
+        """Append the buffers; return the position of the first byte."""
         position = self.size
         total = 0
         for buffer in buffers:
             total += len(buffer)
-        # At an explicit position: what a failed write left behind is overwritten by the next one.
+        # At an explicit position, so that the next write overwrites the remains of a failed one.
         if len(buffers) > _BUFFERS_PER_WRITE_MAX or os.pwritev(self._descriptor, buffers, position) != total:
             self._append_piecemeal(buffers, position)
         self.size = position + total
         return position
 
     def _append_piecemeal(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Too many buffers for one call, or a short write (a signal, a nearly full disk): one buffer at a time."""
+        """Append buffer by buffer, after a short write (a signal, a nearly full disk) or with too many buffers."""
         start = position
         try:
             for buffer in buffers:
@@ -196,12 +196,12 @@ class RealFile:
                     view = view[written:]
                     position += written
         except OSError:
-            with contextlib.suppress(OSError):  # the first error is the one to tell
+            with contextlib.suppress(OSError):  # the first error is the one to report
                 os.ftruncate(self._descriptor, start)
             raise
 
     def pread(self, size: int, position: int) -> bytes:
-        """Read `size` bytes at `position`; fewer only at the end of the file."""
+        """Return `size` bytes at `position`; fewer only at the end of the file."""
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:
             return data
@@ -217,7 +217,10 @@ class RealFile:
         return b"".join(parts)
 
     def pread_in_memory(self, size: int, position: int) -> bytes | bytearray:
-        """As `pread`, or BlockingIOError; so it ends on a file system that cannot tell, but for the newest bytes."""
+        """Read as `pread` does, or raise BlockingIOError.
+
+        A file system without such reads raises BlockingIOError for all but the newest bytes.
+        """
         buffer = bytearray(size)
         try:
             found = os.preadv(self._descriptor, (buffer,), position, _NO_WAIT)
@@ -234,64 +237,64 @@ class RealFile:
         return buffer[:found]
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes."""
+        """Truncate the file to `size` bytes."""
         os.ftruncate(self._descriptor, size)
         self.size = size
 
     def fsync(self) -> None:
-        """Wait until the content and the size are on the device; the time of the last change may be not."""
+        """Wait until contents and size are on the device; the modification time may be missing."""
         os.fdatasync(self.fileno())
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor."""
         if self._descriptor < 0:
             raise ValueError(f"{self.path} is closed")
         return self._descriptor
 
     def close(self) -> None:
-        """Close it; closing twice is allowed."""
+        """Close the file; closing twice is allowed."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        # A slice of a deleted segment may still be on its way to a slow client: the last reference closes the file,
-        # never its deletion, else the descriptor's number could already mean another file.
+        # A slow client may still receive a slice of a deleted segment. The last reference closes the file, not its
+        # deletion; otherwise the descriptor's number could already refer to another file.
         self.close()
 
 
 class EmptyFile:
-    """What an empty slice of a log refers to."""
+    """File of an empty slice of a log."""
 
     __slots__ = ()
     path = ""
     size = 0
 
     def append(self, buffers: Sequence[Buffer]) -> int:  # noqa: ARG002
-        """Never: there is no file."""
+        """Not supported: there is no file."""
         raise AssertionError("an empty slice has no file to write to")
 
     def pread(self, size: int, position: int) -> bytes:  # noqa: ARG002
-        """Nothing."""
+        """Return no bytes."""
         return b""
 
     def pread_in_memory(self, size: int, position: int) -> bytes:  # noqa: ARG002
-        """Nothing."""
+        """Return no bytes."""
         return b""
 
     def truncate(self, size: int) -> None:  # noqa: ARG002
-        """Never: there is no file."""
+        """Not supported: there is no file."""
         raise AssertionError("an empty slice has no file to truncate")
 
     def fsync(self) -> None:
-        """Nothing to sync."""
+        """Do nothing."""
 
     def fileno(self) -> int:
-        """Never: there is no file."""
+        """Not supported: there is no file."""
         raise AssertionError("an empty slice has no file to send")
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 EMPTY_FILE: Final[File] = EmptyFile()
@@ -315,7 +318,7 @@ class _FileLock:
 
 
 class RealDisk:
-    """The machine's file systems."""
+    """File systems of the operating system."""
 
     def __init__(self) -> None:
         self._syncs = WorkerThreads("fsync", _SYNC_THREADS)
@@ -323,20 +326,20 @@ class RealDisk:
         self._folder_changes = WorkerThreads("log-folders", _FOLDER_THREADS)
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open a file to read and append."""
+        """Open a file for reads and appends."""
         return RealFile(path, os.O_RDWR | os.O_CREAT if create else os.O_RDWR)
 
     def open_read_only(self, path: str) -> File:
-        """Open an existing file to read."""
+        """Open an existing file for reads."""
         return RealFile(path, os.O_RDONLY)
 
     def read(self, path: str) -> bytes:
-        """Return a whole (small) file."""
+        """Return the contents of a small file."""
         with open(path, "rb") as file:
             return file.read()
 
     def write_atomic(self, path: str, data: Buffer, *, sync: bool = True) -> None:
-        """Write a temporary file beside it, then rename."""
+        """Write a temporary file in the same folder, then rename it."""
         temporary = path + ".tmp"
         with open(temporary, "wb") as file:
             file.write(data)
@@ -348,33 +351,33 @@ class RealDisk:
             self.fsync_directory(os.path.dirname(path))
 
     def rename(self, path: str, new_path: str) -> None:
-        """Rename a file or a folder, replacing what is there."""
+        """Rename a file or a folder, replacing the target."""
         os.replace(path, new_path)
 
     def remove(self, path: str) -> None:
-        """Remove a file; none there is fine."""
+        """Remove a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def rmtree(self, path: str) -> None:
-        """Remove a folder and what is in it; none there is fine."""
+        """Remove a folder and its contents, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def makedirs(self, path: str) -> None:
-        """Create a folder and those above it; there already is fine."""
+        """Create a folder and its parents, unless it exists."""
         os.makedirs(path, exist_ok=True)
 
     def hide(self, path: str) -> None:
-        """Let nobody but this process's user into a folder."""
+        """Restrict a folder to the user of this process."""
         os.chmod(path, 0o700)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder of this name exists."""
+        """Whether the file or folder exists."""
         return os.path.lexists(path)
 
     def listdir(self, path: str) -> list[DirectoryEntry]:
-        """Return what is in a folder, sorted by name."""
+        """Return the entries of a folder, sorted by name."""
         entries: list[DirectoryEntry] = []
         with os.scandir(path) as found:
             for entry in found:
@@ -389,7 +392,7 @@ class RealDisk:
         return entries
 
     def fsync_directory(self, path: str) -> None:
-        """Wait until the names in a folder are on the device."""
+        """Wait until the entries of a folder are on the device."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -397,7 +400,7 @@ class RealDisk:
             os.close(descriptor)
 
     def fsync_in_background(self, files: Sequence[File], directories: Sequence[str] = ()) -> Completion:
-        """Sync files, then folders, on one of a few threads."""
+        """Sync files, then folders, on one of the sync threads."""
 
         def sync() -> None:
             for file in files:
@@ -408,15 +411,15 @@ class RealDisk:
         return self._syncs.submit(sync)
 
     def in_background(self, task: Task) -> Completion:
-        """Do a chore on the thread for chores."""
+        """Run a chore on the thread for chores."""
         return self._chores.submit(task)
 
     def change_folders(self, task: Task) -> Completion:
-        """Make or rename folders on a thread of its own: whoever creates a topic waits for it."""
+        """Create or rename folders on a dedicated thread, since the creation of a topic waits for it."""
         return self._folder_changes.submit(task)
 
     def copy(self, source: File, path: str, position: int, size: int) -> None:
-        """Copy bytes of an open file to the same position of a file; the kernel copies, this thread waits."""
+        """Copy bytes of an open file to the same position of another file with sendfile, and sync."""
         end = position + size
         with open(path, "r+b" if position else "wb") as target:
             target.seek(position)
@@ -428,14 +431,14 @@ class RealDisk:
             os.fdatasync(target.fileno())
 
     def lock(self, path: str) -> Lock:
-        """Lock a file with flock, which the kernel gives up when the process ends."""
+        """Lock a file with flock; the kernel releases the lock at the end of the process."""
         return _FileLock(path)
 
     def free_bytes(self, path: str) -> int:
-        """Bytes that can still be written to the file system of `path`."""
+        """Return the free bytes of the file system of `path`."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
     def file_system(self, path: str) -> FileSystem:
-        """The file system that a folder is on."""
+        """Return the file system of a folder."""
         return RealFileSystem(path)

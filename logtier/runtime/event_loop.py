@@ -1,4 +1,4 @@
-"""The loop a broker runs on."""
+"""Event loop of a broker."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end on uvloop, or on asyncio's own loop where uvloop is not to be had."""
+    """Run `main` to its end on uvloop, or on asyncio's loop if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:

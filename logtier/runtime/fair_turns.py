@@ -1,4 +1,4 @@
-"""Work of which only so much is done at a time: no client keeps the others waiting with its own."""
+"""Limits concurrent work fairly: the work of one client cannot occupy every turn."""
 
 import asyncio
 from collections import deque
@@ -6,31 +6,32 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from typing import Final
 
-#: Of the turns at one time, an owner's share is one part in so many, though at least one: others always find the rest.
+#: An owner's share is the number of turns divided by this, at least one; the other owners always have the rest.
 OWNER_SHARE: Final = 2
 
 
 class FairTurns:
-    """Turns that owners have: so many at a time, each owner a share, and those that wait one after the other.
+    """A limited number of concurrent turns, with a share for each owner; waiting owners are served in rotation.
 
-    Within one owner whoever came first is first. Used on one event loop. Invariant: where somebody waits, all turns are
-    taken, or his owner has its share.
+    The turns of one owner are first in, first out. Used on one event loop. Invariant: if a task waits, all turns are
+    taken or its owner has its share.
 
     Args:
-        turns_max: Turns at one time.
-        owner_max: Turns of one owner at one time; by default its share. Where turns are short it may have them all.
+        turns_max: Maximum number of concurrent turns.
+        owner_max: Maximum number of concurrent turns of one owner; by default the share. With short turns an owner may
+            have all of them.
     """
 
     def __init__(self, turns_max: int, owner_max: int | None = None) -> None:
         self._free = turns_max
         self._share = max(1, turns_max // OWNER_SHARE) if owner_max is None else owner_max
         self._taken: dict[Hashable, int] = {}
-        #: Those who wait, by owner; the owner that was served last stands last.
+        #: Waiting tasks by owner; the owner served last comes last.
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
     async def of(self, owner: Hashable) -> AsyncIterator[None]:
-        """Wait for a turn of this owner, and have it."""
+        """Wait for a turn of this owner and hold it."""
         await self._take(owner)
         try:
             yield
@@ -67,7 +68,7 @@ class FairTurns:
             turn = waiting.popleft()
             if waiting:
                 self._waiting[owner] = waiting  # behind all others
-            if not turn.done():  # else it was cancelled, and the owner's next one is looked at
+            if not turn.done():  # a cancelled task needs no turn; the owner's next task follows
                 self._count(owner)
                 turn.set_result(None)
 

@@ -1,4 +1,4 @@
-"""A whole file system: how large it is, and everything on it brought to the device at once."""
+"""File systems: size, free space, and a sync of the whole file system."""
 
 import ctypes
 import os
@@ -7,33 +7,37 @@ import re
 from functools import cache
 from typing import Final, Protocol
 
-# Since this Linux syncfs(2) reports what could not be written; before, it succeeds whatever happened.
+# syncfs(2) reports write errors since this version of Linux; earlier versions always succeed.
 _SYNCFS_REPORTS_ERRORS_SINCE: Final = (5, 8)
 
 
 class FileSystem(Protocol):
-    """The file system of a folder, held open."""
+    """The file system of a folder, held open by a descriptor."""
 
     @property
     def total_bytes(self) -> int:
-        """Its size."""
+        """Size of the file system."""
 
     @property
     def usable_bytes(self) -> int:
-        """Bytes that can still be written to it."""
+        """Free bytes."""
 
     def sync(self) -> bool:
-        """Wait until everything on it is on the device; False where that cannot be had or its failure not be told.
+        """Wait until all files of the file system are on the device.
 
-        OSError when something written since this object was made did not reach the device.
+        Returns:
+            False if the system has no such call, or does not report its failure.
+
+        Raises:
+            OSError: Data written since the creation of this object did not reach the device.
         """
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the file system."""
 
 
 class RealFileSystem:
-    """The file system of a folder of this machine; the open descriptor makes the kernel keep failures for us."""
+    """The file system of a folder on this machine. The open descriptor makes the kernel retain write errors."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = -1
@@ -41,18 +45,18 @@ class RealFileSystem:
 
     @property
     def total_bytes(self) -> int:
-        """Its size, as Java's getTotalSpace has it."""
+        """Size of the file system, as Java's getTotalSpace."""
         status = os.fstatvfs(self._descriptor)
         return status.f_blocks * status.f_frsize
 
     @property
     def usable_bytes(self) -> int:
-        """What a process without privileges can still write, as Java's getUsableSpace has it."""
+        """Free bytes for a process without privileges, as Java's getUsableSpace."""
         status = os.fstatvfs(self._descriptor)
         return status.f_bavail * status.f_frsize
 
     def sync(self) -> bool:
-        """syncfs(2), where it reports failures."""
+        """Call syncfs(2) if it reports failures."""
         libc = _libc_with_syncfs()
         if libc is None:
             return False

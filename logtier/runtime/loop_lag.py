@@ -1,4 +1,4 @@
-"""How late the event loop comes to what is due: what every client waits for, whoever causes it."""
+"""Event loop lag: the delay of due work, which affects every client."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ INTERVAL_S = 0.25
 
 
 async def measure_loop_lag(metrics: BrokerMetrics) -> None:
-    """Note, until cancelled, how late the event loop comes to a timer."""
+    """Record the delay of a periodic timer until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due_s = loop.time() + INTERVAL_S

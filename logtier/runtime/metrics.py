@@ -1,6 +1,6 @@
-"""What a broker counts while it works: plain numbers that cost next to nothing; `headwater.logtier.metrics` tells them.
+"""Counters of a broker, as plain numbers of negligible cost; `headwater.logtier.metrics` exports them.
 
-One thread, the event loop's, writes and reads them.
+Only the thread of the event loop writes and reads the counters.
 """
 
 from bisect import bisect_left
@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-#: Upper bounds of the buckets of request times, in seconds; a last bucket takes the rest.
+#: Upper bounds of the buckets of request times, in seconds; the last bucket holds larger values.
 SECONDS_BOUNDS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
 
 
 class Histogram:
-    """How often values fell between bounds.
+    """Histogram: number of values per bucket, and their sum.
 
     >>> histogram = Histogram((1.0, 2.0))
     >>> for value in (0.5, 1.0, 7.0):
@@ -32,16 +32,16 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one value."""
+        """Add a value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
 
 class ApiMetrics:
-    """Requests of one API: how long they took, from their last byte to their answer, and what went wrong in them.
+    """Request metrics of one API: time from the last byte of a request to its response, size and errors.
 
     Attributes:
-        errors: Answers by error code; a request that names ten partitions can give ten.
+        errors: Number of errors by code; a request with ten partitions can add ten.
     """
 
     __slots__ = ("errors", "request_bytes", "seconds")
@@ -53,7 +53,7 @@ class ApiMetrics:
 
 
 class TopicTraffic:
-    """What went in and out of one topic's partitions on this broker."""
+    """Traffic of the partitions of one topic on this broker."""
 
     __slots__ = ("bytes_in", "bytes_out", "failed_fetches", "failed_produces", "messages_in")
 
@@ -66,37 +66,37 @@ class TopicTraffic:
 
 
 class BrokerMetrics:
-    """All that one broker counts."""
+    """All counters of one broker."""
 
     __slots__ = ("apis", "loop_lag", "topics")
 
     def __init__(self) -> None:
         self.apis: dict[int, ApiMetrics] = {}
         self.topics: dict[str, TopicTraffic] = {}
-        #: How late the event loop came to a timer.
+        #: Delay of the event loop's periodic timer, in seconds.
         self.loop_lag = Histogram()
 
     def api(self, api_key: int) -> ApiMetrics:
-        """The counters of one API."""
+        """Return the counters of an API."""
         metrics = self.apis.get(api_key)
         if metrics is None:
             metrics = self.apis[api_key] = ApiMetrics()
         return metrics
 
     def traffic(self, topic: str) -> TopicTraffic:
-        """The counters of one topic; only of topics that exist, so that clients cannot fill the memory."""
+        """Return the counters of an existing topic; unknown names would let clients fill the memory."""
         traffic = self.topics.get(topic)
         if traffic is None:
             traffic = self.topics[topic] = TopicTraffic()
         return traffic
 
 
-#: Fields with the error of something; AddPartitionsToTxn calls it otherwise.
+#: Names of error code fields; the second one is AddPartitionsToTxn's.
 _ERROR_CODES: Final = ("error_code", "partition_error_code")
 
 
 def error_codes(answer: Mapping[str, Any]) -> list[int]:
-    """All error codes of a response tree but 0.
+    """Return all error codes of a response tree, except 0.
 
     >>> error_codes({"error_code": 0, "topics": [{"error_code": 3}, {"error_code": 3}]})
     [3, 3]
@@ -116,7 +116,7 @@ def _collect_errors(tree: Mapping[str, Any], found: list[int]) -> None:
         elif isinstance(value, list | tuple):
             for item in value:
                 if not isinstance(item, dict):
-                    break  # arrays are of one kind
+                    break  # arrays are homogeneous
                 _collect_errors(item, found)
         elif isinstance(value, dict):
             _collect_errors(value, found)

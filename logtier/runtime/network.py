@@ -1,8 +1,8 @@
 """Byte streams on non-blocking sockets.
 
-asyncio's transports copy what they read and cannot send a file on uvloop, so the sockets are ours: bytes are received
-straight into the handler's buffer, a response of several parts leaves in one `sendmsg`, and a file slice by `sendfile`,
-which another process calls where the slice is cold.
+asyncio's transports copy received bytes, and uvloop's cannot send files, so this module uses sockets directly: bytes
+are received into the handler's buffer, one `sendmsg` sends a response of several parts, and `sendfile` sends a file
+slice. A separate process sends cold slices.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ __all__ = [
     "UnreadableError",
 ]
 
-#: Accepted in one turn of the loop, so that a flood of connections does not starve the established ones.
+#: Connections accepted per turn of the loop, so that a flood of connections does not starve the established ones.
 ACCEPTS_PER_TURN = 64
-#: The kernel takes no more buffers than this in one sendmsg (IOV_MAX on Linux).
+#: Maximum number of buffers of one sendmsg (IOV_MAX on Linux).
 BUFFERS_PER_SEND = 1024
-#: Sent to one client from files before the loop may turn: one fast consumer must not hold up the others.
+#: Bytes sent from files to one client per turn of the loop: a fast consumer must not delay the others.
 SENDFILE_BYTES_PER_TURN = 256 << 10
-#: How long a listener rests when the process has no file descriptor left.
+#: Pause of a listener when the process has no free file descriptor.
 ACCEPT_PAUSE_S = 0.1
 
 
@@ -53,7 +53,7 @@ class SocketNetwork:
     """TCP on the running event loop.
 
     Args:
-        cold_sender: Sends cold file slices; without one the loop does, and waits for the device.
+        cold_sender: Sends cold file slices; without it the event loop sends them and waits for the device.
     """
 
     def __init__(self, cold_sender: Sender | None = None) -> None:
@@ -69,7 +69,7 @@ class SocketNetwork:
         buffer_bytes: tuple[int, int] = (-1, -1),
         tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> Listener:
-        """Open a TCP port; 0 lets the kernel choose a free one."""
+        """Open a TCP port; 0 picks a free one."""
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -124,7 +124,7 @@ class _SocketListener:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    # The backlog stays readable: without a rest this would spin.
+                    # The backlog stays readable: without a pause the loop would spin.
                     self.pause(ACCEPT_PAUSE_S)
                 return
             accepted.setblocking(False)
@@ -133,7 +133,7 @@ class _SocketListener:
             for option, size in zip((socket.SO_SNDBUF, socket.SO_RCVBUF), self._buffer_bytes, strict=True):
                 if size > 0:
                     accepted.setsockopt(socket.SOL_SOCKET, option, size)
-            # An IPv4 client of a listener on every IPv6 address is known by its IPv4 address, as everywhere else.
+            # A listener on all IPv6 addresses reports an IPv4 client by its IPv4 address, as other listeners do.
             host = str(address[0]).removeprefix("::ffff:")
             if self._tls is None:
                 _PlainStream(self._loop, accepted, host, self._make_handler(), self._cold_sender)
@@ -149,7 +149,7 @@ class _SocketListener:
 
 
 class _PlainStream(SocketStream):
-    """Bytes as they are."""
+    """A connection without encryption."""
 
     def __init__(
         self,
@@ -161,21 +161,21 @@ class _PlainStream(SocketStream):
     ) -> None:
         super().__init__(loop, connected, peer_host, handler)
         self._cold_sender = cold_sender
-        #: Bytes of the first part that the cold sender has now; nobody else may send anything meanwhile.
+        #: Bytes of the first part handed to the cold sender; no other code may send until they are sent.
         self._handed_bytes = 0
         self._begin()
 
     @property
     def is_writing(self) -> bool:
-        """Whether parts given to `write` are not all sent yet."""
+        """Whether parts passed to `write` are unsent."""
         return self._writer_armed or self._handed_bytes > 0
 
     def sends_cold(self) -> bool:
-        """Whether a cold file slice would be sent, at present, without the event loop waiting for the device."""
+        """Whether a cold file slice would at present be sent without a wait of the event loop for the device."""
         return self._cold_sender is not None and self._cold_sender.is_ready()
 
     def write(self, parts: Sequence[Part]) -> None:
-        """As every stream; what is one piece, as most answers to produce requests, need not stand in the queue."""
+        """Send the parts in order; a single part, such as most produce responses, bypasses the queue."""
         if len(parts) == 1 and not self._pending and not self._closed:
             only = parts[0]
             if isinstance(only, bytes):
@@ -205,7 +205,7 @@ class _PlainStream(SocketStream):
             self._lose(None)
 
     def _send(self) -> None:
-        """Send what the peer takes now; what is left waits until the socket is writable."""
+        """Send until the socket is full; the rest waits until the socket is writable."""
         pending = self._pending
         budget = SENDFILE_BYTES_PER_TURN
         try:
@@ -222,7 +222,7 @@ class _PlainStream(SocketStream):
                         pending.popleft()
                     else:
                         pending[0] = first.after(sent)
-                        break  # the peer takes no more now, or the budget is spent
+                        break  # the socket is full, or the budget is spent
                 else:
                     self._send_buffers()
         except WOULD_BLOCK:
@@ -233,7 +233,7 @@ class _PlainStream(SocketStream):
         self._arm_writer(bool(pending))
 
     def _hand_over(self, first: FileSlice) -> bool:
-        """Have a part of a cold slice sent by the process that is there for it, if it takes the part."""
+        """Hand a part of a cold slice to the cold sender; whether it accepted the part."""
         size = min(first.size, PART_BYTES)
         sender = self._cold_sender
         if sender is None or not sender.send(self._fileno, first.fileno, first.position, size, self._handed_over):
@@ -262,7 +262,7 @@ class _PlainStream(SocketStream):
 
     def _lose(self, error: OSError | None) -> None:
         if self._handed_bytes and not self._closed:
-            # The process has a descriptor of the socket, too: to close ours would not end the connection.
+            # The process has a descriptor of the socket, too: closing this one would not end the connection.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
         super()._lose(error)
@@ -273,7 +273,7 @@ class _PlainStream(SocketStream):
         flags = 0
         for part in pending:
             if isinstance(part, FileSlice):
-                # Let the kernel put the header and the records that follow it into one segment.
+                # Lets the kernel put the header and the following records into one segment.
                 flags = socket.MSG_MORE
                 break
             buffers.append(part)

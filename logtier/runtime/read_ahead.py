@@ -1,7 +1,7 @@
-"""Reading ahead what is about to be sent: data that is not in the page cache is brought there by threads of their own.
+"""Read-ahead: dedicated threads load data that is about to be sent into the page cache.
 
-`sendfile` of such data would wait for the device, and with it everybody who shares the event loop. Look-ups in logs
-that would wait are done by the same threads.
+Otherwise `sendfile` would wait for the device and block the event loop for all clients. The same threads run look-ups
+in logs that would wait.
 """
 
 import asyncio
@@ -12,20 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-#: What ends at the end of its file, and is no longer than this, was written a moment ago: it is not looked at.
+#: A slice at the end of its file, up to this size, was written recently and is not probed.
 TAIL_BYTES: Final = 1 << 20
-#: One byte of each so many is looked at: as much as the kernel reads ahead by itself.
+#: Distance between probed bytes: the size of the kernel's own read-ahead.
 PROBE_BYTES: Final = 128 << 10
-#: Beyond a slice the thread goes on for so long: there the next slice's beginning is looked for.
+#: Bytes read beyond a slice, where the next slice is probed first.
 BEYOND_BYTES: Final = 128 << 10
-#: No kernel reads so far ahead for somebody who reads a file from its beginning to its end.
+#: Distance beyond the kernel's read-ahead for a sequential reader.
 FAR_BYTES: Final = 32 << 20
-#: So far it may.
+#: Maximum distance of the kernel's read-ahead for a sequential reader.
 NEAR_BYTES: Final = 8 << 20
-#: Devices gain from a few reads at a time, and lose from many.
+#: A few concurrent reads raise a device's throughput; many lower it.
 THREADS_MAX: Final = 4
 
-#: Read at once: a kernel that is not preemptible gives nobody this core meanwhile.
+#: Bytes of one system call: without kernel preemption, a call occupies the core until it returns.
 _CHUNK_BYTES: Final = 128 << 10
 _NO_WAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 
@@ -35,26 +35,26 @@ class SourceFile(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """Size of the file in bytes."""
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor."""
 
 
 class Slice(Protocol):
-    """A part of a file that is to be sent; it keeps the file open."""
+    """A part of a file to be sent; keeps the file open."""
 
     @property
     def file(self) -> SourceFile:
-        """Where it lies."""
+        """File of the slice."""
 
     @property
     def position(self) -> int:
-        """Where it begins, in bytes."""
+        """Position in the file, in bytes."""
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Size in bytes."""
 
 
 SliceT = TypeVar("SliceT", bound=Slice)
@@ -62,7 +62,7 @@ Result = TypeVar("Result")
 
 
 class ReadAhead:
-    """Looks whether slices are in the page cache, and brings there those that are not."""
+    """Probes whether slices are in the page cache, and loads the slices that are not."""
 
     def __init__(self, threads_max: int = THREADS_MAX) -> None:
         self._threads_max = threads_max
@@ -71,9 +71,9 @@ class ReadAhead:
         self._byte = bytearray(1)
 
     def is_cold(self, records: Slice) -> bool:
-        """Whether some of a slice (of one byte at least) is not in the page cache, as far as samples tell.
+        """Whether samples show that a part of a slice of at least one byte is not in the page cache.
 
-        A file system that cannot say counts as cold: a detour over a thread is the smaller evil.
+        A slice on a file system without probes counts as cold: a needless thread switch costs less than a wait.
         """
         file, position, size = records.file, records.position, records.size
         end = position + size
@@ -96,7 +96,7 @@ class ReadAhead:
         return False
 
     def is_cold_far_ahead(self, records: Slice) -> bool:
-        """Whether what whoever reads this slice will read later is not in the page cache; False near a file's end."""
+        """Whether data FAR_BYTES ahead of the reader of a slice is not in the page cache; False near the file's end."""
         file = records.file
         end = records.position + records.size
         position = min(end + FAR_BYTES, file.size - 1)
@@ -112,17 +112,17 @@ class ReadAhead:
         return False
 
     def warm(self, slices: Sequence[SliceT]) -> asyncio.Future[list[tuple[SliceT, OSError]]]:
-        """Read slices in another thread; those that the disk does not give, each with its error."""
+        """Read slices in another thread; the result lists the unreadable slices with their errors."""
         return self.run(partial(_read_all, slices))
 
     def run(self, task: Callable[[], Result]) -> asyncio.Future[Result]:
-        """Do something that waits for the device in one of the threads; it must touch nothing that others change."""
+        """Run a task that waits for the device in a thread; it must not access state that other code changes."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._threads_max, thread_name_prefix="read-ahead")
         return asyncio.get_running_loop().run_in_executor(self._threads, task)
 
     def close(self) -> None:
-        """End the threads; reads that have not begun are given up."""
+        """End the threads; reads that have not begun are cancelled."""
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
             self._threads = None
@@ -136,15 +136,15 @@ def _read_all(slices: Sequence[SliceT]) -> list[tuple[SliceT, OSError]]:
             _read(each, buffer)
         except OSError as error:
             failed.append((each, error))
-        except ValueError:  # closed meanwhile: whoever sends it learns of it then
+        except ValueError:  # closed in the meantime: the sender gets the error
             pass
     return failed
 
 
 def _read(records: Slice, buffer: bytearray) -> None:
-    """Touch every page: unlike an advice it ends when the pages are there, and the copy costs this thread only."""
+    """Touch every page: unlike fadvise, the call ends after the pages are loaded; the copy costs only this thread."""
     descriptor = records.file.fileno()
-    # The slice after this one is asked for as soon as this one was sent: let the device begin.
+    # The next slice is requested as soon as this slice is sent: start the device early.
     os.posix_fadvise(descriptor, records.position, 2 * records.size + BEYOND_BYTES, os.POSIX_FADV_WILLNEED)
     position = records.position
     end = min(position + records.size + BEYOND_BYTES, records.file.size)
@@ -155,7 +155,7 @@ def _read(records: Slice, buffer: bytearray) -> None:
         except OSError:
             if position < records.position + records.size:
                 raise
-            return  # what comes after the slice is not sent now
+            return  # the bytes after the slice are not sent now
         if size == 0:
             return
         position += size

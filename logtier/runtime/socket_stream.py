@@ -1,4 +1,4 @@
-"""What every stream on a non-blocking socket does, whatever its bytes look like on the wire."""
+"""Base class of streams on non-blocking sockets, with and without encryption."""
 
 import asyncio
 import contextlib
@@ -9,16 +9,15 @@ from collections.abc import Sequence
 
 from headwater.logtier.runtime.streams import FileSlice, Part, StreamHandler
 
-#: A non-blocking socket that neither gives nor takes anything at present.
+#: Errors of a non-blocking socket without data or room at present.
 WOULD_BLOCK = (BlockingIOError, InterruptedError)
 
 
 class SocketStream(ABC):
-    """A connected socket with a queue of parts that the peer did not take yet.
+    """A connected socket with a queue of unsent parts.
 
-    Invariant: the loop watches for room in the socket just while something given to `write` is left to send, so `_send`
-    is called by whoever comes first: `write` when nothing was left, else the loop. (A stream that has another process
-    send something is told by that instead.)
+    Invariant: the loop watches the socket for room only while parts passed to `write` are unsent. `write` calls `_send`
+    if the queue was empty; otherwise the loop does. While another process sends a part, its answer replaces the watch.
     """
 
     def __init__(
@@ -35,39 +34,39 @@ class SocketStream(ABC):
         self._closed = False
 
     def _begin(self) -> None:
-        """To be called at the end of the constructor: the handler may use the stream at once."""
-        # In this order, so that a handler that pauses or closes the connection is the last to say.
+        """Start the stream at the end of the constructor: the handler may use the stream immediately."""
+        # In this order, so that a pause or a close by the handler takes effect last.
         self.resume_reading()
         self._handler.connection_made(self)
 
     @property
     def is_writing(self) -> bool:
-        """Whether parts given to `write` are not all sent yet."""
+        """Whether parts passed to `write` are unsent."""
         return self._writer_armed
 
     @property
     def unsent_bytes(self) -> int:
-        """How much of what was given to `write` is not sent yet, with what it is wrapped in."""
+        """Unsent bytes of the parts passed to `write`, including the overhead of encryption."""
         return sum(part.size if isinstance(part, FileSlice) else len(part) for part in self._pending)
 
     def sends_cold(self) -> bool:
-        """Whether a cold file slice would be sent, at present, without the event loop waiting for the device."""
+        """Whether a cold file slice would at present be sent without a wait of the event loop for the device."""
         return False
 
     def pause_reading(self) -> None:
-        """Take no more bytes from the peer for now."""
+        """Stop receiving bytes from the peer."""
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._fileno)
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
+        """Resume receiving bytes from the peer."""
         if not self._reading and not self._closed:
             self._reading = True
             self._loop.add_reader(self._fileno, self._readable)
 
     def write(self, parts: Sequence[Part]) -> None:
-        """Send the parts in order, now or as soon as the peer takes them."""
+        """Send the parts in order, immediately or as soon as the socket has room."""
         if self._closed:
             return
         self._pending.extend(parts)
@@ -75,16 +74,16 @@ class SocketStream(ABC):
             self._send()
 
     def close(self) -> None:
-        """End the connection at once."""
+        """Close the connection immediately."""
         self._lose(None)
 
     @abstractmethod
     def _readable(self) -> None:
-        """Take what the socket has."""
+        """Receive the available bytes."""
 
     @abstractmethod
     def _send(self) -> None:
-        """Send what the peer takes now, and watch for room (`_arm_writer`) if something is left."""
+        """Send until the socket is full, and watch for room (`_arm_writer`) if parts are unsent."""
 
     def _writable(self) -> None:
         self._send()

@@ -1,4 +1,4 @@
-"""Work on the event loop that nobody waits for."""
+"""Background tasks on the event loop that no code awaits."""
 
 import asyncio
 import logging
@@ -9,9 +9,9 @@ logger = logging.getLogger(__name__)
 
 
 class SpawnedTasks:
-    """Tasks that somebody began and does not await: kept until they end, and a fault of theirs is logged.
+    """Tasks that no code awaits. References are held until the tasks end, and failures are logged.
 
-    Without that the loop may drop a task before it ends, and nobody hears of its fault.
+    Without a reference the loop may drop a task before its end, and its failure would be lost.
     """
 
     def __init__(self, owner: str) -> None:
@@ -19,14 +19,14 @@ class SpawnedTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin."""
+        """Start a task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
         return task
 
     async def cancel(self) -> None:
-        """End them all."""
+        """Cancel all tasks and wait for their end."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Byte streams as an interface: what a connection is to its handler, and where connections come from."""
+"""Byte streams as interfaces: connections, their handlers, listeners and the network."""
 
 import errno
 import ssl
@@ -9,11 +9,11 @@ from typing import Final, Protocol
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """Bytes of an open file, to be sent without being read.
+    """Bytes of an open file, sent without a copy into this process.
 
     Attributes:
         owner: Keeps the file open until the slice is sent.
-        is_cold: Whether it is not in the page cache, as far as is known.
+        is_cold: Whether the slice is known or assumed to be outside the page cache.
     """
 
     fileno: int
@@ -23,7 +23,7 @@ class FileSlice:
     is_cold: bool = False
 
     def after(self, sent: int) -> "FileSlice":
-        """What is left when so many bytes are sent."""
+        """Return the rest of the slice after `sent` bytes."""
         return FileSlice(self.fileno, self.position + sent, self.size - sent, self.owner, self.is_cold)
 
 
@@ -31,7 +31,7 @@ Part = bytes | bytearray | memoryview | FileSlice
 
 
 class UnreadableError(OSError):
-    """The disk does not give a file slice that was to be sent, and the connection ends with that."""
+    """A file slice could not be read for sending; the connection ends with this error."""
 
     def __init__(self, part: FileSlice, error: OSError) -> None:
         super().__init__(error.errno, error.strerror)
@@ -39,7 +39,7 @@ class UnreadableError(OSError):
         self.cause = error
 
 
-# What a read of a file fails with, and a write to a socket never: the device, damaged metadata, a file that is gone.
+# Errors of file reads that socket writes never have: device, damaged metadata, missing file.
 _ERRORS_OF_FILES: Final = frozenset(
     (
         errno.EIO,
@@ -56,7 +56,7 @@ _ERRORS_OF_FILES: Final = frozenset(
 
 
 def blamed(part: FileSlice, error: OSError) -> OSError:
-    """The error of a `sendfile`, which reads and writes: an UnreadableError if it is the file's and not the peer's.
+    """Attribute an error of `sendfile`: an UnreadableError for an error of the file, unchanged for one of the peer.
 
     >>> blamed(FileSlice(3, 0, 9, None), OSError(errno.EIO, "Input/output error"))
     UnreadableError(5, 'Input/output error')
@@ -67,54 +67,54 @@ def blamed(part: FileSlice, error: OSError) -> OSError:
 
 
 class Stream(Protocol):
-    """One connection, as its handler sees it."""
+    """One connection, as seen by its handler."""
 
     peer_host: str
 
     @property
     def is_writing(self) -> bool:
-        """Whether parts given to `write` are not all sent yet."""
+        """Whether parts passed to `write` are unsent."""
 
     @property
     def unsent_bytes(self) -> int:
-        """How much of what was given to `write` is not sent yet, with what it is wrapped in."""
+        """Unsent bytes of the parts passed to `write`, including the overhead of encryption."""
 
     def sends_cold(self) -> bool:
-        """Whether a cold file slice would be sent, at present, without the event loop waiting for the device."""
+        """Whether a cold file slice would at present be sent without a wait of the event loop for the device."""
 
     def write(self, parts: Sequence[Part]) -> None:
-        """Send the parts in order, now or as soon as the peer takes them."""
+        """Send the parts in order, immediately or as soon as the socket has room."""
 
     def pause_reading(self) -> None:
-        """Take no more bytes from the peer for now."""
+        """Stop receiving bytes from the peer."""
 
     def resume_reading(self) -> None:
-        """Take bytes again."""
+        """Resume receiving bytes from the peer."""
 
     def close(self) -> None:
-        """End the connection at once; `connection_lost` follows."""
+        """Close the connection immediately; `connection_lost` follows."""
 
 
 class StreamHandler(Protocol):
-    """What a listener makes for each connection."""
+    """Handler of one connection, created by the listener."""
 
     def connection_made(self, stream: Stream) -> None:
-        """The connection is there."""
+        """Handle the start of the connection."""
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Return the buffer for the next bytes; never empty."""
 
     def buffer_updated(self, size: int) -> None:
-        """`size` bytes were put into the buffer."""
+        """Handle `size` bytes received into the buffer."""
 
     def secured(self, certificate: bytes | None) -> None:
-        """The TLS handshake is over; the peer's certificate in DER, if it showed one. Never called without TLS."""
+        """Handle the end of the TLS handshake, with the peer's certificate (DER), if any. Never called without TLS."""
 
     def writing_done(self) -> None:
-        """Everything given to `write` is sent, after a time when it was not."""
+        """Handle the end of a wait for room: all parts passed to `write` are sent."""
 
     def connection_lost(self, error: OSError | None) -> None:
-        """The connection is gone; called once."""
+        """Handle the end of the connection; called once."""
 
 
 class Listener(Protocol):
@@ -124,17 +124,17 @@ class Listener(Protocol):
     port: int
 
     def accept(self) -> None:
-        """Begin to take connections; until then they wait in the backlog."""
+        """Start accepting connections; until then they wait in the backlog."""
 
     def pause(self, pause_s: float) -> None:
-        """Let new connections wait in the backlog for a while."""
+        """Stop accepting connections for a time; they wait in the backlog."""
 
     def close(self) -> None:
-        """Accept no more."""
+        """Close the port."""
 
 
 class Network(Protocol):
-    """Where listeners come from."""
+    """Factory of listeners."""
 
     def listen(
         self,
@@ -149,10 +149,10 @@ class Network(Protocol):
         """Open a port.
 
         Args:
-            backlog: Connections that the kernel keeps until they are accepted.
-            buffer_bytes: The kernel's send and receive buffers of each connection, -1 for its own choice.
-            tls: What a new connection is encrypted by; None for plain text.
+            backlog: Maximum number of connections that wait to be accepted.
+            buffer_bytes: Sizes of the send and receive buffers of each connection, -1 for the system's default.
+            tls: Returns the TLS context of a new connection; None for plain text.
 
         Raises:
-            OSError: if the port is in use or the address is not ours.
+            OSError: The port is in use, or the address is not an address of this machine.
         """

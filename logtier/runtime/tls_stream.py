@@ -1,7 +1,7 @@
-"""TLS on a non-blocking socket: the same stream as `network`'s, with bytes that are encrypted on their way.
+"""TLS on a non-blocking socket: the same interface as the streams of `network`, with encryption.
 
-A record has to be read, encrypted and copied, so files do not leave by `sendfile`: slices are read in pieces, and a
-piece is never so large that other connections wait for it.
+TLS must read, encrypt and copy the data, so `sendfile` cannot be used: file slices are read in pieces small enough not
+to delay other connections.
 """
 
 import asyncio
@@ -15,23 +15,23 @@ from headwater.logtier.runtime.socket_stream import WOULD_BLOCK, SocketStream
 from headwater.logtier.runtime.streams import FileSlice, StreamHandler, blamed
 
 RECEIVED_BYTES: Final = 64 << 10
-"""Encrypted bytes that are taken from the socket at once, and decrypted before more are taken."""
+"""Encrypted bytes received by one call; they are decrypted before the next call."""
 
 ENCRYPTED_BYTES: Final = 128 << 10
-"""Plain bytes that are encrypted at once; small parts are joined, so that each does not become a record of its own."""
+"""Plain bytes encrypted by one call; small parts are joined, so that they share a TLS record."""
 
 BYTES_PER_TURN: Final = 512 << 10
-"""Plain bytes that are sent before the loop may turn: encrypting them takes a fraction of a millisecond."""
+"""Plain bytes sent per turn of the loop; their encryption takes a fraction of a millisecond."""
 
 _HANDSHAKE_RECORD: Final = 0x16
 
 
 class TlsError(OSError):
-    """Why there is no TLS with a peer: a handshake that failed, or a peer that does not speak it."""
+    """A TLS failure: a failed handshake, invalid TLS data, or a peer without TLS."""
 
 
 class TlsStream(SocketStream):
-    """One connection. The handler hears of it at once, and of the end of the handshake by `secured`."""
+    """One connection. `connection_made` precedes the handshake; `secured` follows it."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class TlsStream(SocketStream):
         context: ssl.SSLContext,
         received: bytearray,
     ) -> None:
-        """Begin.
+        """Start the connection.
 
         Args:
-            received: Where encrypted bytes are received; shared by streams, since it is empty between two turns.
+            received: Buffer for encrypted bytes; streams share it, since it is empty between turns of the loop.
         """
         super().__init__(loop, connected, peer_host, handler)
         self._incoming = ssl.MemoryBIO()
@@ -60,20 +60,20 @@ class TlsStream(SocketStream):
 
     @property
     def unsent_bytes(self) -> int:
-        """How much of what was given to `write` is not sent yet, with what it is wrapped in."""
+        """Unsent bytes of the parts passed to `write`, including the overhead of encryption."""
         return super().unsent_bytes + len(self._encrypted) + self._outgoing.pending
 
     def resume_reading(self) -> None:
-        """Take bytes again, first those that are here already."""
+        """Resume receiving bytes, first the bytes already received."""
         if not self._reading and not self._closed:
             super().resume_reading()
             if self._secured and not self._decrypting and (self._incoming.pending or self._tls.pending()):
                 self._loop.call_soon(self._decrypt)
 
     def close(self) -> None:
-        """End the connection at once."""
+        """Close the connection immediately."""
         if not self._closed and self._secured and not self._encrypted:
-            # Tell the peer that this is the end, and nobody's who cut the line; it need not answer.
+            # close_notify shows the peer that the connection was not truncated; no reply is required.
             with contextlib.suppress(ssl.SSLError, OSError):
                 with contextlib.suppress(ssl.SSLWantReadError):
                     self._tls.unwrap()
@@ -101,14 +101,14 @@ class TlsStream(SocketStream):
             self._decrypt()
 
     def _shake_hands(self) -> bool:
-        """Go on with the handshake; whether it is over."""
+        """Continue the handshake; whether it is complete."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._flush()
             return False
         except ssl.SSLError as error:
-            self._flush()  # the alert says to the peer what is wrong
+            self._flush()  # the alert informs the peer of the reason
             self._lose(TlsError(f"the TLS handshake failed: {_reason(error)}"))
             return False
         self._secured = True
@@ -118,7 +118,7 @@ class TlsStream(SocketStream):
         return not self._closed
 
     def _decrypt(self) -> None:
-        """Hand over what is received, until the handler has enough."""
+        """Pass decrypted bytes to the handler until it pauses reading."""
         if self._decrypting:
             return
         self._decrypting = True
@@ -135,13 +135,13 @@ class TlsStream(SocketStream):
             self._send()
 
     def _read_into(self, buffer: memoryview) -> int:
-        """Decrypt as much as is here or as the buffer takes; the end of the connection closes it."""
+        """Decrypt the received bytes into the buffer; close the connection at its end."""
         filled = 0
         try:
             while filled < len(buffer):
                 size = cast("int", self._tls.read(len(buffer) - filled, buffer[filled:]))
                 if not size:
-                    # The peer says that this was all. What came before is still to be answered, as far as it listens.
+                    # close_notify: the earlier bytes are still answered, if the peer reads the answers.
                     if not filled:
                         self._lose(None)
                     break
@@ -154,7 +154,7 @@ class TlsStream(SocketStream):
         return filled
 
     def _send(self) -> None:
-        """Encrypt and send what the peer takes now; what is left waits until the socket is writable."""
+        """Encrypt and send until the socket is full; the rest waits until the socket is writable."""
         budget = BYTES_PER_TURN
         try:
             while self._send_encrypted() and self._pending and budget > 0:
@@ -172,7 +172,7 @@ class TlsStream(SocketStream):
         self._arm_writer(bool(self._pending) or bool(self._encrypted))
 
     def _send_encrypted(self) -> bool:
-        """Whether the socket has taken everything that is encrypted."""
+        """Send encrypted bytes; whether all are sent."""
         if not self._encrypted and self._outgoing.pending:
             self._encrypted = memoryview(self._outgoing.read())
         while self._encrypted:
@@ -185,7 +185,7 @@ class TlsStream(SocketStream):
         return True
 
     def _gather(self) -> bytes:
-        """The next plain bytes, of one part or of several."""
+        """Return the next plain bytes, from one or several parts."""
         pending = self._pending
         gathered: list[bytes | bytearray | memoryview] = []
         room = ENCRYPTED_BYTES
@@ -213,7 +213,7 @@ class TlsStream(SocketStream):
         return b"".join(gathered)
 
     def _flush(self) -> None:
-        """Send what the handshake says."""
+        """Send the bytes of the handshake."""
         try:
             sent = self._send_encrypted()
         except OSError as error:
@@ -227,7 +227,7 @@ class TlsStream(SocketStream):
 
 
 def _reason(error: ssl.SSLError) -> str:
-    """What OpenSSL says, without the place in its source.
+    """Return OpenSSL's message without the position in its source.
 
     >>> _reason(ssl.SSLError(1, "[SSL: NO_SHARED_CIPHER] no shared cipher (_ssl.c:1007)"))
     'no shared cipher'
