@@ -333,7 +333,7 @@ def test_configs_of_topics_and_brokers_are_described(tmp_path: Path, version: in
         ]
         if version >= 3:
             assert retention.config_type == 5
-            assert "Age above which" in retention.documentation
+            assert "Retention time" in retention.documentation
         assert missing.error_code is ErrorCode.unknown_topic_or_partition
         assert {config.name: (config.value, config.read_only) for config in broker.configs} == {
             "num.partitions": ("1", True),
