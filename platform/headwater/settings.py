@@ -128,6 +128,8 @@ def parse_value(name: str, text: str, where: str) -> str | int:
 
     >>> parse_value("kafka_port", "0", "HEADWATER_KAFKA_PORT")
     0
+    >>> parse_value("http_changes", "Allow", "HERE"), parse_value("log_level", "info", "HERE")
+    ('allow', 'INFO')
     >>> parse_value("kafka_port", "high", "HEADWATER_KAFKA_PORT")
     Traceback (most recent call last):
         ...
@@ -145,9 +147,10 @@ def parse_value(name: str, text: str, where: str) -> str | int:
         return number
     choices = limits.get("choices")
     if choices is not None:
-        if text.upper() not in choices:
+        choice: str | None = next((each for each in choices if each.lower() == text.lower()), None)
+        if choice is None:
             raise SettingsError(f"{where}: {name} is {text[:60]!r}; it must be one of {', '.join(choices)}")
-        return text.upper()
+        return choice
     if not text.strip() and field.default:
         raise SettingsError(f"{where}: {name} is empty; leave it out for its default, {field.default!r}")
     return text
