@@ -114,8 +114,8 @@ class Dispatcher:
             and api_key != messages.PRODUCE_KEY
             and (sasl is None or sasl.is_authenticated)
         ):
-            connection.keep_request_memory()
-            return self._handle_long(route, header, frame, context, connection)
+            is_urgent = connection.keep_request_memory()
+            return self._handle_long(route, header, frame, context, connection, is_urgent)
         request = messages.read_request(header, frame)
         if slice_rules:
             try:
@@ -173,8 +173,12 @@ class Dispatcher:
         frame: memoryview,
         context: RequestContext,
         connection: ClientConnection,
+        is_urgent: bool,
     ) -> Response:
-        """Read a request whose reading would hold up others; until then it counts among those that are received."""
+        """Read a request whose reading would hold up others; until then it counts among those that are received.
+
+        An urgent one has the turn for request memory: other clients wait until it is read.
+        """
 
         def read() -> tuple[Any, tuple[SliceRule, list[Any]] | KafkaError | None]:
             request = messages.read_request(header, frame)
@@ -185,7 +189,7 @@ class Dispatcher:
 
         if context.loop_time is not None:
             context.loop_time.pause()
-        async with self._long_requests.of(context.share_owner):
+        async with self._long_requests.of(context.share_owner, is_urgent=is_urgent):
             request, sliced = await self._beside(context, read)
             connection.release_request_memory()
             if isinstance(sliced, KafkaError):

@@ -69,6 +69,10 @@ class RequestMemory:
         """Whether requests wait for others to be received."""
         return bool(self._waiting)
 
+    def has_turn(self, holder: Holder) -> bool:
+        """Whether requests of others may wait for this one."""
+        return self._turn is holder
+
     def grant(self, holder: Holder, size: int) -> bool:
         """Raise what a request holds to `size` bytes: now, or later, of which the holder is told.
 

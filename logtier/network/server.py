@@ -337,10 +337,15 @@ class ClientConnection:
         """Count a refusal; whether it gets a line of its own in the log."""
         return self._server.logs_refusal(self.peer_host)
 
-    def keep_request_memory(self) -> None:
-        """Leave the request that is being dispatched in the budget of those that are received until it is released."""
-        self._kept = (self._memory, self._holder)
+    def keep_request_memory(self) -> bool:
+        """Leave the request that is being dispatched in the budget of received requests until it is released.
+
+        Returns whether it has the budget's turn: requests of others may wait until it is read.
+        """
+        memory, holder = self._memory, self._holder
+        self._kept = (memory, holder)
         self._holder = Holder(None, self._granted)
+        return memory.has_turn(holder)
 
     def release_request_memory(self) -> None:
         """The request is read: its bytes are needed no more."""

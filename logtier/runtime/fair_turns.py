@@ -13,8 +13,8 @@ OWNER_SHARE: Final = 2
 class FairTurns:
     """A limited number of concurrent turns, with a share for each owner; waiting owners are served in rotation.
 
-    The turns of one owner are first in, first out. Used on one event loop. Invariant: if a task waits, all turns are
-    taken or its owner has its share.
+    The turns of one owner are first in, first out, except for urgent ones, which come first. Used on one event loop.
+    Invariant: if a task waits, all turns are taken or its owner has its share.
 
     Args:
         turns_max: Maximum number of concurrent turns.
@@ -30,20 +30,24 @@ class FairTurns:
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
 
     @asynccontextmanager
-    async def of(self, owner: Hashable) -> AsyncIterator[None]:
-        """Wait for a turn of this owner and hold it."""
-        await self._take(owner)
+    async def of(self, owner: Hashable, *, is_urgent: bool = False) -> AsyncIterator[None]:
+        """Wait for a turn of this owner and hold it. An urgent task waits for no other waiting task of the owner."""
+        await self._take(owner, is_urgent)
         try:
             yield
         finally:
             self._give_back(owner)
 
-    async def _take(self, owner: Hashable) -> None:
+    async def _take(self, owner: Hashable, is_urgent: bool) -> None:
         if self._may_have(owner):
             self._count(owner)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
+        waiting = self._waiting.setdefault(owner, deque())
+        if is_urgent:
+            waiting.appendleft(turn)
+        else:
+            waiting.append(turn)
         try:
             await turn
         except asyncio.CancelledError:

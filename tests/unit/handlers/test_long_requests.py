@@ -187,7 +187,7 @@ def connection_of(principal: str) -> SimpleNamespace:
         sasl=None,
         listener=PLAINTEXT_LISTENER,
         logs_refusal=lambda: False,
-        keep_request_memory=lambda: None,
+        keep_request_memory=lambda: False,
         release_request_memory=lambda: None,
     )
 

@@ -130,3 +130,21 @@ def test_who_is_gone_and_not_yet_taken_out_is_passed_over() -> None:
         await work.finish()
 
     run(scenario())
+
+
+def test_an_urgent_task_comes_before_its_owners_others() -> None:
+    async def main() -> None:
+        turns, begun = FairTurns(1), list[str]()
+
+        async def take(name: str, *, is_urgent: bool = False) -> None:
+            async with turns.of("a", is_urgent=is_urgent):
+                begun.append(name)
+                await settle()
+
+        tasks = [asyncio.ensure_future(take(name)) for name in ("one", "two", "three")]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.ensure_future(take("urgent", is_urgent=True)))
+        await asyncio.gather(*tasks)
+        assert begun == ["one", "urgent", "two", "three"]
+
+    asyncio.run(main())
