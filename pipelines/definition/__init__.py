@@ -1,7 +1,7 @@
-"""The pipeline's file as types: YAML in, a checked `Pipeline` or every mistake at once out.
+"""The pipeline's file as types: YAML in, a checked `Pipeline` or every problem at once out.
 
-The models are the format's definition: a field that is not here is refused by name, and the editor's schema and the
-reference page are made of them. `loading` puts the parts together. Whoever uses a pipeline imports from here;
+The models define the format: an unknown field is refused by name, and the editor's schema and the reference page are
+generated from the models. `loading` puts the parts together. Other packages import from here;
 `headwater.pipelines.validation.pipeline_file.load` reads a file.
 """
 

@@ -1,6 +1,4 @@
-"""What no single field of a pipeline can tell: names that are used twice or do not exist, cycles, SQL that reads
-nothing of its stage. Pure.
-"""
+"""Checks across a pipeline's fields: duplicate and unknown names, cycles, SQL that reads none of its inputs. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from headwater.pipelines.errors import Problem, nearest
 
 
 def check(loaded: Loaded, existing_topics: frozenset[str]) -> tuple[list[Problem], list[Problem]]:
-    """Problems, and warnings, of the whole. `existing_topics` are those of the broker, which need no declaration."""
+    """Problems and warnings of the whole. `existing_topics` are the broker's topics, which need no declaration."""
     problems: list[Problem] = []
     warnings: list[Problem] = []
     problems += _duplicates(loaded)
@@ -65,7 +63,7 @@ def _duplicates(loaded: Loaded) -> Iterator[Problem]:
     names: set[str] = set()
     for index, stage in enumerate(loaded.pipeline.stages):
         loc = ("stages", index)
-        # Folders of the state are named after stages, and some file systems ignore case.
+        # Stages name folders of the state folder, and some file systems ignore case.
         if stage.name.lower() in names:
             yield loaded.problem((*loc, "name"), f"there are two stages named '{stage.name}'", "rename one")
         names.add(stage.name.lower())
@@ -93,7 +91,7 @@ def _duplicates(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _topics_read(loaded: Loaded, existing_topics: frozenset[str]) -> Iterator[Problem]:
-    """Topics that inputs and tables read: whether they are there, and which columns they have."""
+    """Problems of the topics that inputs and tables read: whether they exist, and which columns they have."""
     for stage in loaded.pipeline.stages:
         for position, source in enumerate(stage.inputs):
             if isinstance(source, TopicSource):
@@ -139,7 +137,7 @@ def _topic_read(
 
 
 def _inputs(loaded: Loaded) -> Iterator[Problem]:
-    """Names of inputs, which are views in SQL, and what the topic's declaration says about how they are read."""
+    """Problems of inputs: their names, which are views in SQL, and conflicts with the topic's declaration."""
     for stage in loaded.pipeline.stages:
         names: set[str] = set()
         for position, source in enumerate(stage.inputs):
@@ -179,7 +177,7 @@ def _topic_input(loaded: Loaded, stage: Stage, position: int, source: TopicSourc
 
 
 def _clashes(loaded: Loaded) -> Iterator[Problem]:
-    """A table and a topic of one name would be one view, unless the table is that topic's."""
+    """Tables and topics that share a name, and so a view, although the table is not of that topic."""
     topics = {t.lower() for t in known_topics(loaded.pipeline)}
     for name, table in loaded.pipeline.tables.items():
         is_its_own = isinstance(table, TopicTable) and table.topic.lower() == name.lower()
@@ -190,7 +188,7 @@ def _clashes(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _written_events(loaded: Loaded) -> Iterator[Problem]:
-    """Sinks of topics with several types of framed events: rows do not say which type they are."""
+    """Sinks to topics with several framed event types: rows do not carry their type."""
     for stage in loaded.pipeline.stages:
         for position, sink in enumerate(stage.to):
             declared = loaded.pipeline.topics.get(sink.topic) if isinstance(sink, TopicSink) else None
@@ -314,7 +312,7 @@ def _expressions(loaded: Loaded, stage: Stage) -> Iterator[Problem]:
 
 
 def either(first: str, second: str) -> str:
-    """One hint of two, the first of which names a near miss if there is one."""
+    """The first hint, which names a near miss, if there is one; otherwise the second."""
     if first.startswith("did you mean"):
         return f"{first} Else {second}"
     return f"{second} ({first})" if first else second

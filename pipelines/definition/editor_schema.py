@@ -1,6 +1,6 @@
-"""JSON Schema of pipeline files, for editors: completion, hover texts, mistakes as they are typed. Pure.
+"""JSON Schema of pipeline files, for editors: completion, hover texts, errors while typing. Pure.
 
-Made of the models, so that it cannot lag behind them. Numbers and choices may also be variables, `${name}`.
+Generated from the models. Numbers and choices may also be variables, `${name}`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _VARIABLE = {"type": "string", "pattern": r"\$\{"}
 def editor_schema() -> dict[str, Any]:
     """The schema, as plain values."""
     schema = Pipeline.model_json_schema(by_alias=True)
-    # A file that others include has neither a name nor stages of its own.
+    # An included file needs neither a name nor stages.
     schema.pop("required", None)
     return {"$schema": DIALECT, **_with_variables(schema), "title": "Headwater pipeline"}
 

@@ -1,6 +1,6 @@
 """The graph of a pipeline: stages joined by the topics, tables and files that they write and read. Pure.
 
-What a pipeline's parts say about each other is checked by `headwater.pipelines.definition.checks`.
+`headwater.pipelines.definition.checks` checks references between parts of a pipeline.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEAD_LETTERS_SUFFIX = ".dead_letters"
 
 
 def dead_letter_topic(topic: str) -> str:
-    """Topic for the records of `topic` that could not be used.
+    """Dead-letter topic for records of `topic`.
 
     >>> dead_letter_topic("flights")
     'flights.dead_letters'
@@ -32,14 +32,14 @@ def dead_letter_topic(topic: str) -> str:
 
 
 def row_dead_letters(pipeline: Pipeline, stage: Stage) -> str:
-    """Topic for the rows of a stage that break an expectation: its topic's, if it has no other input."""
+    """Dead-letter topic for rows of a stage that violate an expectation: its topic's, if that is its only input."""
     if len(stage.inputs) == 1 and isinstance(stage.inputs[0], TopicSource):
         return dead_letter_topic(stage.inputs[0].topic)
     return f"{pipeline.pipeline}.{stage.name}{DEAD_LETTERS_SUFFIX}"
 
 
 def dead_letter_topics(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
-    """Every topic that may get dead letters of a stage: for its rows first, then for its inputs and tables."""
+    """Every topic that may receive dead letters of a stage: for its rows first, then for its inputs and tables."""
     topics = [*(source.topic for source in stage.topic_inputs), *topic_tables(pipeline, stage)]
     return tuple(dict.fromkeys([row_dead_letters(pipeline, stage), *map(dead_letter_topic, topics)]))
 
@@ -51,7 +51,7 @@ def topic_tables(pipeline: Pipeline, stage: Stage) -> list[str]:
 
 
 def places_written(pipeline: Pipeline, stage: Stage) -> set[Place]:
-    """Everything that a stage writes, dead letters included."""
+    """Every place that a stage writes, including dead-letter topics."""
     found = {place for sink in stage.to if (place := sink.place) is not None}
     return found | {("topic", topic) for topic in dead_letter_topics(pipeline, stage)}
 
@@ -62,12 +62,12 @@ def writers(pipeline: Pipeline, topic: str) -> list[Stage]:
 
 
 def place_writers(pipeline: Pipeline, place: Place) -> list[Stage]:
-    """The stages that write to a place by a sink."""
+    """The stages with a sink that writes to a place."""
     return [s for s in pipeline.stages if any(sink.place == place for sink in s.to)]
 
 
 def upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:
-    """The stages whose output this stage reads as a stream, dead letters included (itself, if it reads its own)."""
+    """The stages whose output, including dead letters, this stage reads as a stream (itself, if it reads its own)."""
     wanted = {place for source in stage.inputs if (place := source.place) is not None}
     return [other for other in pipeline.stages if wanted & places_written(pipeline, other)]
 
@@ -79,10 +79,10 @@ def table_upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:
 
 
 def topological_order(pipeline: Pipeline) -> list[Stage]:
-    """Stages so that each comes after those that feed it, else in the order of the file.
+    """Stages in topological order; otherwise in the order of the file.
 
-    A stage also comes after those that write its tables, as far as streams allow it. Raises ValueError for a cycle of
-    streams; `check` reports those first.
+    A stage also follows the stages that write its tables, where the streams allow that order. Raises ValueError for a
+    cycle of streams; `check` reports cycles first.
     """
     ordered: list[Stage] = []
     waiting = list(pipeline.stages)
@@ -97,7 +97,7 @@ def topological_order(pipeline: Pipeline) -> list[Stage]:
 
 
 def cycles(pipeline: Pipeline) -> list[list[Stage]]:
-    """Every cycle once, each as the stages along it."""
+    """Every cycle once, as the stages along it."""
     found: list[list[Stage]] = []
     done: set[str] = set()
 
@@ -122,9 +122,9 @@ def cycles(pipeline: Pipeline) -> list[list[Stage]]:
 
 @functools.lru_cache(TEXTS_KEPT)
 def tables_named(sql: str) -> tuple[frozenset[str], str]:
-    """Names of the unqualified tables that an SQL text reads, and why it could not be parsed ('' if it could).
+    """Names of the unqualified tables that an SQL text reads, and the parse error ('' if parsed).
 
-    sqlglot rejects some valid Spark SQL, so that a parse failure is never more than a warning.
+    sqlglot rejects some valid Spark SQL, so a parse failure is only a warning.
 
     >>> sorted(tables_named("WITH x AS (SELECT 1) SELECT * FROM `a.b` JOIN c USING (k), x")[0])
     ['a.b', 'c']
@@ -152,7 +152,7 @@ def _first_line(text: str) -> str:
 
 
 def expression_fault(expression: str) -> str:
-    """Why sqlglot cannot parse an SQL expression, or ''."""
+    """sqlglot's error for an SQL expression, or ''."""
     import sqlglot
 
     try:
@@ -165,9 +165,9 @@ def expression_fault(expression: str) -> str:
 
 
 def input_views(stage: Stage, position: int) -> list[str]:
-    """Names of the views of a stage's rows that a step reads: the inputs' in the first, those of the step before later.
+    """Names of the views that a step reads: the inputs for the first step, the previous step's rows for later steps.
 
-    One input keeps its name from step to step.
+    A single input keeps its name from step to step.
     """
     if len(stage.inputs) == 1:
         return list(dict.fromkeys([stage.inputs[0].name, INPUT]))
@@ -175,7 +175,7 @@ def input_views(stage: Stage, position: int) -> list[str]:
 
 
 def tables_used(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
-    """The tables that a stage's SQL names; all of them if a step is no SQL or sqlglot cannot tell."""
+    """The tables that a stage's SQL names; all tables if a step is not SQL or sqlglot cannot parse it."""
     named: set[str] = set()
     if not stage.transforms or not pipeline.tables:
         return ()
@@ -191,8 +191,8 @@ def tables_used(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
 
 
 def known_topics(pipeline: Pipeline) -> frozenset[str]:
-    """Topics that the file declares or writes, dead letters included."""
-    # Only records that exist can be dead letters: a topic nobody declares or writes has none.
+    """Topics that the file declares or writes, including dead-letter topics."""
+    # Only existing records can become dead letters: a topic that is neither declared nor written has none.
     real = set(pipeline.topics) | {t.topic for s in pipeline.stages for t in s.topic_sinks}
     letters = {
         topic

@@ -1,8 +1,7 @@
-"""`include:`: other files whose parts come into a pipeline, each value with its own file and line. Pure: the reader is
-passed in.
+"""`include:`: files merged into a pipeline; each value keeps its own file and line. Pure: the reader is an argument.
 
-A name that two files give is a mistake: nothing is hidden by the order of files. Paths in an included file are seen
-from the pipeline's own folder, as if the text stood there.
+A name defined in two files is a problem: no file overrides another. Paths in an included file are relative to the
+pipeline's own folder.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from typing import Any
 from headwater.pipelines.definition.yaml_source import Document, Loc, Mark, field_name, read
 from headwater.pipelines.errors import PipelineError, Problem
 
-INCLUDES_MAX = 50  # files of one pipeline, those that included files include counted as well
+INCLUDES_MAX = 50  # included files of one pipeline, nested ones counted
 
 ReadFile = Callable[[str], str]
 
 _LISTS = ("stages", "tests")
-# How many levels of names are put together one by one; below, a name that stands twice is a mistake.
+# Levels of mappings that are merged by name; below, a duplicate name is a problem.
 _LEVELS = {"variables": 1, "topics": 1, "tables": 1, "spark": 1, "environments": 3}
 
 
 def include(document: Document, read_file: ReadFile) -> None:
-    """Put the parts of the files under `include` into the document.
+    """Merge the files under `include` into the document.
 
-    `read_file` gives the text of a path as the file has it, or raises OSError or UnicodeDecodeError. Raises
+    `read_file` returns the text of a path as written in the file, or raises OSError or UnicodeDecodeError. Raises
     PipelineError with every problem of every file.
     """
     problems: list[Problem] = []

@@ -1,8 +1,8 @@
-"""Which database a JDBC URL names. Pure.
+"""The name of the database that a JDBC URL addresses. Pure.
 
-The name is read from the URL itself, not from what of it may be shown. It holds driver, hosts, path and the properties
-that belong to the address; users, passwords and settings never enter it. Where a grammar is not known, or where a
-password cannot be told from a host, the name is not known either: two names that are alike are one database.
+The name comes from the URL itself, not from its redacted form. It holds driver, hosts, path and the properties that
+belong to the address; it never holds users, passwords or settings. The name is unknown for an unknown grammar, and
+where a password cannot be distinguished from a host: equal names mean one database.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from headwater.pipelines.definition.secret_text import SHOWN_INSTEAD
 
-#: What names a database in some driver's grammar. A warehouse of Snowflake's is none: it computes, whatever it reads.
+#: Properties that name a database in some driver's grammar. Snowflake's warehouse names compute resources, no database.
 NAMING: Final = frozenset(
     {
         "account", "awsregion", "catalog", "clusterid", "conncatalog", "connschema", "currentschema", "database",
@@ -22,7 +22,7 @@ NAMING: Final = frozenset(
         "schema", "server", "servername", "service_name", "servicename", "sid", "tenant",
     }
 )  # fmt: skip
-#: Drivers whose URL may have no `//`, and hold no user or password before its properties.
+#: Drivers whose URL may lack `//`, and holds no user or password before its properties.
 _WITHOUT_HOSTS: Final = frozenset(
     {"as400", "clickhouse", "db2", "derby", "duckdb", "firebirdsql", "h2", "hsqldb", "phoenix", "postgresql", "sqlite",
      "sybase", "ucanaccess"}
@@ -30,7 +30,7 @@ _WITHOUT_HOSTS: Final = frozenset(
 _REFERENCE: Final = re.compile(r"\$\{(?:env|file):[^{}]*\}")
 _DRIVER: Final = re.compile(r"jdbc:([a-z][a-z0-9_+\-]*):", re.IGNORECASE)
 _HOSTED: Final = re.compile(r"(jdbc:(?:[a-z][a-z0-9_+\-]*:)+)//(.*)", re.IGNORECASE | re.DOTALL)
-#: A host, and perhaps a port of digits or of a reference (`\ue000`): nothing that may be a user and a password.
+#: A host with an optional port of digits or of a reference (`\ue000`); a user and a password never match.
 _HOST: Final = r"(?:\[[^\]@]*\]|[^:,@()=\s]*)(?::(?:\d+|\ue000\d+\ue001))?"
 _HOSTS: Final = re.compile(rf"{_HOST}(?:,{_HOST})*")
 _PART: Final = r"\s*[\w.\-]+\s*=[^(),]*"
@@ -48,7 +48,7 @@ _Pairs = list[tuple[str, str]]
 
 
 def named_in(url: str) -> str | None:
-    """Return what of a URL names the database, in one form without users and passwords; None if it is not known.
+    """Return the normalized name of a URL's database, without users and passwords; None if unknown.
 
     >>> named_in("jdbc:snowflake://acc.example/?user=u&password=p&warehouse=w&db=Shop")
     'jdbc:snowflake://acc.example/;db=Shop'
@@ -73,7 +73,7 @@ def named_in(url: str) -> str | None:
 
 
 def database_hash(named: str) -> str:
-    """Return a hash of what names a database, for records of it."""
+    """Return the hash of a database's name, for deployment records."""
     return hashlib.sha256(named.encode()).hexdigest()[:_HASH_LENGTH]
 
 
@@ -96,7 +96,7 @@ def _named(url: str) -> str | None:
     if pairs is None or "@" in address or "=" in address or (kind == "sqlite" and ";" in address):
         return None
     if kind == "phoenix" and not _PHOENIX.fullmatch(address):
-        return None  # it may go on with a user and the file of a key
+        return None  # a user and the path of a key file may follow
     return _joined(address, pairs)
 
 
@@ -107,7 +107,7 @@ def _with_hosts(kind: str, scheme: str, rest: str) -> str | None:
     authority, path = _authority(address)
     listed: _Pairs = []
     if "@" in path:
-        # A password with a slash, or a path with an @: what stands before the slash is no host in the first case only.
+        # A password with a slash, or a path with an @: only in the first case is the text before the slash no host.
         credentials, _, candidate = address.rpartition("@")
         first, path = _authority(candidate)
         is_host = _HOSTS.fullmatch(first) or re.fullmatch(r"\(.*\)", first)
@@ -126,26 +126,26 @@ def _with_hosts(kind: str, scheme: str, rest: str) -> str | None:
     if hosts is None or pairs is None or "=" in path:
         return None
     if "@" in behind and ":" in hosts and (not _HOSTS.fullmatch(hosts) or (not path and behind.startswith("?"))):
-        return None  # a password with a sign that begins the properties
+        return None  # a password with a character that begins the properties
     named = _joined(f"{scheme}//{hosts}{path}", [*listed, *pairs])
     return None if named in (f"{scheme}//", f"{scheme}///") else named
 
 
 def _authority(address: str) -> tuple[str, str]:
-    """Return the hosts with their user, and the path. A list of hosts may hold a password with a slash (MySQL)."""
+    """Return the hosts with their user, and the path. In a list of hosts a password may contain a slash (MySQL)."""
     found = re.match(r"(?:\([^()]*\)|[^/])*", address)
     assert found is not None
     return found[0], address[found.end() :]
 
 
 def _split(text: str, signs: str) -> tuple[str, str]:
-    """Return what stands before the first of the signs, and the rest with it."""
+    """Split before the first of the characters `signs`; the second part begins with that character."""
     found = re.search(signs, text)
     return (text, "") if found is None else (text[: found.start()], text[found.start() :])
 
 
 def _colon(path: str, behind: str) -> tuple[str, str]:
-    """Return a path without the properties that Db2 and Informix put behind a colon, and all properties."""
+    """Return a path without the properties that Db2 and Informix append after a colon, and all properties."""
     found = _BEHIND_COLON.search(path)
     return (path, behind) if found is None else (path[: found.start()], ";" + path[found.end() :] + behind)
 
@@ -153,7 +153,7 @@ def _colon(path: str, behind: str) -> tuple[str, str]:
 def _hosts(authority: str) -> str | None:
     credentials, at, hosts = authority.rpartition("@")
     if at and set(",()") & set(credentials):
-        return None  # a user of each host, or an @ within a password
+        return None  # a user for each host, or an @ in a password
     if not set("(=") & set(hosts):
         return None if set(")'\"{}") & set(hosts) else hosts
     found: list[str] = []
@@ -189,14 +189,14 @@ def _teradata(path: str) -> tuple[str, _Pairs] | None:
 
 
 def _pairs(kind: str, behind: str) -> _Pairs | None:
-    """Return names and values of properties; None if they may be something else."""
+    """Return names and values of properties; None if the text may be something else."""
     if behind.startswith("?"):
         parts = [part.partition("=") for part in behind[1:].split("&")]
         return None if any("@" in name for name, _, _ in parts) else [(name, value) for name, _, value in parts]
     pairs: _Pairs = []
     for name, value in _PROPERTY.findall(behind[1:]):
         is_braced = value.startswith("{")
-        # Braces quote a value of SQL Server's; elsewhere they are signs like others.
+        # Braces quote a value for SQL Server; for other drivers they are ordinary characters.
         if "@" in name or (is_braced and ";" in value and kind != "sqlserver") or (is_braced and "}" not in value):
             return None
         pairs.append((name, value))

@@ -1,7 +1,7 @@
-"""JDBC URLs: what of them may be shown. Pure.
+"""JDBC URLs and their redacted form. Pure.
 
-Each database has a grammar of its own, and most of them can hold a password. Only what is known to be a driver, a host,
-a database or a schema is shown; whatever is not understood is hidden.
+Each database has its own grammar, and most grammars allow a password. Only parts recognized as driver, host, database
+or schema are shown; everything else is hidden.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ORACLE_ADDRESS: Final = re.compile(
     rf"(?:tcps?:)?(?://)?(?:{_HOST})(?::\d+)?(?:[:/][\w.$\-]*(?::\w+)?(?:/\w+)?)?", re.ASCII | re.IGNORECASE
 )
 _ORACLE_PART: Final = re.compile(r"\(\s*(HOST|PORT|SERVICE_NAME|SID)\s*=\s*([\w.\-]+)\s*\)", re.ASCII | re.IGNORECASE)
-# A value in braces may hold every delimiter (SQL Server); a closing brace in it is doubled.
+# A value in braces may contain any delimiter (SQL Server); a closing brace in the value is doubled.
 _PROPERTY: Final = re.compile(r"([\w.\-]+)\s*=\s*(\{(?:[^}]|\}\})*\}[^;&]*|[^;&]*)")
 _SECRET_PROPERTY: Final = re.compile(
     r"(?i)(?:password|pwd|passphrase|secret|token)[\w.]*\s*=\s*(\{(?:[^}]|\}\})*\}|[^;&,]+)"
 )
-#: Drivers whose URL may be a name alone, of a file or of a database on this machine.
+#: Drivers whose URL may be just a name: of a file, or of a database on the local machine.
 _NAMED: Final = frozenset({"derby", "duckdb", "h2", "hsqldb", "postgresql", "sqlite"})
 _USER_INFO: Final = re.compile(r"[:/]([^:/@]+)@")
 
@@ -56,7 +56,7 @@ def shown_url(url: str) -> str:
     name = re.match(r"[^;?]*", rest)
     assert name is not None
     if driver.split(":")[1].lower() not in _NAMED or not _NAME.fullmatch(name[0]):
-        # The scheme itself may have taken a user for a part of its own.
+        # The scheme may include a user by mistake.
         return ":".join(driver.split(":")[:2]) + f":{SHOWN_INSTEAD}"
     return driver + name[0] + _properties(rest[name.end() :])
 
@@ -69,13 +69,13 @@ def _with_hosts(rest: str) -> str:
     name = path[0] if path is not None else ""
     hosts = authority.rpartition("@")[2]
     if "@" in name or not _HOSTS.fullmatch(hosts):
-        return f"//{SHOWN_INSTEAD}"  # a password with a slash, or a grammar of the driver's own
+        return f"//{SHOWN_INSTEAD}"  # a password with a slash, or a driver-specific grammar
     shown_name = name if _NAME.fullmatch(name) else f"/{SHOWN_INSTEAD}"
     return f"//{hosts}{shown_name}{_properties(behind[len(name) :])}"
 
 
 def _properties(text: str) -> str:
-    """Return the properties that belong to the address, with the sign in front of the first."""
+    """Return the properties that belong to the address, with the delimiter before the first."""
     shown = [
         f"{name}={value}"
         for name, value in _PROPERTY.findall(text)
@@ -99,7 +99,7 @@ def _oracle(driver: str, rest: str) -> str:
 
 
 def secret_parts(url: str) -> set[str]:
-    """Return what of a URL another program's message may repeat although it is secret.
+    """Return the secret parts of a URL, which another program's message may repeat.
 
     >>> sorted(secret_parts("jdbc:sqlserver://db;password={p;w}x"))
     ['p;w', '{p;w}']
@@ -109,25 +109,26 @@ def secret_parts(url: str) -> set[str]:
 
 
 class JdbcUrl(SecretText):
-    """A JDBC URL: driver, hosts and database are shown, and nothing else."""
+    """A JDBC URL that shows only driver, hosts and database."""
 
     __slots__ = ()
 
     @property
     def database(self) -> str | None:
-        """A hash of what names the database; None if the URL does not tell, or a secret in it is not there."""
+        """A hash of the database's name; None if the URL does not determine it, or a secret in the URL is missing."""
         named = None if self.value is None else named_in(self.value)
         return None if named is None else database_hash(named)
 
     @property
     def named(self) -> str | None:
-        """What compares databases: `database`, or what a URL names by references without values; None if not known."""
+        """Key that compares databases: `database`, or the name with references for missing secrets; None if unknown."""
         return self.database if self.value is not None else named_in(str(self))
 
     def place(self, table: str) -> tuple[str, str] | None:
-        """The table as a place that stages write and read; None if it may be in any database.
+        """The table as a place that stages write and read; None if its database is unknown.
 
-        Where the URL does not tell its database, the same text is the same one. Such a name is of this process alone.
+        Where the URL does not determine its database, equal texts mean the same database. Such a name is valid only
+        within this process.
         """
         named = self.named
         if named is None and self.value is not None:
@@ -136,7 +137,7 @@ class JdbcUrl(SecretText):
 
     @classmethod
     def of(cls, text: str, secrets: Secrets | None = None, *, is_secret: bool = False) -> JdbcUrl:
-        """From substituted text; what it hides is taken out of other programs' messages, too."""
+        """Create from substituted text; hidden parts are also redacted from other programs' messages."""
         value = SecretText.of(text, secrets, is_secret=is_secret).value
         shown = shown_url(references_shown(text))
         if secrets is not None and value is not None:

@@ -1,4 +1,4 @@
-"""A pipeline together with where its parts stand in the file. Pure."""
+"""A pipeline with the positions of its parts in the file. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from headwater.pipelines.errors import PipelineError, Problem
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A checked pipeline, for messages that come later (from Spark, from the broker) as well.
+    """A checked pipeline with its positions, so that later errors (Spark's, the broker's) also name file and line.
 
-    `environment` is the one that was chosen, '' for none. Messages never hold the value of a secret.
+    `environment` is the selected environment, '' for none. Messages never contain the value of a secret.
     """
 
     pipeline: Pipeline
@@ -28,7 +28,7 @@ class Loaded:
     secrets: Secrets | None = field(default=None, repr=False, compare=False)
 
     def path(self, relative: str) -> str:
-        """A path of the file, seen from the file's own folder; absolute paths and URIs stay.
+        """A path in the file, resolved against the file's own folder; absolute paths and URIs stay unchanged.
 
         >>> Loaded(None, None, "/etc/flows").path("schemas/a.json")
         '/etc/flows/schemas/a.json'
@@ -40,33 +40,33 @@ class Loaded:
         return os.path.normpath(os.path.join(self.folder, relative))
 
     def problem(self, loc: Loc, message: str, hint: str = "") -> Problem:
-        """A problem at a place of the file."""
+        """A problem at a position in the file."""
         return self.document.problem(loc, self.redacted(message), hint)
 
     def redacted(self, text: str) -> str:
-        """A text, such as a message of Spark or of a database, with references instead of the secrets in it."""
+        """A text, such as a message from Spark or from a database, with each secret replaced by its reference."""
         return self.secrets.redacted(text) if self.secrets else text
 
     def stage_loc(self, stage: Stage, *more: str | int) -> Loc:
-        """Path of a stage, or of something in it."""
+        """Path of a stage, or of a part of it."""
         return ("stages", self.pipeline.stages.index(stage), *more)
 
     def input_loc(self, stage: Stage, position: int, *more: str | int) -> Loc:
-        """Path of a stage's input, or of something in it: `from` is one source or a list of them."""
+        """Path of a stage's input, or of a part of it: `from` is one source or a list of sources."""
         return self.document.place(self.stage_loc(stage, "from", position, *more))
 
     def sink_loc(self, stage: Stage, position: int, *more: str | int) -> Loc:
-        """Path of a stage's sink, or of something in it: `to` is one sink or a list of them."""
+        """Path of a stage's sink, or of a part of it: `to` is one sink or a list of sinks."""
         return self.document.place(self.stage_loc(stage, "to", position, *more))
 
     def require_secrets(self) -> None:
-        """Called before a run. Raises PipelineError with every secret that has no value."""
+        """Check, before a run, that every secret has a value. Raises PipelineError with every missing secret."""
         missing = self.secrets.missing() if self.secrets else []
         if missing:
             raise PipelineError([self.missing_secret(reference) for reference in missing])
 
     def missing_secret(self, reference: str) -> Problem:
-        """What to say of a secret that is not there, where the file refers to it first."""
+        """The problem of a missing secret, at its first reference in the file."""
         kind, _, name = reference[2:-1].partition(":")
         what = f"the environment has no variable {name}" if kind == "env" else f"the file {name} cannot be read"
         hint = f"export {name}" if kind == "env" else "paths are seen from the pipeline's own folder"

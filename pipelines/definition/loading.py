@@ -1,7 +1,7 @@
-"""YAML -> a typed pipeline: text in, `Loaded` or every problem at once out. Pure: what reads files is passed in.
+"""YAML -> a typed pipeline: text in, `Loaded` or every problem at once out. Pure: the file reader is an argument.
 
-Order: YAML, included files, the environment, variables, fields (`Pipeline`), what the parts say about each other
-(`headwater.pipelines.definition.checks`). `headwater.pipelines.validation.pipeline_file` does the same for a file on a
+Order: YAML, included files, the environment, variables, fields (`Pipeline`), references between parts
+(`headwater.pipelines.definition.checks`). `headwater.pipelines.validation.pipeline_file` does the same for a file on
 disk.
 """
 
@@ -37,10 +37,9 @@ def parse(
 ) -> Loaded:
     """Check a pipeline's text. Raises PipelineError with every problem.
 
-    `variables` win over the environment's and the file's own; `environment` is the choice among the file's
-    `environments`. `existing_topics` are topics of the broker, which a stage may read without declaring them.
-    `environ` and `read_file` (included files, files of secrets) are what the text may refer to. `check_more` adds
-    problems of whatever else can be looked at.
+    `variables` override the environment's and the file's own; `environment` selects one of the file's `environments`.
+    `existing_topics` are the broker's topics, which a stage may read undeclared. `environ` and `read_file` resolve the
+    text's references (secrets, included files). `check_more` yields the problems of further checks.
     """
     from headwater.pipelines.definition.checks import check
 
@@ -89,9 +88,9 @@ def _parsed(
 
 
 def _variables(document: Document, environment: str, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Loc]]:
-    """Values of the variables, with the places of those that the file gives. The environment's parts are put in place.
+    """Values of the variables, with the positions of those from the file. Applies the environment's settings.
 
-    Values that are not text are left to the models to refuse.
+    The models refuse values that are not text.
     """
     values: dict[str, str] = {}
     places: dict[str, Loc] = {}
@@ -106,7 +105,7 @@ def _variables(document: Document, environment: str, given: Mapping[str, str]) -
 
 
 def _choose(document: Document, environment: str) -> object:
-    """Put the environment's settings over the file's; gives its variables. Raises PipelineError if there is none."""
+    """Apply the environment's settings and return its variables. Raises PipelineError for an unknown environment."""
     environments = document.values.get("environments")
     known = sorted(environments) if isinstance(environments, dict) else []
     if environment not in known:
@@ -115,7 +114,7 @@ def _choose(document: Document, environment: str) -> object:
         raise PipelineError([Problem(document.file, 0, 0, f"--env {environment}", what, hint)])
     chosen = environments[environment]
     if not isinstance(chosen, dict):
-        return None  # the models say what is wrong with it
+        return None  # the models report the problem
     if isinstance(chosen.get("registry"), dict):
         document.values["registry"] = chosen["registry"]
         _move(document, ("environments", environment, "registry"), ("registry",))
@@ -127,7 +126,7 @@ def _choose(document: Document, environment: str) -> object:
 
 
 def _move(document: Document, source: Loc, target: Loc) -> None:
-    """Say of the values at `target` that they stand where those at `source` do."""
+    """Give the values at `target` the positions of the values at `source`."""
     for marks in (document.marks, document.keys):
         for loc in [loc for loc in marks if loc[: len(target)] == target]:
             del marks[loc]

@@ -1,4 +1,4 @@
-"""Pydantic's errors in the words and at the places of a pipeline's file. Pure."""
+"""Pydantic's errors as problems of a pipeline's file, with its terms and positions. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KIND_HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a pydantic error stands in the file, the model that has the field, and what the value may be."""
+    """Position of a pydantic error in the file, the field's model, and the value's type."""
 
     loc: Loc
     model: type[Model] | None
@@ -49,7 +49,7 @@ def problems_of(error: ValidationError, document: Document) -> list[Problem]:
         place = find_place(item["loc"], document)
         kind, context, given = item["type"], item.get("ctx", {}), item.get("input")
         if kind == "too_short" and given:
-            continue  # it is not empty: its parts are wrong, and they have their own problems
+            continue  # the value is not empty: its parts are invalid, and have their own problems
         last = str(place.loc[-1]) if place.loc else ""
         if kind == "extra_forbidden":
             hint = nearest(last, fields_of(place.model) if place.model else [])
@@ -66,7 +66,7 @@ def problems_of(error: ValidationError, document: Document) -> list[Problem]:
 
 
 def find_place(loc: tuple[int | str, ...], document: Document) -> Place:
-    """Follow pydantic's path through the models: it names the kind of a union's member, which the file does not."""
+    """Follow pydantic's path through the models: unlike the file, the path names the kind of a union's member."""
     found: Loc = ()
     model: type[Model] | None = None
     annotation: Any = Pipeline
@@ -91,7 +91,7 @@ def find_place(loc: tuple[int | str, ...], document: Document) -> Place:
 
 
 def _bare(annotation: Any) -> Any:
-    """Without metadata and None."""
+    """The annotation without metadata and None."""
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]
@@ -105,7 +105,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _kinds(annotation: Any) -> dict[str, type[Model]]:
-    """The members of a union that is told apart by a tag."""
+    """The members of a tagged union."""
     if get_origin(annotation) not in (Union, UnionType):
         return {}
     tagged = [get_args(part) for part in get_args(annotation) if get_origin(part) is Annotated]
@@ -120,7 +120,7 @@ def _field(model: type[Model], name: str) -> FieldInfo | None:
 
 
 def _kind(message: str, given: Any, annotation: Any) -> tuple[str, str]:
-    """A mapping that names none, or several, of the kinds that are known."""
+    """Message and hint for a mapping that names none, or several, of the known kinds."""
     kinds = list(_kinds(annotation))
     what = next((name for name in _KIND_HINTS if f" {name} " in f" {message} "), "")
     if not isinstance(given, dict):

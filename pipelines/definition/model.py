@@ -1,7 +1,7 @@
-"""What all parts of a pipeline's file share: the base model, names, and kinds of text. Pure.
+"""Base of all parts of a pipeline's file: the base model, names, and kinds of text. Pure.
 
-The models are the one source of the format: `editor_schema` and `reference` are made of them, and a field that is not
-there is refused by name.
+The models are the only source of the format: `editor_schema` and `reference` are generated from them, and an unknown
+field is refused by name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _INTERVAL = re.compile(r"^\s*\d+\s*(microsecond|millisecond|second|minute|hour|d
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How the reference page names a field's type and, where it differs from the model's, its default."""
+    """A field's type on the reference page and, where it differs from the model's, its default."""
 
     kind: str
     default: str = ""
@@ -63,14 +63,14 @@ def topic_name(name: str) -> str:
 
 
 def identifier(name: str) -> str:
-    """Rule for names of pipelines, stages, tables and expectations: they become folders, views and headers."""
+    """Rule for names of pipelines, stages, tables and expectations, which become folders, views and headers."""
     if not _IDENTIFIER.match(name):
         raise ValueError(f"'{name}' is not a name: a letter or '_' first, then letters, digits, '_' and '-'")
     return name
 
 
 def interval(value: str) -> str:
-    """A length of time as Spark reads it.
+    """An interval in Spark's notation.
 
     >>> interval(" 10 minutes")
     '10 minutes'
@@ -91,14 +91,14 @@ def interval_ms(value: str) -> int:
 
 
 def function_name(value: str) -> str:
-    """A name that Python code can have."""
+    """Rule for names of Python functions and classes."""
     if not value.isidentifier():
         raise ValueError(f"'{value}' is not the name of something in a Python file")
     return value
 
 
 class OneOrMany:
-    """Metadata of a tuple field that the file may also give as one value: `by: carrier` for `by: [carrier]`."""
+    """Metadata of a tuple field for which the file may give a single value: `by: carrier` for `by: [carrier]`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(_as_list, handler(source))
@@ -127,7 +127,7 @@ Options: TypeAlias = Annotated[dict[str, Scalar], Shown("name: value")]
 
 
 def kind_of(*kinds: str) -> Callable[[Any], str | None]:
-    """The discriminator of a union whose members differ by one field: which of `kinds` a mapping has.
+    """The discriminator of a union whose members differ by one field: the one of `kinds` that a mapping has.
 
     >>> kind_of("topic", "delta")({"delta": "lake/a", "partition_by": []})
     'delta'
@@ -164,7 +164,7 @@ class Model(BaseModel):
 
 
 def _shows(annotation: Any, value: Any) -> bool:
-    """Whether a value of a field that is not secret refers to a secret. Parts of parts are looked at on their own."""
+    """Whether a value of a non-secret field refers to a secret. Nested models are checked separately."""
     if isinstance(value, str):
         return carries_reference(value) and not _holds_secrets(annotation)
     if isinstance(value, list):
@@ -181,5 +181,5 @@ def _holds_secrets(annotation: Any) -> bool:
 
 
 def fields_of(model: type[Model]) -> list[str]:
-    """Names of a part's fields as the file writes them."""
+    """Names of a model's fields as written in the file."""
     return [info.alias or name for name, info in model.model_fields.items()]

@@ -1,4 +1,4 @@
-"""The columns by which a table or a folder is cut into partitions, as `partition_by` writes them. Pure."""
+"""The partition columns of a table or a folder, as `partition_by` declares them. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def partition_column(expression: str) -> tuple[str, str]:
-    """Name and expression of a partition column: `EXPRESSION AS NAME`, a column, or an expression that names itself.
+    """Name and expression of a partition column: `EXPRESSION AS NAME`, a column, or an expression without a name.
 
     >>> partition_column("to_date(departed_at) AS day")
     ('day', 'to_date(departed_at)')

@@ -13,7 +13,7 @@ from headwater.pipelines.definition.tables import Table
 from headwater.pipelines.definition.tests import PipelineTest
 from headwater.pipelines.definition.topics import Registry, Topic
 
-STAGES_MAX = 100  # one streaming query each: a driver with more is several pipelines
+STAGES_MAX = 100  # one streaming query each: beyond that, split the pipeline across drivers
 TESTS_MAX = 1_000
 
 Variables: TypeAlias = Annotated[dict[str, str], Shown("name: text")]
@@ -21,7 +21,7 @@ SparkConf: TypeAlias = Annotated[dict[str, SecretText], AfterValidator(masked_se
 
 
 def variables_as_text(value: Any) -> Any:
-    """Numbers are text, too; references to secrets stay references."""
+    """Convert numbers to text; references to secrets stay references."""
     if not isinstance(value, dict):
         return value
     texts = {n: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for n, v in value.items()}
@@ -95,7 +95,7 @@ class Pipeline(Model):
         return value
 
     def stage(self, name: str) -> Stage:
-        """The stage of this name; KeyError if there is none."""
+        """The stage of this name. Raises KeyError for an unknown name."""
         for stage in self.stages:
             if stage.name == name:
                 return stage

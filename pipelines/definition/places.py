@@ -1,4 +1,4 @@
-"""What stages write and read, as something that two of them can have in common. Pure."""
+"""Places that stages write and read (topics, folders, tables), comparable between stages. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PathOf: TypeAlias = Callable[[str], str]
 
 
 def normal_path(path: str) -> str:
-    """A path by which places are compared.
+    """A path in normal form, for comparing places.
 
     >>> normal_path("lake//a/"), normal_path("s3a://lake/a/")
     ('lake/a', 's3a://lake/a/')

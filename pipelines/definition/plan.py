@@ -1,6 +1,6 @@
-"""What a run will do: what each stage reads and writes, where it keeps its place. Pure; a dry run ends here.
+"""The plan of a run: each stage's inputs, sinks and checkpoint. Pure; a dry run ends here.
 
-A plan holds no secret: URLs and options are shown with the references of the file.
+A plan holds no secrets: URLs and options are shown with the file's references.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ CALLED_AGAIN = "a function that is a sink may be called again with the same batc
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic the run needs. `partitions` is None for one that must exist already.
+    """A topic that the run needs. `partitions` is None for a topic that must already exist.
 
-    One `when_needed` gets dead letters, and is created when there are any.
+    A topic `when_needed` receives dead letters, and is created with the first.
     """
 
     name: str
@@ -84,7 +84,7 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pipeline's stages in the order in which an available-now run executes them."""
+    """A pipeline's stages in the execution order of an available-now run."""
 
     pipeline: str
     file: str
@@ -99,7 +99,7 @@ class Plan:
 
 
 def checkpoint_folder(pipeline: str, stage: str) -> str:
-    """Where a stage keeps its place, relative to the state folder.
+    """A stage's checkpoint folder, relative to the state folder.
 
     >>> checkpoint_folder("flights", "clean")
     'flights/clean/checkpoint'
@@ -108,10 +108,10 @@ def checkpoint_folder(pipeline: str, stage: str) -> str:
 
 
 def topics_of(pipeline: Pipeline) -> dict[str, Topic]:
-    """Every topic the run needs, with the declaration that holds for it.
+    """Every topic that the run needs, with its effective declaration.
 
-    A sink's topic that is not declared gets as many partitions as the stage's first topic and JSON values; a
-    dead-letter topic gets one partition and raw values. A source that is neither is not listed: it exists already.
+    An undeclared sink topic gets as many partitions as the stage's first topic, and JSON values; a dead-letter topic
+    gets one partition and raw values. Other undeclared sources are not listed: they must already exist.
     """
     topics = dict(pipeline.topics)
     for stage in topological_order(pipeline):
@@ -126,7 +126,7 @@ def topics_of(pipeline: Pipeline) -> dict[str, Topic]:
 
 
 def dead_letters_only(pipeline: Pipeline) -> frozenset[str]:
-    """The topics that get dead letters and nothing else, and that no part of the pipeline reads or declares."""
+    """The topics that receive only dead letters, and that no part of the pipeline reads or declares."""
     written = {sink.topic for stage in pipeline.stages for sink in stage.topic_sinks}
     letters = {name for stage in pipeline.stages for name in dead_letter_topics(pipeline, stage)}
     return frozenset(letters - pipeline.topics.keys() - written - topics_read(pipeline))
@@ -173,7 +173,7 @@ def topics_read(pipeline: Pipeline) -> set[str]:
 
 
 def unknown_topics(pipeline: Pipeline) -> frozenset[str]:
-    """Topics read that only the broker can know."""
+    """Topics that are read but neither declared nor written: they must exist at the broker."""
     return frozenset(topics_read(pipeline) - known_topics(pipeline))
 
 

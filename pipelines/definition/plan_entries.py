@@ -1,4 +1,4 @@
-"""What a plan says of one input and of one sink. Pure."""
+"""A plan's entries for one input and for one sink. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class InputPlan:
-    """What a stage reads. `kind` is topic, delta, files, jdbc or rate; `limit` is of one micro-batch, None for all."""
+    """An input. `kind` is topic, delta, files, jdbc or rate; `limit` applies to one micro-batch, None for no limit."""
 
     kind: str
     target: str
@@ -19,7 +19,7 @@ class InputPlan:
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """A place where rows go. `kind` is topic, delta, files, jdbc or python; `how` is append, merge and the like."""
+    """A sink. `kind` is topic, delta, files, jdbc or python; `how` is the write mode: append, merge and so on."""
 
     kind: str
     target: str

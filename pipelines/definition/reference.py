@@ -1,7 +1,7 @@
-"""The tables of docs/reference/pipeline_yaml.md, made of the models: `python -m
-headwater.pipelines.definition.reference
-PAGE` renews
-them. A test compares the page with the models, so that neither can lag behind. Pure but for `main`.
+"""The tables of docs/reference/pipeline_yaml.md, generated from the models.
+
+`python -m headwater.pipelines.definition.reference PAGE` regenerates them. A test compares the page with the models.
+Pure except for `main`.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _HEAD = ("| field | type | default | meaning |", "|---|---|---|---|")
 
 
 def table(model: type[Model]) -> list[str]:
-    """Lines of the table of a model's fields."""
+    """Lines of the table for a model's fields."""
     rows = []
-    # What is the model's own comes first.
+    # The model's own fields come before inherited ones.
     shared = {name for base in (Input, BatchStep) if issubclass(model, base) for name in base.model_fields}
     for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] in shared):
         shown = next((data for data in field.metadata if isinstance(data, Shown)), Shown(""))
@@ -70,7 +70,7 @@ def table(model: type[Model]) -> list[str]:
 
 
 def kind_shown(annotation: Any) -> str:
-    """The type of a field for people.
+    """A field's type in words.
 
     >>> kind_shown(int | None)
     'number'
@@ -105,7 +105,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def renewed(page: str) -> str:
-    """The page with the table under each heading of PARTS as the models have it. ValueError if a heading is missing."""
+    """The page with the table under each heading of PARTS regenerated. Raises ValueError if a heading is missing."""
     lines = page.splitlines()
     for heading, model in PARTS.items():
         starts = [i for i, line in enumerate(lines) if line.lstrip("#") == f" `{heading}`"]
@@ -121,7 +121,7 @@ def renewed(page: str) -> str:
 
 
 def main(path: str) -> None:
-    """Renew the tables of the page at `path`."""
+    """Regenerate the tables of the page at `path`."""
     page = Path(path)
     page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -1,8 +1,8 @@
-"""Text that may hold secrets: `${env:NAME}` and `${file:PATH}` in a pipeline's file. Pure: the reader is passed in.
+"""Text that may hold secrets: `${env:NAME}` and `${file:PATH}` in a pipeline's file. Pure: the reader is an argument.
 
-A `SecretText` shows the reference wherever it is printed, compared or logged; its value is seen by `reveal` alone.
-Between substitution and validation a reference travels through plain text in a form that no YAML file can hold
-(`REFERENCE`), so that an escaped `$${env:X}` is never mistaken for one.
+A `SecretText` shows the reference wherever it is printed, compared or logged; only `reveal` returns its value. Between
+substitution and validation, plain text carries a reference in a form that no YAML file can contain (`REFERENCE`), so an
+escaped `$${env:X}` is never mistaken for a reference.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-SECRET_BYTES_MAX = 65_536  # of a secret's file: a certificate chain fits
+SECRET_BYTES_MAX = 65_536  # limit of a secret's file: a certificate chain fits
 SHOWN_INSTEAD = "***"
-REDACTED_LENGTH_MIN = 4  # shorter values are no secrets, and stand in any text by chance
+REDACTED_LENGTH_MIN = 4  # shorter values are no secrets, and occur in any text by chance
 
 REFERENCE = re.compile("\0(env|file):([^\0]+)\0")
 _SHOWN_REFERENCE = re.compile(r"\$\{(env|file):")
-# Text without a reference that must not be shown either: somebody wrote the secret into the file itself.
+# Secrets written into the file itself, without a reference, must not be shown either.
 _SECRET_NAME = re.compile(r"pass(word|wd|phrase)?|secret|token|credential|jaas|private|api[._-]?key", re.IGNORECASE)
-# A value that begins with a brace may hold every delimiter (SQL Server): what follows it is hidden to the end.
+# A value that begins with a brace may contain any delimiter (SQL Server): it is hidden to the end of the text.
 _IN_URL = re.compile(r"(?i)(?<=//)[^\s?]+(?=@)|(?<=password=)(?:\{.*|[^;&\s]+)|(?<=pwd=)(?:\{.*|[^;&\s]+)")
 
 
 class SecretMissingError(Exception):
-    """A secret that a value needs is not there: the message names the variable or the file, never a value."""
+    """A required secret is missing. The message names the variable or the file, never a value."""
 
 
 def carries_reference(text: str) -> bool:
@@ -36,7 +36,7 @@ def carries_reference(text: str) -> bool:
 
 
 def references_shown(text: str) -> str:
-    """Substituted text as the file has it.
+    """Substituted text with its references as written in the file.
 
     >>> references_shown("a\\0env:PW\\0b")
     'a${env:PW}b'
@@ -45,23 +45,23 @@ def references_shown(text: str) -> str:
 
 
 class Secrets:
-    """Looks secrets up, each once, and knows their values so that they can be taken out of other programs' messages."""
+    """Looks up each secret once, and remembers the values to redact them from other programs' messages."""
 
     __slots__ = ("_environ", "_found", "_learnt", "_read")
 
     def __init__(self, environ: Mapping[str, str], read: Callable[[str], str]) -> None:
-        """`read` gives the text of a file by its path, or raises OSError or UnicodeDecodeError."""
+        """`read` returns the text of a file by its path, or raises OSError or UnicodeDecodeError."""
         self._environ = environ
         self._read = read
         self._found: dict[str, str | None] = {}
         self._learnt: dict[str, str] = {}
 
     def learn(self, value: str, shown: str) -> None:
-        """Remember a secret that stands in the file itself, and what is shown in its place."""
+        """Remember a secret that is written in the file itself, and the text shown in its place."""
         self._learnt[value] = shown
 
     def look_up(self, kind: str, name: str) -> str | None:
-        """The value of `${kind:name}`; None if there is none."""
+        """The value of `${kind:name}`; None if missing."""
         reference = f"${{{kind}:{name}}}"
         if reference not in self._found:
             self._found[reference] = self._environ.get(name) if kind == "env" else self._file(name)
@@ -74,11 +74,11 @@ class Secrets:
             return None
 
     def missing(self) -> list[str]:
-        """References that have no value."""
+        """References without a value."""
         return [reference for reference, value in self._found.items() if value is None]
 
     def redacted(self, text: str) -> str:
-        """A text with each secret's value replaced by its reference, or by what is shown in its place.
+        """A text with each secret's value replaced by its reference, or by its replacement text.
 
         >>> secrets = Secrets({"PW": "hunter2"}, lambda path: "")
         >>> secrets.look_up("env", "PW") and secrets.redacted("login failed: hunter2")
@@ -92,18 +92,19 @@ class Secrets:
 
 
 class SecretText:
-    """Text with its secrets: `str()` and `repr()` show references, `reveal()` gives the value."""
+    """Text with secrets: `str()` and `repr()` show references, `reveal()` returns the value."""
 
     __slots__ = ("_shown", "_value")
 
     def __init__(self, shown: str, value: str | None) -> None:
-        """`value` is None when a secret that the text refers to is not there."""
+        """`value` is None if a referenced secret is missing."""
         self._shown = shown
         self._value = value
 
     @classmethod
     def of(cls, text: str, secrets: Secrets | None = None, *, is_secret: bool = False) -> SecretText:
-        """From substituted text. Text without a reference is shown, passwords in URLs aside, unless it `is_secret`."""
+        """Create from substituted text. Without a reference the text is shown, except passwords in URLs or
+        `is_secret`."""
         if not carries_reference(text):
             if is_secret and text:
                 if secrets is not None:
@@ -118,7 +119,7 @@ class SecretText:
         return cls(references_shown(text), value)
 
     def reveal(self) -> str:
-        """The text with its secrets. Raises SecretMissingError."""
+        """The text with its secrets. Raises SecretMissingError if one is missing."""
         if self._value is None:
             raise SecretMissingError(f"no value for {self._shown}")
         return self._value
@@ -129,12 +130,12 @@ class SecretText:
         return self._value
 
     def masked(self) -> SecretText:
-        """The same value, shown only if what is shown is a reference."""
+        """The same value; its text is shown only if it is a reference."""
         return self if _SHOWN_REFERENCE.search(self._shown) else SecretText(SHOWN_INSTEAD, self._value)
 
     @property
     def is_missing(self) -> bool:
-        """Whether a secret that the text refers to is not there."""
+        """Whether a referenced secret is missing."""
         return self._value is None
 
     def __str__(self) -> str:
@@ -171,13 +172,13 @@ class SecretText:
 
 
 class Password(SecretText):
-    """A secret whatever it says: never shown, not even when the file holds it as plain text."""
+    """Text that is always a secret: never shown, even if the file contains it as plain text."""
 
     __slots__ = ()
 
 
 def masked_secrets(options: dict[str, SecretText], info: ValidationInfo) -> dict[str, SecretText]:
-    """`masked_by_name`, which takes what is masked out of other programs' messages as well."""
+    """`masked_by_name`, which also redacts the masked values from other programs' messages."""
     masked = masked_by_name(options)
     secrets = (info.context or {}).get("secrets") if isinstance(info.context, dict) else None
     for text in masked.values():
@@ -187,7 +188,7 @@ def masked_secrets(options: dict[str, SecretText], info: ValidationInfo) -> dict
 
 
 def masked_by_name(options: dict[str, SecretText]) -> dict[str, SecretText]:
-    """Options whose names say that they are secrets are not shown, even if their text stands in the file.
+    """Mask options whose names mark them as secrets, even if the file contains their values.
 
     >>> masked_by_name({"password": SecretText.of("hunter2"), "fetchsize": SecretText.of("10")})
     {'password': SecretText('***'), 'fetchsize': SecretText('10')}
