@@ -1,13 +1,13 @@
-"""What a stage does with a micro-batch: counts, writes, commits.
+"""A stage's micro-batch: counts, writes, commits.
 
-In this order: rows are computed and kept, expectations are counted (one that says `fail` stops the stage before
-anything is written); Delta tables are written, each commit with the batch's number, so that a batch which runs again is
-skipped there; at-least-once topics; last, in one transaction, all exactly-once topics, the dead letters and the source
-offsets for the consumer group `<pipeline>.<stage>`. A batch whose transaction is committed already is not written
-again: that is asked first.
+The order: rows are computed and cached; expectations are counted (a violated `fail` expectation stops the stage before
+any write); Delta tables are written, each commit with the batch's number, so that a repeated batch is skipped there;
+then at-least-once topics; last, in one transaction, all exactly-once topics, the dead letters and the source offsets
+for the consumer group `<pipeline>.<stage>`. The first step is a check whether the batch's transaction is already
+committed: such a batch is not written again.
 
-A stage all of whose topic sinks say `at_least_once` has no transactions: its dead letters are at-least-once, too, and
-the source offsets are committed when all is written.
+A stage whose topic sinks are all `at_least_once` uses no transactions: its dead letters are at-least-once, too, and the
+source offsets are committed after all writes.
 """
 
 from __future__ import annotations
@@ -44,37 +44,37 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchWriter", "OnStep", "Outcome", "StageFrames", "no_step"]
 
-#: Hears what a batch has come to: stage, number of the batch, step. For tests, which kill the process there. The steps:
+#: Called at each step of a batch with stage, batch number and step. For tests, which kill the process there. Steps:
 #: begun, computed, tables_written, transaction_open, records_sent, committed, done.
 OnStep = Callable[[str, int, str], None]
 
 
 def no_step(stage: str, batch: int, step: str) -> None:
-    """Nobody listens."""
+    """Ignore the step."""
 
 
 class StageFrames(Protocol):
-    """What a stage makes of a micro-batch; `stage_query` builds it."""
+    """Frames that a stage derives from a micro-batch; `stage_query` builds them."""
 
     @property
     def is_stateful(self) -> bool:
-        """Whether Spark keeps state for the stage: then a batch must be computed even if it is not written."""
+        """Whether Spark keeps state for the stage: such a batch must be computed even if it is not written."""
 
     def rows(self, frame: DataFrame) -> DataFrame:
         """The stage's rows."""
 
     def record_headers(self) -> DataFrame | None:
-        """Headers of the batch's records, by their places (see `StageInputs.headers_again`)."""
+        """Headers of the batch's records, by topic, partition and offset (see `StageInputs.headers_again`)."""
 
     def refused(self) -> Mapping[str, DataFrame]:
-        """Records that cannot be decoded, by the topic they come from; asked when the rows are computed."""
+        """Undecodable records by source topic. Called after the rows are computed."""
 
     def refused_by_tables(self) -> TableRefusals:
-        """Records of tables' topics that cannot be decoded; asked then, too, once a batch."""
+        """Undecodable records of tables' topics. Called once a batch, after the rows are computed."""
 
 
 class BatchWriter:
-    """Writes the micro-batches of one stage, one after the other. `close` it at the end of the query."""
+    """Writes the micro-batches of one stage in sequence. Call `close` at the end of the query."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class BatchWriter:
         bootstrap_servers: Brokers,
         on_step: OnStep = no_step,
     ) -> None:
-        """A writer for queries that are started on `session`."""
+        """A writer for queries started on `session`."""
         self._session = session
         self._loaded = loaded
         self._pipeline = loaded.pipeline.pipeline
@@ -113,7 +113,7 @@ class BatchWriter:
             self._source_offsets.close()
 
     def write(self, frame: DataFrame, batch_id: int) -> Outcome:
-        """Write a micro-batch, or find that it is written already. Called by foreachBatch, on its thread."""
+        """Write a micro-batch unless it is already written. Called by foreachBatch, on its thread."""
         query = query_id(self._session)
         batch = Batch(query, batch_id, end_offsets(self._session, query, batch_id))
         self._on_step(self._stage.name, batch_id, "begun")
@@ -132,7 +132,7 @@ class BatchWriter:
         expected = expectations.of_stage(self._stage, rows.columns)
         rows = expectations.marked(rows, expected)
         if columns.VALUE in rows.columns:
-            # The bytes as they came are wanted for dead letters only: the others need not be kept.
+            # Only dead letters need the original bytes: other rows are cached without them.
             value = f.when(f.col(columns.FAILED).isNotNull(), f.col(columns.VALUE))
             rows = rows.withColumn(columns.VALUE, value)
         rows.persist()
@@ -151,7 +151,7 @@ class BatchWriter:
             rows.unpersist()
 
     def _make_topics(self, letters: list[TopicRecords]) -> None:
-        """Make the topics of dead letters when the first ones come: most pipelines never have any."""
+        """Create dead-letter topics with the first dead letters: most pipelines never have any."""
         needed = {letter.topic for letter in letters} & self._unmade
         if not needed:
             return
@@ -232,7 +232,7 @@ class BatchWriter:
     def _with_tables(
         self, tables: TableRefusals, letters: list[TopicRecords], outcome: Outcome
     ) -> tuple[list[TopicRecords], Outcome]:
-        """What a batch has come to, with the dead letters of its stage's tables."""
+        """The batch's outcome, including the dead letters of the stage's tables."""
         own = []
         for topic, found in tables.refused.items():
             count = found.count()
@@ -261,6 +261,6 @@ class BatchWriter:
 
 
 def has_transactions(stage: Stage) -> bool:
-    """Whether what the stage writes to topics is exactly-once; where it writes to none, its dead letters are."""
+    """Whether the stage's writes to topics are exactly-once; without topic sinks, its dead letters are."""
     guarantees = [sink.guarantee for sink in stage.topic_sinks]
     return not guarantees or "exactly_once" in guarantees

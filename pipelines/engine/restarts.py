@@ -1,6 +1,6 @@
-"""Whether a stage that failed is started again, and when. Pure: time and chance are arguments.
+"""Whether and when a failed stage is restarted. Pure: time and chance are arguments.
 
-A run restarts a stage alone; the other stages go on. Only a transient failure is worth it (see
+A run restarts one stage while the other stages keep running. Only a transient failure leads to a restart (see
 `headwater.pipelines.engine.transient_failures`).
 """
 
@@ -13,20 +13,20 @@ from typing import Final
 __all__ = ["ATTEMPTS_ONCE", "StageGivenUp", "StageRestart", "StageRestarts", "decide"]
 
 ATTEMPTS: Final = 20
-# Of a run that processes what there is: pauses of half a minute in all, since whoever started it waits for its end.
+# For an available-now run: pauses of half a minute in total, since the caller waits for its end.
 ATTEMPTS_ONCE: Final = 5
 WITHIN_MS: Final = 60 * 60_000
 BACKOFF_MS: Final = 1_000
-# With the others: a broker may be away for a quarter of an hour before a stage is given up.
+# For a continuous run: a broker may be unavailable for a quarter of an hour before a stage is given up.
 BACKOFF_MAX_MS: Final = 60_000
-# Of the pause; stages that failed together, by the same broker, do not come back together.
+# Share of the pause; spreads the restarts of stages that the same broker failed.
 JITTER: Final = 0.5
 _DOUBLINGS_MAX: Final = 31
 
 
 @dataclass(frozen=True, slots=True)
 class StageRestarts:
-    """At most `attempts` restarts within `within_ms`, after pauses that double from `backoff_ms` on."""
+    """At most `attempts` restarts within `within_ms`, after pauses that double from `backoff_ms`."""
 
     attempts: int = ATTEMPTS
     within_ms: int = WITHIN_MS
@@ -36,7 +36,7 @@ class StageRestarts:
 
 @dataclass(frozen=True, slots=True)
 class StageRestart:
-    """Start it again after a pause; `attempt` counts from 1 within the policy's time."""
+    """Restart the stage after a pause; `attempt` counts from 1 within the policy's time."""
 
     attempt: int
     after_ms: int
@@ -44,7 +44,7 @@ class StageRestart:
 
 @dataclass(frozen=True, slots=True)
 class StageGivenUp:
-    """Do not start it again: so many restarts within the policy's time have not helped."""
+    """Do not restart the stage: the policy's number of attempts is used up."""
 
     attempts: int
 
@@ -52,7 +52,7 @@ class StageGivenUp:
 def decide(
     policy: StageRestarts, restarts_ms: Sequence[int], now_ms: int, chance: float
 ) -> StageRestart | StageGivenUp:
-    """What follows a failure at `now_ms` of a stage that was restarted at these times; `chance` is in [0, 1).
+    """Decide on a failure at `now_ms` of a stage that was restarted at these times; `chance` is in [0, 1).
 
     >>> policy = StageRestarts(attempts=3, within_ms=60_000, backoff_ms=1_000, backoff_max_ms=3_000)
     >>> [decide(policy, [0] * count, 10, 0.0) for count in (0, 1, 3)]
@@ -66,6 +66,6 @@ def decide(
     if recent >= policy.attempts:
         return StageGivenUp(recent)
     pause_ms = min(policy.backoff_ms << min(recent, _DOUBLINGS_MAX), policy.backoff_max_ms)
-    # A pause that is declared longer than the most is kept.
+    # A declared pause above the maximum is kept.
     pause_ms = max(pause_ms, policy.backoff_ms)
     return StageRestart(recent + 1, int(pause_ms * (1 - JITTER * chance)))

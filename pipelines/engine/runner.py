@@ -1,7 +1,7 @@
-"""Runs a pipeline: one streaming query a stage, available-now in topological order or all at once and for ever.
+"""Runs a pipeline: one streaming query a stage, available-now in topological order, or continuously and side by side.
 
-Files, under the state folder: `<pipeline>/lock` (held while a run lives), `<pipeline>/<stage>/checkpoint/` (Spark's
-own), `<pipeline>/spark.log`. A run that stops or dies goes on from there.
+Files, under the state folder: `<pipeline>/lock` (held during a run), `<pipeline>/<stage>/checkpoint/` (Spark's own),
+`<pipeline>/spark.log`. The next run resumes from the checkpoints.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ EnsureTopics = Callable[[Sequence[TopicPlan]], None]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run. `stages` limits the run to some stages; empty means all.
+    """Options of a run. `stages` limits the run to some stages; empty means all.
 
-    Stages in `reset` get a new checkpoint first. With `fail_fast` a stage that is given up ends a continuous run;
-    otherwise the others go on. `command_config` is the path of a file that says how to connect. `spark_master`
-    counts where neither the pipeline nor `spark_conf` has a `spark.master`.
+    Stages in `reset` get a new checkpoint first. With `fail_fast`, a given-up stage ends a continuous run; otherwise
+    the other stages continue. `command_config` is the path of a file with connection properties. `spark_master` applies
+    where neither the pipeline nor `spark_conf` sets `spark.master`.
     """
 
     bootstrap_servers: str
@@ -62,13 +62,13 @@ class RunOptions:
 
     @property
     def brokers(self) -> Brokers:
-        """The brokers, with the file that says how to connect."""
+        """The brokers, with the file of connection properties."""
         return brokers(self.bootstrap_servers, self.command_config)
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run did; `stopped` says that it was asked to stop before its end."""
+    """The result of a run; `stopped` means that a stop was requested before its end."""
 
     totals: Mapping[str, StageTotals]
     stopped: bool
@@ -99,9 +99,9 @@ class Runner:
     ) -> None:
         """A run of a pipeline.
 
-        `on_progress` hears of each micro-batch, `on_step` of what a batch has come to, `on_event` of what needs
-        attention while the run goes on, in a line, and `on_phase` what the run does before its stages start;
-        `listeners` watch it (see `headwater.pipelines.monitoring.watching`).
+        `on_progress` is called for each micro-batch, `on_step` for each step of a batch, `on_event` with one line for
+        each event that needs attention, and `on_phase` for each phase before the stages start; `listeners` observe the
+        run (see `headwater.pipelines.monitoring.watching`).
         """
         self.plan: Plan = make_plan(loaded)
         self._loaded = loaded
@@ -115,24 +115,24 @@ class Runner:
         self._deployment = Deployment(loaded, options.state, options.spark_conf)
         self._watch = RunWatch(loaded.pipeline.pipeline, (*listeners, self._deployment))
         self._folder = os.path.join(options.state, loaded.pipeline.pipeline)
-        # Machines of the cluster that do not see the state folder.
+        # Machines of the cluster without access to the state folder.
         self._unseen_by: list[str] = []
 
     @property
     def log_path(self) -> str:
-        """Where Spark logs."""
+        """The path of Spark's log."""
         return os.path.join(self._folder, "spark.log")
 
     def stop(self) -> None:
-        """Ask the run to stop: each stage ends its present batch and begins no other."""
+        """Request a stop: each stage completes its current batch and begins no other."""
         self._stop.set()
 
     def run(self, on_session: Callable[[SparkSession], None] | None = None) -> RunResult:
-        """Run to the end of what is available, or until `stop`.
+        """Run to the end of the available data, or until `stop`.
 
-        `on_session` is called once Spark is up (it replaces signal handlers). Raises PipelineError (the user's
-        mistake), PipelineBusy (another run has the state), PipelineFailed (a stage failed), SessionError (Spark did not
-        start).
+        `on_session` is called after Spark has started, which replaces signal handlers. Raises PipelineError (a problem
+        of the file), PipelineBusy (another run holds the state folder), PipelineFailed (a stage failed), SessionError
+        (Spark did not start).
         """
         stages = self._chosen()
         self._loaded.require_secrets()
@@ -141,7 +141,7 @@ class Runner:
             names = [stage.name for stage in stages]
             self._take_ids()
             self._loaded, done = self._deployment.prepare(names, self._options.reset)
-            stages = self._chosen()  # with the starts that replays have set
+            stages = self._chosen()  # with the start offsets of replays
             for line in done:
                 self._on_event(line)
             own = {name: text.reveal() for name, text in self._loaded.pipeline.spark.items()}
@@ -159,7 +159,7 @@ class Runner:
                     self._unseen_by = self._ask_cluster(spark)
                 self._on_phase("looking at what the stages read and write")
                 analysis = analyse(spark, self._loaded, self._options.brokers)
-                # Last of all: a run that is refused leaves no topics behind.
+                # Last: a refused run creates no topics.
                 self._ensure_topics([t for t in self.plan.topics if t.partitions is not None and not t.when_needed])
                 self._take_ids()
                 with self._watched(self._info(spark, analysis, stages)):
@@ -183,7 +183,7 @@ class Runner:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What Spark raises outside of a stage's query, in one line."""
+        """Report Spark's errors outside a stage's query as one line."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -197,7 +197,7 @@ class Runner:
             raise PipelineFailed(f"Spark failed: {said} (details: {self.log_path})") from error
 
     def _require_session(self, wait_s: float) -> None:
-        """Raise PipelineFailed when Spark's JVM has ended: no stage can go on in this run."""
+        """Raise PipelineFailed if Spark's JVM has ended: no stage can continue in this run."""
         lost = lost_jvm(wait_s)
         if lost is not None:
             raise PipelineFailed(
@@ -222,7 +222,7 @@ class Runner:
 
     @property
     def totals(self) -> dict[str, StageTotals]:
-        """What each stage has done so far."""
+        """Totals of each stage so far."""
         return {state.stage: state.totals for state in self._watch.states()}
 
     def _query(self, spark: SparkSession, analysis: Analysis, stage: Stage) -> StageQuery:
@@ -242,7 +242,7 @@ class Runner:
 
     def _available_now(self, spark: SparkSession, analysis: Analysis, stages: Sequence[Stage]) -> None:
         for stage in stages:
-            # Each stage ends before the next begins: a stage fixes where it will stop when it starts.
+            # Each stage ends before the next begins: a stage fixes its end offsets at its start.
             if self._stop.is_set():
                 return
             self._supervise(spark, analysis, [stage])

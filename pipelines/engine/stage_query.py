@@ -1,10 +1,10 @@
 """One stage as one streaming query.
 
-The stage's steps run on the streaming frame, where Spark keeps what state they need; those that say `each_batch` run on
-the rows of a micro-batch. Records that cannot be decoded are counted on the way, and only a batch that has some reads
-its records again to find them.
+The stage's steps run on the streaming frame, where Spark keeps their state; `each_batch` steps run on the rows of a
+micro-batch. An observation counts undecodable records, and only a batch with such records reads its input again to find
+them.
 
-What becomes of a batch's rows is the business of `batch_writing`.
+`batch_writing` writes a batch's rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-# Plan nodes that look at one row at a time. Every other node makes a stage stateful, so that Spark itself decides.
+# Plan nodes that process one row at a time. Any other node makes a stage count as stateful, so that Spark decides.
 STATELESS_NODES = frozenset({
     "Project", "Filter", "SubqueryAlias", "View", "Generate", "Union", "LocalRelation", "LogicalRelation",
     "StreamingRelation", "StreamingRelationV2", "StreamingDataSourceV2Relation", "DataSourceV2Relation",
@@ -49,16 +49,16 @@ STATELESS_NODES = frozenset({
 })  # fmt: skip
 
 
-# Name, with the input's position, of the observation that counts records that cannot be decoded.
+# Name, with the input's position, of the observation that counts undecodable records.
 REFUSED = "headwater_refused_"
 
 
 class StopRequested(Exception):  # noqa: N818 - it is no error
-    """Raised at the start of a batch when the run shall stop: the batch is not begun, and runs next time."""
+    """Raised at the start of a batch after a stop request: the batch does not begin, and runs in the next run."""
 
 
 def is_stateless(plan: Any) -> bool:
-    """Whether a streaming plan (a JVM LogicalPlan) holds no state. Static branches may hold anything."""
+    """Whether a streaming plan (a JVM LogicalPlan) holds no state. Static branches do not matter."""
     if not plan.isStreaming():
         return True
     name = plan.nodeName()
@@ -73,7 +73,7 @@ def is_stateless(plan: Any) -> bool:
 class StageQuery:
     """Builds and starts the query of a stage.
 
-    `error` holds what the stage's own code raised in a batch; `is_busy` says whether one is under way.
+    `error` holds the exception that the stage's own code raised in a batch; `is_busy` means that a batch is running.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StageQuery:
         on_step: OnStep = no_step,
         unseen_by: Sequence[str] = (),
     ) -> None:
-        """`unseen_by`: machines of a cluster that do not see the folder of the checkpoint."""
+        """`unseen_by`: machines of a cluster without access to the checkpoint's folder."""
         self.stage = stage
         self.error: BaseException | None = None
         self.is_busy = False
@@ -113,7 +113,7 @@ class StageQuery:
         self._unseen_by = unseen_by
 
     def start(self, *, available_now: bool) -> StreamingQuery:
-        """Start the query. Raises PipelineError for what Spark refuses in a stream."""
+        """Start the query. Raises PipelineError for operations that Spark refuses in a stream."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -152,9 +152,9 @@ class StageQuery:
         return self.query
 
     def event_times(self, ends: Sequence[Mapping[tuple[str, int], int]]) -> list[dict[tuple[str, int], int]]:
-        """The latest event time (ms) of each partition of each input with a watermark, before these next offsets.
+        """The latest event time (ms) of each partition of each input with a watermark, before these end offsets.
 
-        A look at the last records, by a job beside the query. Raises what Spark or the broker says.
+        A job beside the query reads the last records. Raises the errors of Spark or of the broker.
         """
         found: list[dict[tuple[str, int], int]] = []
         for source, read_to in zip(self.stage.inputs, ends, strict=False):
@@ -165,7 +165,7 @@ class StageQuery:
         return found
 
     def _make_table(self, path: str, schema: StructType) -> None:
-        """A Delta table that a stage of the pipeline writes, without rows, unless it exists."""
+        """Create a Delta table that a stage of the pipeline writes, without rows, if it does not exist."""
         for stage in self._loaded.pipeline.stages:
             for sink in stage.to:
                 if isinstance(sink, DeltaSink) and self._loaded.path(sink.delta) == path:
@@ -173,25 +173,24 @@ class StageQuery:
                     return
 
     def close(self) -> None:
-        """Forget the tables, and close the connections of inputs and writer."""
+        """Drop the tables' views, and close the connections of inputs and writer."""
         self._inputs.close()
         self._writer.close()
         self._tables.close()
 
     def _input_failed(self, error: BaseException) -> None:
-        """An input's own thread has failed: the query would wait for ever."""
+        """Handle the failure of an input's own thread: without this the query would wait for ever."""
         said = self._loaded.redacted(first_line(error))
         self.error = PipelineFailed(f"stage {self.stage.name}: {said}")
-        self.error.__cause__ = error  # tells whether it is transient
+        self.error.__cause__ = error  # decides whether the failure is transient
         if self.query is not None:
             self.query.stop()
 
     def _check_checkpoint(self) -> None:
-        """Raises PipelineError if the checkpoint has state and the stage none.
+        """Raises PipelineError if the checkpoint has state and the stage has none.
 
-        What the file tells is compared before Spark starts (`headwater.pipelines.deployment.deployment`); of code only
-        Spark can
-        tell.
+        Changes of the file are checked before Spark starts (`headwater.pipelines.deployment.deployment`); only Spark
+        can determine whether code keeps state.
         """
         if self._stateful or not os.path.isdir(os.path.join(self._checkpoint, "state")):
             return
@@ -201,7 +200,7 @@ class StageQuery:
         raise PipelineError([self._loaded.problem(self._chain.loc(max(len(self._chain) - 1, 0)), what, hint)])
 
     def _frame(self, inputs: list[DataFrame]) -> DataFrame:
-        """The frame that the query runs: decoded records, transformed."""
+        """The query's frame: decoded, transformed records."""
         from pyspark.sql import functions as f
 
         good = []
@@ -214,7 +213,7 @@ class StageQuery:
                 frame = frame.observe(f"{REFUSED}{position}", *told).drop(columns.HEADERS_SEEN)
                 frame = frame.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR)
             if source.watermark is not None:
-                # Whose event times hold the stage's watermark back, Spark does not tell.
+                # Spark does not report which input's event times hold the stage's watermark back.
                 latest = f.max(event_time_ms(frame, source.watermark.column)).alias("latest")
                 frame = frame.observe(f"{EVENT_TIME}{position}", latest)
                 frame = frame.withWatermark(source.watermark.column, source.watermark.delay)
@@ -224,7 +223,7 @@ class StageQuery:
         return rows
 
     def _batch(self, frame: DataFrame, batch_id: int) -> None:
-        """foreachBatch: Spark calls it on a thread of its own and shows only the text of what it raises."""
+        """The foreachBatch callback. Spark calls it on its own thread and shows only the text of its exceptions."""
         try:
             if self._stop.is_set():
                 raise StopRequested(self.stage.name)
@@ -237,7 +236,7 @@ class StageQuery:
         finally:
             self.is_busy = False
 
-    # -- what `batch_writing` asks for -------------------------------------------------------------------------------
+    # -- StageFrames, for `batch_writing` ----------------------------------------------------------------------------
 
     @property
     def is_stateful(self) -> bool:
@@ -245,13 +244,13 @@ class StageQuery:
         return self._stateful
 
     def rows(self, frame: DataFrame) -> DataFrame:
-        """The stage's rows of a micro-batch, given what its query made of it."""
+        """The stage's rows of a micro-batch, from the query's output."""
         return self._chain.apply_to_batch(frame)
 
     def refused(self) -> dict[str, DataFrame]:
-        """The records of the present micro-batch that cannot be decoded, by topic (by stage, if they are no topic's).
+        """The undecodable records of the current micro-batch, by topic (by stage, for inputs that are no topics).
 
-        Asked when the batch's rows are computed: then their number is known, and most batches have none.
+        Called after the batch's rows are computed: their number is known by then, and most batches have none.
         """
         from pyspark.sql import functions as f
 
@@ -265,9 +264,9 @@ class StageQuery:
         return found
 
     def refused_by_tables(self) -> TableRefusals:
-        """The records of tables' topics that cannot be decoded and that no batch has seen yet.
+        """The undecodable records of tables' topics that no earlier batch has reported.
 
-        Asked when the batch's rows are computed: what these could read, is looked at.
+        Called after the batch's rows are computed, for the table records that these rows could read.
         """
         try:
             return self._table_dead_letters.look(self._tables.take_read_topics())
@@ -275,7 +274,7 @@ class StageQuery:
             raise PipelineFailed(f"stage {self.stage.name}: {error}") from error
 
     def record_headers(self) -> DataFrame | None:
-        """The headers of the present micro-batch's records, read again; None if it is known that none has any."""
+        """The headers of the current micro-batch's records, read again; None if no record has any."""
         execution = self._execution()
         topics = [position for position, source in enumerate(self.stage.inputs) if isinstance(source, TopicSource)]
         if not any(_may_have_headers(execution, position) for position in topics):
@@ -283,14 +282,14 @@ class StageQuery:
         return self._inputs.headers_again(execution.logical())
 
     def _execution(self) -> Any:
-        """Of the present micro-batch, which only Spark's JVM interface shows."""
+        """The current micro-batch's execution, which only Spark's JVM interface exposes."""
         return jvm.last_execution(self._session, checkpoint_id(self._checkpoint))
 
     def _refused_again(self, position: int) -> DataFrame | None:
-        """The records of the present batch, read again; None if all of an input's can be decoded.
+        """The current batch's records of an input, read again; None if all of them can be decoded.
 
-        How many there are is known once the batch's rows are computed. Spark keeps count and offsets in the batch's
-        execution.
+        The number of undecodable records is known after the batch's rows are computed. Spark keeps count and offsets in
+        the batch's execution.
         """
         execution = self._execution()
         counted = jvm.observed(execution, f"{REFUSED}{position}")
@@ -300,7 +299,7 @@ class StageQuery:
 
 
 def _may_have_headers(execution: Any, position: int) -> bool:
-    """Whether records of an input may have some in a batch: what its format passes on of HEADERS_SEEN is observed."""
+    """Whether an input's records may have headers in a batch, by the observation HEADERS_SEEN of its format."""
     observed = jvm.observed(execution, f"{REFUSED}{position}")
     if observed is None or observed.length() < 2:
         return True
@@ -308,6 +307,6 @@ def _may_have_headers(execution: Any, position: int) -> bool:
 
 
 def checkpoint_id(checkpoint: str) -> str:
-    """The identity that Spark gave a checkpoint: it tells the batches of this checkpoint from another's."""
+    """The id that Spark assigned to a checkpoint; it distinguishes its batches from another checkpoint's."""
     with open(os.path.join(checkpoint, "metadata"), encoding="utf-8") as file:
         return str(json.load(file)["id"])

@@ -1,7 +1,7 @@
-"""Keeps the queries of a run's stages going: starts them, watches, restarts one alone, stops all.
+"""Supervises the queries of a run's stages: starts and monitors them, restarts a single one, stops all.
 
-What is done about a failure is decided by `restarts` and `passing_failures`; why a watermark stands still is said by
-`watermark_stall`. This is the shell around them. One thread runs it.
+`restarts` and `transient_failures` decide on a failure; `watermark_stall` explains why a watermark does not advance.
+This module is the shell around them. One thread runs it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["OnEvent", "OnProgress", "Supervisor"]
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS: Final = 0.2  # how soon a stop or a finished stage is seen
-STOP_SECONDS_MAX: Final = 60.0  # a batch may end within this after a stop; then it is cut, and runs again next time
-# Looking costs calls into the JVM: a stage that goes on for ever is looked at less often than one that ends.
+POLL_SECONDS: Final = 0.2  # delay until a stop or a finished stage is detected
+STOP_SECONDS_MAX: Final = 60.0  # for a batch to end after a stop; then it is cut, and runs again next time
+# Each poll costs calls into the JVM: continuous stages are polled less often than available-now stages.
 LOOK_SECONDS: Final = 0.6
-# Stages start one after the other: each starts Python workers, to which Spark gives ten seconds, and six stages that
-# started at once on a busy machine never came up. A stage that takes longer than this holds the next one up no more.
+# Stages start in sequence: each starts Python workers, for which Spark waits ten seconds, and six stages started at
+# once on a busy machine never came up. A stage that takes longer than this no longer delays the next one.
 START_SECONDS_MAX: Final = 120.0
-# A stage that has had no batch for so long, and has none under way, waits for data.
+# A stage without a batch for this long, and with none running, waits for data.
 IDLE_SECONDS: Final = 2.0
 
 OnProgress = Callable[[StageProgress, StageTotals], None]
@@ -52,16 +52,16 @@ OnEvent = Callable[[str], None]
 
 @dataclass(slots=True)
 class _Kept:
-    """One stage: its query of now, and what became of those before. `failure` is set when it was given up."""
+    """One stage: its current query and its earlier failures. `failure` is set once the stage is given up."""
 
     stage: Stage
     policy: StageRestarts
     stalls: StallWatch
     one: StageQuery | None = None
     query: StreamingQuery | None = None
-    # Whether it is still to be started for the first time.
+    # Whether the first start is still pending.
     is_pending: bool = True
-    # When its query was started, until it has planned a micro-batch or waits for data.
+    # Start time of its query, until the query has planned a micro-batch or waits for data.
     coming_up_s: float | None = None
     restarts_ms: list[int] = field(default_factory=list)
     again_s: float | None = None
@@ -73,16 +73,16 @@ class _Kept:
 
     @property
     def is_going(self) -> bool:
-        """Whether something is still to be expected of it."""
+        """Whether the stage has neither ended nor been given up."""
         return self.is_pending or self.query is not None or self.again_s is not None
 
 
 class Supervisor:
     """Runs stages side by side until all have ended, or `stop` is set.
 
-    A stage whose failure is transient is started again as its policy says. With `continuous`, one that is given
-    up leaves the others alone, unless `fail_fast`; without it the first that is given up ends all. At most one stage is
-    coming up at a time.
+    A stage with a transient failure is restarted by its policy. With `continuous`, the other stages continue after one
+    is given up, unless `fail_fast`; otherwise the first given-up stage ends the run. At most one stage starts at a
+    time.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Supervisor:
     def run(self) -> None:
         """Run the stages.
 
-        Raises PipelineError (Spark refuses a stage: those behind it have not begun, or it was restarted in vain),
-        PipelineFailed with every stage that was given up, or what `require_session` raises.
+        Raises PipelineError (Spark refuses a stage, before later stages have begun or after a restart), PipelineFailed
+        with every given-up stage, or the error of `require_session`.
         """
         looked_s = 0.0
         try:
@@ -145,7 +145,7 @@ class Supervisor:
     # -- one stage ---------------------------------------------------------------------------------------------------
 
     def _start_next(self) -> None:
-        """Start the first stage whose turn it is, unless another is still coming up."""
+        """Start the first stage that is due, unless another is still starting."""
         now_s = time.monotonic()
         for kept in self._kept:
             if kept.coming_up_s is not None and now_s - kept.coming_up_s < START_SECONDS_MAX:
@@ -165,16 +165,16 @@ class Supervisor:
             kept.query = kept.one.start(available_now=not self._continuous)
         except PipelineError as error:
             if is_first:
-                raise  # the user's mistake: nobody wants the other stages without this one
+                raise  # a problem of the file: the other stages must not run without this one
             self._failed(kept, error)
-        except Exception as error:  # noqa: BLE001 - each stage's failure is its own
+        except Exception as error:  # noqa: BLE001 - a failure concerns one stage
             self._failed(kept, error)
 
     def _look_at(self, kept: _Kept) -> None:
         query, one = kept.query, kept.one
         if query is None or one is None:
             return
-        is_active = query.isActive  # asked first: what it tells below is then complete
+        is_active = query.isActive  # read first: the progress read below is then complete
         self._report(kept, query)
         if not is_active:
             failure = self._failure_of(one, query)
@@ -200,18 +200,18 @@ class Supervisor:
         state = self._watch.state(kept.stage.name).state
         if state is State.RUNNING or state is State.IDLE:
             return True
-        # Between its start and its first batch only Spark knows.
+        # Between start and first batch only Spark knows.
         return str(query.status["message"]).startswith(("Waiting for", "Getting offsets"))
 
     def _failure_of(self, one: StageQuery, query: StreamingQuery) -> BaseException | None:
-        """Why a query that is not active any more has ended; None if it had come to its end, or was stopped."""
+        """The failure of a query that is no longer active; None if the query completed, or was stopped."""
         failure = query.exception()
         if isinstance(one.error, StopRequested) or (one.error is None and (failure is None or self._stop.is_set())):
             return None
         return one.error or failure
 
     def _failed(self, kept: _Kept, cause: BaseException) -> None:
-        """A stage's query has ended by a failure: it is started again later, or given up."""
+        """Handle a query's failure: schedule a restart of the stage, or give the stage up."""
         self._close(kept)
         name = kept.stage.name
         if any(_is_of_a_lost_jvm(each) for each in causes(cause)):
@@ -245,21 +245,21 @@ class Supervisor:
             self._on_event(f"{name}: failed, and is given up; the other stages go on: {said}")
 
     def _said(self, name: str, cause: BaseException) -> str:
-        """A failure in one line, without the stage's name that our own messages begin with."""
+        """A failure in one line, without the stage's name with which Headwater's own messages begin."""
         if isinstance(cause, PipelineError):
             return "; ".join(str(problem) for problem in cause.problems)
         said = str(cause) if isinstance(cause, PipelineFailed) else first_line(cause)
         return self._loaded.redacted(said).removeprefix(f"stage {name}: ")
 
     def _report(self, kept: _Kept, query: StreamingQuery) -> None:
-        """Tell the micro-batches that are new since the last look."""
+        """Report the micro-batches since the last poll."""
         last = jvm.last_progress(query)
         if last is None:
             return
         kept.coming_up_s = None
         place = (str(last.runId().toString()), str(last.timestamp()))
         if place == kept.seen:
-            return  # nothing new: the whole list is not fetched again and again
+            return  # nothing new: fetching the whole list each time would be wasteful
         fresh = []
         updates = jvm.recent_progress(query)
         for position in range(len(updates) - 1, -1, -1):
@@ -284,9 +284,9 @@ class Supervisor:
             self._on_progress(progress, totals)
 
     def _look_closer(self, kept: _Kept, ends: Sequence[Mapping[tuple[str, int], int]]) -> None:
-        """Say why a watermark stands still, once it is known which partitions are behind: a small job beside the query.
+        """Explain a stalled watermark by the partitions that are behind, which a small job beside the query finds.
 
-        On a thread of its own: reading must not hold up the look at other stages.
+        Runs on its own thread: reading must not delay the supervision of other stages.
         """
         from pyspark import InheritableThread
 
@@ -296,7 +296,7 @@ class Supervisor:
             try:
                 if one is not None:
                     kept.stalls.learn(one.event_times(ends))
-            except Exception as error:  # noqa: BLE001 - it is said without the partitions, then
+            except Exception as error:  # noqa: BLE001 - the explanation then lacks the partitions
                 logger.info("stage %s: the event times of its partitions are not known: %s", name, error)
             said = kept.stalls.explanation(time.time_ns() // 1_000_000)
             if said:
@@ -307,7 +307,7 @@ class Supervisor:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _close(self, kept: _Kept) -> None:
-        """End what is left of a stage's query. Never raises: something else may be on its way up."""
+        """End a stage's query and release its resources. Never raises: another exception may be propagating."""
         query, one = kept.query, kept.one
         kept.query = kept.one = kept.coming_up_s = None
         with _tolerated(kept.stage.name):
@@ -318,7 +318,7 @@ class Supervisor:
                 one.close()
 
     def _stop_all(self) -> None:
-        """Let running batches end (the next one will not begin), then end the queries."""
+        """Let running batches end (no other begins), then end the queries."""
         self._stop.set()
         deadline_s = time.monotonic() + STOP_SECONDS_MAX
         for kept in self._kept:
@@ -346,7 +346,7 @@ class Supervisor:
 
 
 def _is_of_a_lost_jvm(error: BaseException) -> bool:
-    """Whether an error may be the first sign that the JVM is gone: Py4J tells that in three ways."""
+    """Whether an error may be the first sign of a lost JVM, which Py4J reports in three ways."""
     from py4j.protocol import Py4JError, Py4JNetworkError
 
     return isinstance(error, ConnectionError | Py4JNetworkError) or type(error) is Py4JError
@@ -356,12 +356,12 @@ def _is_of_a_lost_jvm(error: BaseException) -> bool:
 def _tolerated(stage: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - when the JVM is gone, every call into it fails
+    except Exception as error:  # noqa: BLE001 - without the JVM, every call into it fails
         logger.info("stage %s: not closed: %s", stage, first_line(error))
 
 
 def restart_policy(stage: Stage, *, continuous: bool) -> StageRestarts:
-    """What the stage says of restarts, else the defaults."""
+    """The stage's restart policy, else the default."""
     restart = stage.restart
     if restart is None:
         return StageRestarts() if continuous else StageRestarts(ATTEMPTS_ONCE)
@@ -369,7 +369,7 @@ def restart_policy(stage: Stage, *, continuous: bool) -> StageRestarts:
 
 
 def stall_watch(stage: Stage, policy: str) -> StallWatch:
-    """Watches the watermarks that the stage's inputs have."""
+    """A watch of the watermarks of the stage's inputs."""
     inputs = [
         WatchedInput(source.name, source.watermark.column, interval_ms(source.watermark.delay))
         if source.watermark is not None

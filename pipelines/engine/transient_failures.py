@@ -1,7 +1,7 @@
-"""Whether a failure is transient: a broker, a network, an executor, a database that is away; a conflict. Pure.
+"""Whether a failure is transient: an unavailable broker, network, executor or database; a conflict. Pure.
 
-Whatever is not known to pass counts as a mistake of the pipeline's: a function that raises, a column that is not there,
-records that are gone, an expectation that says `fail`. Trying again would repeat it.
+Any failure that is not known to be transient counts as permanent: a function that raises, a missing column, deleted
+records, a violated `fail` expectation. A restart would repeat it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["causes", "is_transient"]
 
 _CAUSES_MAX: Final = 20
 
-# What our own code says in a process of Spark's, of which only the text arrives.
+# Messages of Headwater's own code in Spark's worker processes, from which only the text arrives.
 _OURS: Final = re.compile(
     r"logtier\.client\.errors\.(?:BrokerConnectionError|RequestTimeoutError|DeliveryTimeoutError)\b"
     r"|no broker answers at |the schema registry does not answer: "
@@ -37,7 +37,7 @@ _OURS_LASTING: Final = re.compile(
 )
 _ANSWERED: Final = re.compile(r"the broker answered [A-Z_]+ \((\d{1,5})\)")
 
-# Names of the JVM's exceptions, and what Spark says of executors and of its Python workers.
+# Names of the JVM's exceptions, and Spark's messages about executors and Python workers.
 _JVM: Final = re.compile(
     r"java\.net\.(?:Connect|Socket|SocketTimeout|UnknownHost|NoRouteToHost)Exception"
     r"|java\.nio\.channels\.ClosedChannelException"
@@ -53,7 +53,7 @@ _JVM: Final = re.compile(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether it is worth trying again what ended with this error.
+    """Whether a restart may succeed after this error.
 
     >>> is_transient(BrokerConnectionError("no broker answers at b:1")), is_transient(ValueError("x"))
     (True, False)
@@ -74,7 +74,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what caused it, as Python and as Spark keep it."""
+    """Yield an error and its causes, by Python's and by Spark's links."""
     each: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if each is None:
@@ -86,7 +86,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 def _is_transient_client_error(error: ClientError) -> bool:
     if isinstance(error, ProducerFencedError):
-        return False  # another run has the stage: taking it back would begin a fight
+        return False  # another run has the stage: a restart would fence it in turn
     if isinstance(error, AbortableTransactionError):
         return True
     if isinstance(error, BrokerError):
@@ -95,7 +95,7 @@ def _is_transient_client_error(error: ClientError) -> bool:
 
 
 def _text_tells(text: str) -> bool | None:
-    """What a text says of a failure in another process; None if nothing."""
+    """Whether a message shows a transient failure in another process; None if unknown."""
     if _OURS_LASTING.search(text):
         return False
     if _OURS.search(text) or _JVM.search(text):
