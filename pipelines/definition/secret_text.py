@@ -103,8 +103,7 @@ class SecretText:
 
     @classmethod
     def of(cls, text: str, secrets: Secrets | None = None, *, is_secret: bool = False) -> SecretText:
-        """Create from substituted text. Without a reference the text is shown, except passwords in URLs or
-        `is_secret`."""
+        """Create from substituted text. Plain text is shown, except passwords in URLs, unless it `is_secret`."""
         if not carries_reference(text):
             if is_secret and text:
                 if secrets is not None:
