@@ -1,1 +1,1 @@
-"""The state folder: what was deployed, what a change does to it, who may run."""
+"""The state folder: deployed stages, the effects of changes, the run lock."""

@@ -1,7 +1,7 @@
-"""What a change of a deployed stage means for its checkpoint: it goes on, it starts anew, or it must be reset. Pure.
+"""The effect of a deployed stage's change on its checkpoint: continue, start anew, or reset required. Pure.
 
-What Spark itself would refuse, or worse, take without a word (another grouping key of the same type, say), is found by
-comparing records (`headwater.pipelines.deployment.stage_record`) before anything is touched.
+Comparing records (`headwater.pipelines.deployment.stage_record`) finds changes that Spark would refuse or, worse,
+silently accept (such as another grouping key of the same type), before anything is modified.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ __all__ = ["Change", "Deployed", "Effect", "changes_of_pipeline", "changes_of_st
 
 
 class Effect(enum.Enum):
-    """What a change asks for."""
+    """The effect of a change."""
 
-    #: The stage goes on from where it is.
+    #: The stage continues from its checkpoint.
     SAFE = "safe"
-    #: The stage starts where its file says: it has no checkpoint.
+    #: The stage has no checkpoint, and starts where its file says.
     NEW_STATE = "new state"
-    #: The checkpoint belongs to another stage than this one.
+    #: The checkpoint does not fit the stage.
     NEEDS_RESET = "needs reset"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between a stage as deployed and as the file has it.
+    """One difference between the deployed stage and the stage in the file.
 
-    `place` is where it stands, seen from the stage: `("from", 0, "topic")`; empty for the stage as a whole.
+    `place` is its path within the stage: `("from", 0, "topic")`; empty for the stage as a whole.
     """
 
     stage: str
@@ -50,9 +50,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What the state folder knows of a stage.
+    """The state folder's data of a stage.
 
-    `topics` are those whose offsets its checkpoint holds, `waits` is a micro-batch that is planned and not done.
+    `topics` are the topics whose offsets its checkpoint holds; `waits` is a micro-batch that is planned and not done.
     """
 
     has_checkpoint: bool
@@ -62,7 +62,7 @@ class Deployed:
 
 
 def changes_of_pipeline(stages: Mapping[str, StageRecord], deployed: Mapping[str, Deployed]) -> list[Change]:
-    """Every change, in the order of the file; stages that are no longer in it come last."""
+    """Every change, in the order of the file; removed stages come last."""
     found: list[Change] = []
     gone = {name: state for name, state in deployed.items() if name not in stages}
     for name, record in stages.items():
@@ -127,7 +127,7 @@ def changes_of_stage(name: str, deployed: Deployed, now: StageRecord) -> list[Ch
 
 
 def _may_keep_state(record: StageRecord) -> bool:
-    """Whether a stage whose checkpoint does not tell keeps state, as far as can be excluded."""
+    """Whether a stage may keep state, for a checkpoint that does not show it."""
     known = all(
         step["kind"] == "watermark" or step["of_batch"] or (step["kind"] == "sql" and step["outputs"] is not None)
         for step in record.steps
@@ -140,7 +140,7 @@ _Found = tuple[Effect, str, str, tuple[str | int, ...]]
 
 
 def _by_topics(name: str, topics: frozenset[str], now: StageRecord) -> Iterator[Change]:
-    """Of a checkpoint without a record only its topics are known."""
+    """Changes of a stage whose checkpoint has no record: only its topics are known."""
     read = [each["target"] for each in now.inputs if each["kind"] == "topic"]
     others = sorted(topics - set(read))
     if others:
@@ -185,7 +185,7 @@ def _inputs(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iter
 
 
 def _unknown_databases(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
-    """Databases that secrets name, as far as what they are now cannot be compared with what they were."""
+    """Databases named by secrets whose current and recorded identities cannot be compared."""
     inputs = enumerate(zip(before.inputs, now.inputs, strict=False))
     pairs: list[tuple[tuple[str | int, ...], str, Any, Any]]
     pairs = [(("from", position), f"input {is_['name']}", was, is_) for position, (was, is_) in inputs]
@@ -209,7 +209,7 @@ def _unknown_databases(before: StageRecord, now: StageRecord) -> Iterator[_Found
 
 
 def _places(record: StageRecord) -> list[int]:
-    """Positions of the inputs in the order in which the query reads them, whatever their views are called."""
+    """Positions of the inputs in the order in which the query reads them, regardless of their views' names."""
     names = [each["name"].lower() for each in record.inputs]
     return [names.index(name) for name in record.reads if name in names]
 
@@ -242,7 +242,7 @@ def _input(position: int, was: Mapping[str, Any], now: Mapping[str, Any], *, is_
         yield Effect.SAFE, ", ".join(changed), "how the input is read from now on; its place stays", place
 
 
-#: What says how fast an input is read, and when a run stops; not which rows it has.
+#: Options that set how fast an input is read, and when a run stops; they do not change its rows.
 _PACE = frozenset(
     {
         "max_offsets_per_trigger", "min_offsets_per_trigger", "max_trigger_delay", "max_files_per_trigger",
@@ -252,10 +252,10 @@ _PACE = frozenset(
 
 
 def _declared(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
-    """How inputs and tables are declared, the schemas they name, and whether they are those that they were."""
+    """Changes of the declarations of inputs and tables, of their schemas, and of their identities."""
     for kind, old, new in (("declared", before.declared, now.declared), ("ids", before.ids, now.ids)):
         if new is None or (kind == "ids" and not new):
-            continue  # nobody asked the brokers
+            continue  # the brokers were not asked
         if old is None:
             if kind == "declared" and new:
                 reason = (
@@ -315,8 +315,8 @@ def _watermarks(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> 
         yield Effect.NEEDS_RESET, "delay of the watermark", reason, ("from",)
 
 
-#: What another delay makes of a state. Spark goes on from the watermark in the checkpoint, which never goes back, and
-#: `dropDuplicatesWithinWatermark` keeps with each row until when it is remembered, by the delay that it had.
+#: The effect of another delay on a state. Spark resumes from the watermark in the checkpoint, which never goes back,
+#: and `dropDuplicatesWithinWatermark` stores with each row its expiry, computed from the delay at that time.
 _LONGER: Final = (
     "the state has let go, and late rows were dropped, by the old delay; what a longer one would still wait for is gone"
 )
@@ -358,9 +358,9 @@ def _steps(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Itera
 
 
 def _same_steps(before: StageRecord, now: StageRecord) -> bool:
-    """Whether nothing but layout, comments and code in files differs.
+    """Whether only layout, comments and code in files differ.
 
-    The text of SQL is compared token by token; a record of an earlier release has only sqlglot's reading of it.
+    SQL text is compared token by token; a record of an earlier release has only sqlglot's normalized form.
     """
     if len(before.steps) != len(now.steps):
         return False
@@ -376,18 +376,18 @@ def _but(step: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
 
 
 def _known_code(before: StageRecord, now: StageRecord) -> list[str]:
-    """The names of code that has changed; of what an earlier release did not note, nothing can be said."""
+    """The names of changed code; code that an earlier release did not record counts as unchanged."""
     return sorted(name for name in {*before.code} & {*now.code} if before.code[name] != now.code[name])
 
 
 def _stream_code(before: StageRecord, now: StageRecord) -> bool:
-    """Whether code that has changed runs on the stream, where it makes the state or what it is made of."""
+    """Whether changed code runs on the stream, where it makes the state or the state's input."""
     files = {step.get("file") for step in now.steps if "file" in step and not step.get("of_batch")}
     return any(name in files or name.removeprefix("imports of ") in files for name in _known_code(before, now))
 
 
 def _stateful_steps(before: StageRecord, now: StageRecord) -> _Found:
-    """Steps changed around operators that look the same: safe only if the state is proven to be."""
+    """The effect of changed steps around operators that look the same: safe only if the state is proven the same."""
     place = _step_place(now)
     if _stream_code(before, now):
         return Effect.NEEDS_RESET, "code", "the stage keeps state, and what code does with it is not looked into", place
@@ -399,7 +399,7 @@ def _stateful_steps(before: StageRecord, now: StageRecord) -> _Found:
 
 
 def _form(record: StageRecord) -> StateForm:
-    """The form of the steps on the stream; code that runs there is told apart by its hashes."""
+    """The form of the steps on the stream; hashes distinguish the code that runs there."""
     steps = []
     for step in record.steps:
         if step.get("of_batch"):
@@ -411,7 +411,7 @@ def _form(record: StageRecord) -> StateForm:
 
 
 def _operators(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """What is different between two lists of operators, and what that does to the state."""
+    """Differences between two lists of operators, each with its effect on the state."""
     if [each["kind"] for each in old] != [each["kind"] for each in new]:
         yield "state", f"the state was that of {_names(old)}, and would be that of {_names(new)}"
         return
@@ -439,7 +439,7 @@ _MEANINGS: Mapping[tuple[str, str], tuple[str, str]] = {
 
 
 def _difference(old: Any, new: Any) -> str:
-    """What changed, in words: of two lists what came and what went."""
+    """A change in words: for two lists, the added and the removed entries."""
     if isinstance(old, list) and isinstance(new, list):
         came, went = [x for x in new if x not in old], [x for x in old if x not in new]
         parts = [f"{', '.join(went)} gone"] if went else []
@@ -457,7 +457,7 @@ def _names(operators: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _step_place(record: StageRecord) -> tuple[str | int, ...]:
-    """Where a stage's steps stand; which of its fields that is, the file knows."""
+    """Path of a stage's steps; the file determines which of its fields that is."""
     return ("steps",) if record.steps else ()
 
 
@@ -490,7 +490,7 @@ def _sinks(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
         was = old[key]
         for name in sorted({*was["kept"], *each["kept"]}):
             if name == "sequence" and name not in was["kept"]:
-                continue  # what it was is not known
+                continue  # its earlier value is not known
             if was["kept"].get(name) != each["kept"].get(name):
                 yield Effect.NEEDS_RESET, *_kept(each, name, was["kept"].get(name), each["kept"].get(name)), place
         changed = sorted(n for n in {*was["more"], *each["more"]} if was["more"].get(n) != each["more"].get(n))
@@ -507,7 +507,7 @@ def _sinks(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
 
 
 def _as_now(sink: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A sink of an earlier release's record, which had a database's sequence among what may change."""
+    """A sink from an earlier release's record, which listed a database's sequence among the changeable options."""
     if sink["kind"] != "jdbc" or "sequence" not in sink["more"]:
         return sink
     sequence = [name.lower() for name in sink["more"]["sequence"]]
@@ -515,7 +515,7 @@ def _as_now(sink: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _kept(sink: Mapping[str, Any], name: str, old: Any, new: Any) -> tuple[str, str]:
-    """Of what an existing table holds to."""
+    """Message and hint for a changed option that an existing table fixes."""
     what = f"{name.replace('_', ' ')} of {sink['kind']} {sink['target']}"
     if name == "partition_by":
         return what, "a table keeps the partitions that it was made with: write to another table, or remove this one"

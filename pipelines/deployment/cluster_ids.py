@@ -1,4 +1,4 @@
-"""Which cluster the brokers are, and which topics: ids tell what was made anew under an old name."""
+"""Ids of the cluster and of topics: an id shows that a cluster or a topic was recreated under the same name."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headwater.pipelines.datasource.options import WriteOptions
 
 __all__ = ["ids_of"]
 
-#: What brokers that are older than topic ids answer.
+#: The answer of brokers that predate topic ids.
 _NO_ID = "00000000-0000-0000-0000-000000000000"
 
 
 def ids_of(brokers: Brokers, topics: Collection[str]) -> tuple[str | None, dict[str, str]]:
-    """The cluster's id and those of the topics, as far as they are there.
+    """The cluster's id and the ids of the existing topics.
 
-    Brokers that cannot be asked say nothing: the run itself tells of them.
+    Unreachable brokers yield no ids: the run itself reports them.
     """
     client = WriteOptions.parse(connection_options(brokers)).client
     try:

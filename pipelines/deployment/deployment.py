@@ -1,7 +1,7 @@
-"""A pipeline beside what was deployed of it before: what a run does first, under its lock.
+"""A pipeline compared with its deployed stages: the first part of a run, under its lock.
 
-A checkpoint that does not fit is refused, with the reason and what to do, before anything is touched; a stage that is
-to be reset gets a new checkpoint; what is started is noted for the next time.
+A checkpoint that does not fit is refused, with the reason and a remedy, before anything is modified; a stage in `reset`
+gets a new checkpoint; started stages are recorded for the next run.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = ["Deployment"]
 
 
 class Deployment:
-    """What of a pipeline is in its state folder, and how the file differs from it."""
+    """A pipeline's stages in its state folder, and the differences from the file."""
 
     def __init__(self, loaded: Loaded, state: str, spark_conf: Mapping[str, str] | None = None) -> None:
-        """`spark_conf` are settings that win over the file's."""
+        """`spark_conf` are settings that override the file's."""
         self._loaded = loaded
         self._folder = StateFolder(state, loaded.pipeline.pipeline)
         given = {name: str(value) for name, value in loaded.pipeline.spark.items()} | dict(spark_conf or {})
@@ -56,7 +56,7 @@ class Deployment:
         return self._folder.stage(name)
 
     def changes(self) -> list[Change]:
-        """Every difference between the file and what was deployed; none for what was never run."""
+        """Every difference between the file and the deployed stages; none for stages that never ran."""
         deployed = {}
         for name in dict.fromkeys((*self._records, *self._folder.stages())):
             folder = self.stage(name)
@@ -71,9 +71,9 @@ class Deployment:
         return changes_of_pipeline(self._records, deployed)
 
     def take_ids(self, cluster_id: str | None, topic_ids: Mapping[str, str]) -> None:
-        """Take note of what the brokers say of the topics whose offsets a checkpoint holds.
+        """Record the brokers' ids of the topics whose offsets a checkpoint holds.
 
-        A table's topic is none of them: it is read whole. Brokers that could not be asked (None) take nothing back.
+        Topics of tables have no recorded offsets: they are read whole. None (unreachable brokers) keeps the known ids.
         """
         if cluster_id is None:
             return
@@ -85,10 +85,10 @@ class Deployment:
             self._records[stage.name] = dataclasses.replace(self._records[stage.name], ids=ids)
 
     def prepare(self, stages: Sequence[str], reset: Iterable[str]) -> tuple[Loaded, list[str]]:
-        """Reset what is to be reset; returns the pipeline with the starts that replays have set, and what was done.
+        """Reset the stages in `reset`; returns the pipeline with the start offsets of replays, and the actions taken.
 
         The caller holds the lock. Raises PipelineError, before anything is moved, if a checkpoint of `stages` does not
-        fit, or if there is no stage to reset.
+        fit, or if a stage to reset does not exist.
         """
         chosen = tuple(dict.fromkeys(reset))
         for name in chosen:
@@ -122,16 +122,16 @@ class Deployment:
     # -- while it runs -----------------------------------------------------------------------------------------------
 
     def began(self, info: RunInfo, watch: RunWatch) -> None:
-        """The stages are about to start (see `watching.Listener`, which this is)."""
+        """Called before the stages start (this class is a `watching.RunListener`)."""
 
     def changed(self, state: StageState, progress: StageProgress | None) -> None:
-        """Note a stage that runs as deployed, and why one has failed."""
+        """Record a running stage as deployed, or the error of a failed stage."""
         folder = self.stage(state.stage)
         if state.state in (State.FAILED, State.RESTARTING):
             folder.note_error(state.error, time.time())
             record, done = self._before.pop(state.stage, (None, None))
             if record is not None and folder.progress().done == done:
-                folder.note_deployed(record)  # Spark may have refused what it is now: the checkpoint is as before
+                folder.note_deployed(record)  # Spark may have refused the new stage: the checkpoint is unchanged
         elif (progress is not None or state.state in (State.RUNNING, State.IDLE)) and state.stage not in self._before:
             before = folder.deployed()
             self._before[state.stage] = (before, folder.progress().done)
@@ -139,13 +139,13 @@ class Deployment:
             folder.note_error(None, 0.0)
 
     def ended(self) -> None:
-        """The run is over."""
+        """Called at the end of the run."""
 
 
 def _with_known_ids(record: StageRecord, before: StageRecord | None) -> StageRecord:
-    """The record with the ids that are known from before: who could not be asked has not changed.
+    """The record, completed with the ids recorded before: unreachable brokers count as unchanged.
 
-    The offsets in the checkpoint are those of the topics that were asked first.
+    The offsets in the checkpoint belong to the topics whose ids were recorded first.
     """
     if before is None or not before.ids:
         return record
@@ -155,7 +155,7 @@ def _with_known_ids(record: StageRecord, before: StageRecord | None) -> StageRec
 
 
 def started_at(loaded: Loaded, starts: Mapping[str, TopicOffsets]) -> Loaded:
-    """A pipeline whose stages start at other offsets of their topics than the file says."""
+    """The pipeline with these start offsets of its stages' topics in place of the file's."""
     if not starts:
         return loaded
     stages = []
@@ -171,7 +171,7 @@ def started_at(loaded: Loaded, starts: Mapping[str, TopicOffsets]) -> Loaded:
 
 
 def place(loaded: Loaded, stage: Stage, change: Change) -> tuple[str | int, ...]:
-    """Where in the file a change stands."""
+    """Path of a change in the file."""
     if not change.place:
         return loaded.stage_loc(stage)
     field, *rest = change.place
@@ -185,20 +185,20 @@ def place(loaded: Loaded, stage: Stage, change: Change) -> tuple[str | int, ...]
 
 
 def _code(loaded: Loaded, stage: Stage) -> dict[str, str]:
-    """Hashes of the stage's Python files, each followed by that of the modules that it imports."""
+    """Hashes of the stage's Python files, each followed by the hash of its imported modules."""
     found = {}
     for path in code_files(stage):
         try:
             own, imported = hash_with_imports(loaded.path(path))
         except OSError:
-            continue  # it is told where it is needed
+            continue  # reported where the file is needed
         found[path] = own
         found[imports_of(path)] = imported
     return found
 
 
 def _schemas(loaded: Loaded, stage: Stage) -> dict[str, str]:
-    """Hashes of the schema files that say which columns the stage reads."""
+    """Hashes of the schema files that define the stage's columns."""
     found = {}
     for path in schema_files(loaded, stage):
         try:

@@ -1,6 +1,6 @@
-"""The code of a user's file together with the modules of the user's own that it imports, as one hash. Nothing is run.
+"""Hashes of a user's Python file and of the user's own modules that it imports. No code is run.
 
-Modules of Python and of installed packages are left out: they change with the environment, not with the pipeline.
+Python's modules and installed packages are excluded: they change with the environment, not with the pipeline.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final
 
 __all__ = ["code_hash", "hash_with_imports"]
 
-MODULES_MAX: Final = 500  # of one file: more is a library on the path, whose changes are not the pipeline's
+MODULES_MAX: Final = 500  # imports of one file: more is a library on the path, which is no part of the pipeline
 _HASH_CHARS: Final = 16
 
 
 def code_hash(code: bytes) -> str:
-    """A hash of Python code that layout and comments do not change.
+    """A hash of Python code, independent of layout and comments.
 
     >>> code_hash(b"def f(x):\\n    return x  # same") == code_hash(b"def f( x ):\\n\\n  return x")
     True
@@ -30,9 +30,9 @@ def code_hash(code: bytes) -> str:
 
 
 def hash_with_imports(path: str) -> tuple[str, str]:
-    """The hash of a file, and that of the modules that it imports, in turn; the latter '' without any. Raises OSError.
+    """The hash of a file, and the hash of the modules that it imports, transitively ('' without any). Raises OSError.
 
-    Modules are looked for on Python's path and beside the file, which user code often puts there.
+    Modules are searched on Python's path and beside the file, which user code often adds to the path.
     """
     with open(path, "rb") as file:
         code = file.read()
@@ -67,7 +67,7 @@ def _meaning(code: bytes) -> bytes:
 
 
 def _imports(code: bytes, package: str) -> Iterator[str]:
-    """Every module that may be imported, its packages included; of `from a import b` also `a.b`."""
+    """Every module that may be imported, including its packages; for `from a import b` also `a.b`."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError):
@@ -87,7 +87,7 @@ def _imports(code: bytes, package: str) -> Iterator[str]:
 
 
 def _own_file(name: str, places: Sequence[str]) -> str | None:
-    """The source file of a module of the user's own."""
+    """The source file of one of the user's own modules."""
     if name.partition(".")[0] in sys.stdlib_module_names:
         return None
     where = list(places)
@@ -109,7 +109,7 @@ def _own_file(name: str, places: Sequence[str]) -> str | None:
 
 def _is_installed(origin: str) -> bool:
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders.add(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # ours, wherever it is
+    folders.add(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # Headwater itself, in any location
     full = os.path.realpath(origin)
     inside = any(full.startswith(os.path.realpath(folder) + os.sep) for folder in folders if folder)
     return inside or f"{os.sep}site-packages{os.sep}" in full

@@ -1,9 +1,9 @@
-"""Which database a stage's record is of: told by what names it in the URL, not by how the URL is shown. Pure.
+"""The database of a stage's record, identified by its name in the URL, not by the URL's redacted form. Pure.
 
-Entries of records are mappings: inputs and sinks have `kind`, `target` (`TABLE of URL`, as it is shown) and `database`,
-tables have `jdbc` (the URL, as it is shown) and `database`. A database is a hash of driver, hosts, name and schema,
-without users and passwords; None if the URL does not tell it, or if a secret that it needs has no value. Earlier
-releases noted nothing but the URL, as each of them showed it, or a hash of what they showed instead of a name.
+Entries of records are mappings: inputs and sinks have `kind`, `target` (`TABLE of URL`, redacted) and `database`;
+tables have `jdbc` (the redacted URL) and `database`. `database` is a hash of driver, hosts, name and schema, without
+users and passwords; None if the URL does not determine it, or if a required secret is missing. Earlier releases
+recorded only the URL in their redacted form, or a hash of that form.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from headwater.pipelines.definition.secret_text import SHOWN_INSTEAD
 __all__ = ["aligned", "aligned_tables", "is_untold", "url_of", "with_databases"]
 
 _OF: Final = " of "
-#: Behind the target of a record that is of another database though the same is shown.
+#: Appended to a record's target whose database differs although the redacted URL is the same.
 _OTHER: Final = " (another database: what names it is not all shown)"
 
 
 def _with_database(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry that says which database it is of, as far as an earlier release's URL tells."""
+    """An entry with its database, as far as an earlier release's URL determines it."""
     if entry.get("kind") != "jdbc" and "jdbc" not in entry:
         return dict(entry)
     url = url_of(entry)
@@ -37,7 +37,7 @@ def _with_database(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_databases(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a record, whose inputs, sinks and tables say which database they are of."""
+    """A record's values, with the database of each input, sink and table."""
     found = dict(values)
     for name in ("inputs", "sinks"):
         found[name] = tuple(_with_database(entry) for entry in values[name])
@@ -48,12 +48,12 @@ def with_databases(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def aligned(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Inputs or sinks of a record with the targets that those of now have where they are the same."""
+    """Inputs or sinks of a record, with the current targets where they are the same."""
     return tuple(_aligned(entry, now) for entry in before)
 
 
 def aligned_tables(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The same of what a record declares."""
+    """Declared tables of a record, with the current URLs where they are the same."""
     if before is None:
         return None
     found = dict(before)
@@ -77,21 +77,21 @@ def _aligned(was: Mapping[str, Any], now: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def is_untold(was: object, now: object) -> bool:
-    """Whether two entries are of one database as far as is written, and one of them does not know which that is."""
+    """Whether two entries show the same database, and the database of one of them is unknown."""
     if not isinstance(was, Mapping) or not isinstance(now, Mapping) or not {"database"} <= was.keys() & now.keys():
         return False
     return None in (was["database"], now["database"]) and _is_same(was, now)
 
 
 def _is_same(was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether two entries are of one database. Where one of them does not know, what is written there decides."""
+    """Whether two entries are of one database. If one of them is unknown, the redacted URLs decide."""
     if was["database"] is not None and now["database"] is not None:
         return bool(was["database"] == now["database"])
     return _written(url_of(was)) == _written(url_of(now))
 
 
 def _written(url: str) -> str:
-    """What a URL, as it is shown, says of the database."""
+    """The database's part of a redacted URL."""
     return named_in(url) or shown_url(url)
 
 
@@ -100,5 +100,5 @@ def _table(entry: Mapping[str, Any]) -> str:
 
 
 def url_of(entry: Mapping[str, Any]) -> str:
-    """The URL of an entry as it is shown."""
+    """The redacted URL of an entry."""
     return str(entry["jdbc"] if "jdbc" in entry else str(entry["target"]).rpartition(_OF)[2])

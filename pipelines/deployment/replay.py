@@ -1,4 +1,4 @@
-"""A stage starts anew from offsets or a moment: where that is, whether the log has it, what is written twice. Pure."""
+"""Replay of a stage from offsets or a moment: start offsets, deleted records, duplicate output. Pure."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = [
     "written_twice",
 ]
 
-_FIRST: Final = -2  # Kafka's own numbers for the first and the next offset
+_FIRST: Final = -2  # Kafka's numbers for the earliest and the latest offset
 _NEXT: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a replay begins: at the earliest record there is, at a moment (ms since 1970), or at offsets.
+    """The start of a replay: the earliest record, a moment (ms since 1970), or offsets.
 
-    `offsets` are by topic; those under '' are of the stage's only topic.
+    `offsets` are by topic; '' is the stage's only topic.
     """
 
     moment_ms: int | None = None
@@ -41,13 +41,13 @@ class Origin:
 
     @property
     def is_earliest(self) -> bool:
-        """Whether it is whatever the log begins with."""
+        """Whether the replay starts at the log start offset."""
         return self.moment_ms is None and not self.offsets
 
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """Of each partition the first offset, the next offset, and the first that is not before the moment (-1: none)."""
+    """The log start offset, the next offset and the first offset at or after the moment (-1: none), by partition."""
 
     first: TopicOffsets
     end: TopicOffsets
@@ -56,7 +56,7 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A partition that no longer has what was asked for; `asked` is None for a moment, of which no offset is known."""
+    """A partition without the requested records; `asked` is None for a moment, whose offset is unknown."""
 
     topic: str
     partition: int
@@ -75,14 +75,14 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class StageReplay:
-    """Where each partition of a stage's topics starts, and what of it the log no longer has."""
+    """Start offset of each partition of a stage's topics, and the partitions whose records are deleted."""
 
     start: dict[str, dict[int, int]]
     gone: tuple[Gone, ...]
 
 
 def parse_origin(text: str) -> Origin:
-    """Read `--from`. Raises ValueError.
+    """Parse `--from`. Raises ValueError.
 
     >>> parse_origin('{"0": 17, "1": -2}').offsets
     {'': {0: 17, 1: -2}}
@@ -133,9 +133,9 @@ def _offset(value: Any) -> int:
 
 
 def replay_of(stage: Stage, origin: Origin, bounds: LogBounds, known: TopicOffsets) -> StageReplay:
-    """Where a stage starts. `known` is where it is now, which counts for partitions that are not named.
+    """The start offsets of a stage. `known` are its current offsets, which apply to partitions that are not named.
 
-    Raises ValueError for what does not fit the stage's topics.
+    Raises ValueError if the origin does not fit the stage's topics.
     """
     topics = list(dict.fromkeys(source.topic for source in stage.topic_inputs))
     if len(stage.topic_inputs) < len(stage.inputs) or not topics:
@@ -152,7 +152,7 @@ def replay_of(stage: Stage, origin: Origin, bounds: LogBounds, known: TopicOffse
             start[topic] = dict(first)
         elif origin.moment_ms is not None:
             start[topic] = {p: at if at >= 0 else end[p] for p, at in bounds.at_moment[topic].items()}
-            # What was before the first offset may have been after the moment: nobody can tell any more.
+            # Records before the first offset may have been after the moment; whether they were is unknown.
             gone += [
                 Gone(topic, p, None, first[p])
                 for p, at in sorted(start[topic].items())
@@ -205,7 +205,7 @@ def _named(
 
 
 def furthest(first: TopicOffsets, second: TopicOffsets) -> dict[str, dict[int, int]]:
-    """Of each partition the higher of two offsets.
+    """The higher of two offsets of each partition.
 
     >>> furthest({"a": {0: 5, 1: 2}}, {"a": {0: 3, 1: 4}, "b": {0: 1}})
     {'a': {0: 5, 1: 4}, 'b': {0: 1}}
@@ -220,13 +220,13 @@ def furthest(first: TopicOffsets, second: TopicOffsets) -> dict[str, dict[int, i
 
 
 def default_stages(loaded: Loaded) -> list[str]:
-    """The stages that no other stage feeds: what they write again goes through the others by itself."""
+    """The stages that no other stage feeds: their repeated output flows through the other stages."""
     pipeline = loaded.pipeline
     return [s.name for s in pipeline.stages if not any(u is not s for u in upstream(pipeline, s))]
 
 
 def histories(loaded: Loaded, topic: str) -> list[str]:
-    """Delta tables of the pipeline that hold what was in a topic, each with what it holds, for people."""
+    """Descriptions of the pipeline's Delta tables that hold a topic's earlier records."""
     found = []
     for stage in loaded.pipeline.stages:
         writes = any(sink.place == ("topic", topic) for sink in stage.to)
@@ -242,7 +242,7 @@ def histories(loaded: Loaded, topic: str) -> list[str]:
 
 
 def written_twice(loaded: Loaded, stage: Stage) -> list[str]:
-    """What of a stage's output stands twice when it reads records again, for people; empty if nothing does."""
+    """Descriptions of a stage's output that is duplicated when it reads records again; empty if none is."""
     found = []
     for sink in stage.to:
         again = sink.written_twice(loaded.path, is_complete=stage.mode == "complete")

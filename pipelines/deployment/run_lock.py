@@ -1,7 +1,7 @@
-"""The lock of a pipeline's state folder: one run at a time. Held by the kernel, so that it ends with its process.
+"""The lock of a pipeline's state folder: one run at a time. The kernel releases it when its process ends.
 
-`<state>/<pipeline>/lock` holds the process id of the run that has, or last had, the lock; only together with the lock
-itself does it say that the run is alive.
+`<state>/<pipeline>/lock` holds the process id of the run that has, or last had, the lock; the run is alive only if the
+lock is held, too.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from headwater.pipelines.errors import PipelineBusy
 
 __all__ = ["UNKNOWN_PROCESS", "ask_to_stop", "hold", "holder", "is_holder"]
 
-#: A run is alive, and its process cannot be told: it has only just begun, or runs in another container.
+#: A run is alive with an unknown process: the run has only just begun, or runs in another container.
 UNKNOWN_PROCESS: Final = 0
-# Whoever asks whether a run is alive has the lock for a moment. A run that begins just then tries again.
+# A check for a live run holds the lock for a moment. A run that begins just then retries.
 _ATTEMPTS: Final = 5
 _ATTEMPT_S: Final = 0.05
 
 
 @contextmanager
 def hold(folder: str) -> Iterator[None]:
-    """Hold the state folder, made if need be. Raises PipelineBusy, with the process that has it."""
+    """Hold the state folder's lock; creates the folder if missing. Raises PipelineBusy with the holder's process."""
     path = os.path.join(folder, "lock")
     try:
         os.makedirs(folder, exist_ok=True)
@@ -64,7 +64,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def holder(folder: str) -> int | None:
-    """The process of the run that is alive; UNKNOWN_PROCESS if it cannot be told, None if none is."""
+    """The process of the live run; UNKNOWN_PROCESS if it cannot be determined, None without a live run."""
     try:
         descriptor = os.open(os.path.join(folder, "lock"), os.O_RDONLY)
     except OSError:
@@ -81,13 +81,13 @@ def holder(folder: str) -> int | None:
 
 
 def is_holder(folder: str, process: int) -> bool:
-    """Whether a process has the lock's file open: the id in the file may be that of a run before, used anew."""
+    """Whether a process has the lock's file open: the id in the file may be a former run's, reused by the system."""
     path = os.path.join(folder, "lock")
     descriptors = Path("/proc", str(process), "fd")
     try:
         wanted = os.stat(path)
         if not os.path.isdir("/proc/self/fd"):
-            os.kill(process, 0)  # no such file system here: the file is believed if the process is there
+            os.kill(process, 0)  # no /proc on this system: a live process of that id counts as the holder
             return True
         for entry in descriptors.iterdir():
             try:
@@ -102,7 +102,7 @@ def is_holder(folder: str, process: int) -> bool:
 
 
 def ask_to_stop(folder: str, process: int) -> bool:
-    """Send SIGTERM to the run that has the lock, and to no other process; False if it has it no more."""
+    """Send SIGTERM to the run that holds the lock, and to no other process; False if it no longer holds the lock."""
     if not hasattr(os, "pidfd_open"):
         if not is_holder(folder, process):
             return False
@@ -113,7 +113,7 @@ def ask_to_stop(folder: str, process: int) -> bool:
     except ProcessLookupError:
         return False
     try:
-        # From here on the descriptor stands for one process, whoever gets its number later.
+        # From here on the descriptor denotes one process, even if its id is reused.
         if not is_holder(folder, process):
             return False
         signal.pidfd_send_signal(descriptor, signal.SIGTERM)
@@ -125,6 +125,6 @@ def ask_to_stop(folder: str, process: int) -> bool:
 
 
 def _written(descriptor: int) -> int:
-    """The process id that the lock's file holds, 0 if there is none."""
+    """The process id in the lock's file, 0 without one."""
     text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
     return int(text) if text.isdecimal() and text.isascii() else 0

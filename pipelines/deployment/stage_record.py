@@ -1,9 +1,8 @@
-"""What a stage was when it was deployed, as the state folder keeps it: the stage without layout, comments and defaults.
+"""The record of a deployed stage in the state folder: the stage without layout, comments and defaults.
 
-Two records that are equal are one stage to its checkpoint. `headwater.pipelines.deployment.changes` says what a
-difference means.
-A record
-holds no secret: addresses are as plans show them, and a database is told by a hash of what names it. Pure.
+Equal records mean that the checkpoint fits. `headwater.pipelines.deployment.changes` determines the effect of a
+difference. A record holds no secret: addresses are redacted as in plans, and a hash of its name identifies a database.
+Pure.
 """
 
 from __future__ import annotations
@@ -48,23 +47,23 @@ __all__ = [
 
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _FORMAT_VERSION: Final = 1
-#: Of a topic's declaration what says how it is kept, not what its records mean.
+#: Options of a topic's declaration that concern its storage, not its records' meaning.
 _STORED: Final = ("partitions", "replication_factor", "configs")
 
 
 class RecordError(Exception):
-    """A record that a later release wrote, or somebody else."""
+    """A record that a later release or another program wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
     """A stage as it was deployed.
 
-    `operators` keep state, as far as the file shows; `is_stateful` is what the checkpoint tells, None without one.
-    `code` are the hashes of the Python files that the stage names, by the path in the file; `reads` the inputs' views
-    in the order in which its SQL names them. `declared` are, by what they belong to, the other things that rows are
-    made by: `topic NAME`, `table NAME`, `schema PATH`; `ids` those of the cluster and of topics. None is of a record
-    that an earlier release wrote: what it was is not known.
+    `operators` are the stateful operators that the file shows; `is_stateful` is whether the checkpoint has state, None
+    without a checkpoint. `code` maps the paths of the stage's Python files, as written in the file, to their hashes;
+    `reads` are the inputs' views in the order in which its SQL names them. `declared` holds the other declarations that
+    rows depend on, by `topic NAME`, `table NAME`, `schema PATH`; `ids` are the ids of the cluster and of topics. None
+    in a field means an earlier release's record: the value is unknown.
     """
 
     inputs: tuple[dict[str, Any], ...]
@@ -83,7 +82,7 @@ class StageRecord:
     ids: Mapping[str, str] | None = None
 
     def encode(self) -> str:
-        """As the file `deployed.json` has it."""
+        """The content of the file `deployed.json`."""
         return json.dumps({"version": _FORMAT_VERSION, **asdict(self)}, indent=1, ensure_ascii=False) + "\n"
 
     @staticmethod
@@ -106,7 +105,7 @@ def record_of(
     shuffle_partitions: str | None = None,
     schemas: Mapping[str, str] | None = None,
 ) -> StageRecord:
-    """The record of a stage. `code` are the hashes of Python files by their paths in the file, `schemas` of schemas."""
+    """The record of a stage. `code` and `schemas` are hashes of Python and schema files by their paths in the file."""
     shapes = [_sql(stage, position) for position in range(len(stage.transforms))]
     steps = tuple(_step(step, shape, code) for step, shape in zip(stage.transforms, shapes, strict=True))
     operators: list[dict[str, Any]] = []
@@ -132,7 +131,7 @@ def record_of(
 
 
 def imports_of(path: str) -> str:
-    """What the modules that a Python file imports are called among the hashes of code."""
+    """Key, among the hashes of code, of the modules that a Python file imports."""
     return f"imports of {path}"
 
 
@@ -144,7 +143,7 @@ def topics_read_by(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
 
 
 def _declared(loaded: Loaded, stage: Stage, schemas: Mapping[str, str]) -> dict[str, Any]:
-    """How topics and tables are read, as the file declares it, and what the schemas that it names say."""
+    """The declarations of topics and tables in the file, with the hashes of their schemas."""
     pipeline = loaded.pipeline
     found: dict[str, Any] = {}
     for name in tables_used(pipeline, stage):
@@ -157,7 +156,7 @@ def _declared(loaded: Loaded, stage: Stage, schemas: Mapping[str, str]) -> dict[
 
 
 def schema_files(loaded: Loaded, stage: Stage) -> tuple[str, ...]:
-    """The schema files that say which columns a stage's inputs and tables have, as the pipeline names them."""
+    """The schema files of a stage's inputs and tables, as the pipeline names them."""
     pipeline = loaded.pipeline
     tables = [pipeline.tables[name] for name in tables_used(pipeline, stage)]
     found: list[str | None] = []
@@ -172,7 +171,7 @@ def schema_files(loaded: Loaded, stage: Stage) -> tuple[str, ...]:
 
 
 def code_files(stage: Stage) -> tuple[str, ...]:
-    """The Python files that a stage names, as it names them."""
+    """The Python files that a stage names, as written in the file."""
     found = [step.python.file for step in stage.transforms if isinstance(step, PythonStep)]
     found += [step.stateful.file for step in stage.transforms if isinstance(step, StatefulStep)]
     found += [sink.python.file for sink in stage.to if isinstance(sink, PythonSink)]
@@ -219,7 +218,7 @@ def _function(function: PythonFunction, code: Mapping[str, str]) -> dict[str, An
 
 
 def _operators(step: Step, shape: SqlShape | None) -> list[dict[str, Any]]:
-    """What keeps state, as far as a step shows; `uses` are the columns that it looks at."""
+    """The stateful operators that a step shows; `uses` are the columns that an operator reads."""
     if shape is not None:
         return [{**each, "uses": sorted(shape.uses)} for each in shape.operators]
     if isinstance(step, DeduplicateStep):

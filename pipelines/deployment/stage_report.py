@@ -1,4 +1,4 @@
-"""What `headwater pipeline status` tells of a stage: from its checkpoint, its group and the ends of logs. Pure."""
+"""The report of `headwater pipeline status`: a stage's checkpoint, group offsets and log end offsets. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["StageReport", "lag_of", "report"]
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One stage. Times are ISO 8601 in UTC; None where nobody knows.
+    """One stage. Times are ISO 8601 in UTC; None if unknown.
 
-    `batch` is the last micro-batch that is done, `planned` the one that is under way or will be run again. `offsets`
-    are the next to be read, by topic and partition, as `known_by` (checkpoint or group) says; `lag` are records not
-    read yet, by topic.
+    `batch` is the last completed micro-batch; `planned` is a micro-batch that is running or will be repeated. `offsets`
+    are the next offsets by topic and partition, from `known_by` (checkpoint or group); `lag` is the number of unread
+    records by topic.
     """
 
     stage: str
@@ -40,7 +40,7 @@ class StageReport:
 
     @property
     def behind(self) -> int | None:
-        """The lag of all topics together."""
+        """The total lag of all topics."""
         return None if self.lag is None else sum(self.lag.values())
 
 
@@ -53,7 +53,7 @@ def report(
     starts_at: TopicOffsets | None,
     error: Mapping[str, Any] | None,
 ) -> StageReport:
-    """Put together what is known. `group` are offsets of the stage's consumer group, `ends` those of the logs."""
+    """Assemble the report. `group` are the offsets of the stage's consumer group, `ends` the log end offsets."""
     by_checkpoint = progress.topics()
     found = by_checkpoint or {topic: dict(parts) for topic, parts in (group or {}).items()}
     known_by = "checkpoint" if by_checkpoint else "group" if found else None
@@ -75,7 +75,7 @@ def report(
 
 
 def lag_of(offsets: TopicOffsets, ends: TopicOffsets) -> dict[str, int]:
-    """Records not read yet, by topic; partitions that were added since are read from their beginning.
+    """Unread records by topic; partitions added since count from their beginning.
 
     >>> lag_of({"a": {0: 5}}, {"a": {0: 9, 1: 2}, "b": {0: 1}})
     {'a': 6}

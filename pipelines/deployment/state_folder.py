@@ -1,14 +1,15 @@
-"""What lies in a pipeline's state folder, read and moved without Spark.
+"""The files of a pipeline's state folder, read and moved without Spark.
 
 `<state>/<pipeline>/<stage>/` holds:
   checkpoint/          Spark's own
-  checkpoint.<n>/      the stage's earlier checkpoints, set aside by a reset or a replay; nothing here removes them
-  deployed.json        what the stage was when its query was started last (`stage_record`); deployed.<n>.json likewise
-  start.json           where the stage starts under one epoch of its checkpoint, if not where its file says
-  last_error.json      why its last run failed, until one does not
+  checkpoint.<n>/      the stage's earlier checkpoints, set aside by a reset or a replay; never removed by Headwater
+  deployed.json        the stage at the last start of its query (`stage_record`); deployed.<n>.json likewise
+  start.json           the stage's start offsets in one epoch of its checkpoint, if not the file's
+  last_error.json      the error of its last run, until a run succeeds
 
 The epoch of a stage's checkpoint is the number under which it will be set aside. A moved checkpoint keeps the id that
-Spark gave it, and a new one has another: by that the exactly-once sink and Delta tell their batches apart.
+Spark assigned, and a new checkpoint gets another id, by which the exactly-once sink and Delta distinguish their
+batches.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ __all__ = ["CheckpointProgress", "StageFolder", "StateFolder", "TopicOffsets"]
 TopicOffsets = Mapping[str, Mapping[int, int]]
 """The next offset of each partition, by topic."""
 
-_OFFSET_LOG_HEAD: Final = 2  # lines before those of the sources: the version, and what Spark says of the batch
+_OFFSET_LOG_HEAD: Final = 2  # lines before the sources' lines: the version, and Spark's metadata of the batch
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProgress:
-    """How far a checkpoint is: the last micro-batch that is done, and the one that is planned, with its end offsets.
+    """A checkpoint's progress: the last completed micro-batch, and the planned micro-batch with its end offsets.
 
-    `offsets` are those of the sources after the last batch that is done, as Spark has them.
+    `offsets` are the sources' offsets after the last completed batch, in Spark's form.
     """
 
     planned: int | None = None
@@ -47,7 +48,7 @@ class CheckpointProgress:
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def topics(self) -> dict[str, dict[int, int]]:
-        """Of the offsets those of topics."""
+        """The offsets of topics."""
         return topics_of(self.offsets)
 
     def planned_topics(self) -> frozenset[str]:
@@ -56,7 +57,7 @@ class CheckpointProgress:
 
 
 def topics_of(offsets: tuple[Any, ...]) -> dict[str, dict[int, int]]:
-    """Of what Spark's offset log says of sources, the offsets of topics; of one that is read twice, the slower one.
+    """The offsets of topics in Spark's offset log; for a topic that is read twice, the lower offset.
 
     >>> topics_of(({"flights": {"0": 5, "1": 7}}, {"reservoirId": "x"}, None, 17))
     {'flights': {0: 5, 1: 7}}
@@ -84,16 +85,16 @@ class StageFolder:
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether a micro-batch has been planned: an empty checkpoint binds nobody."""
+        """Whether a micro-batch has been planned: an empty checkpoint imposes no restrictions."""
         return self.progress().planned is not None
 
     @property
     def keeps_state(self) -> bool:
-        """Whether Spark has kept state for a batch that is done."""
+        """Whether Spark has stored state for a completed batch."""
         return os.path.isdir(os.path.join(self.checkpoint, "state"))
 
     def progress(self) -> CheckpointProgress:
-        """How far the checkpoint is. Files that Spark is just writing are passed over."""
+        """The checkpoint's progress. Files that Spark is still writing are ignored."""
         planned, done = (_last(os.path.join(self.checkpoint, name)) for name in ("offsets", "commits"))
         if planned is None:
             return CheckpointProgress()
@@ -123,14 +124,14 @@ class StageFolder:
 
     @property
     def epoch(self) -> int:
-        """The number of the present checkpoint: 1 for the first."""
+        """The number of the current checkpoint: 1 for the first."""
         return 1 + max((_epoch_of(name) for name in _listed(self.path)), default=0)
 
     def set_aside(self, start: TopicOffsets | None = None) -> str | None:
-        """Move the checkpoint away, so that the stage starts anew: at `start`, else where its file says.
+        """Move the checkpoint aside, so that the stage starts anew: at `start`, else where its file says.
 
-        Returns where the checkpoint went, None if there was none. Whoever calls it holds the run's lock. A crash on the
-        way leaves the stage either as it was or started anew at `start`: one renaming decides.
+        Returns the checkpoint's new path, None if there was no checkpoint. The caller holds the run's lock. A crash
+        leaves the stage either unchanged or restarted at `start`: a single rename decides.
         """
         epoch = self.epoch
         exists = os.path.isdir(self.checkpoint)
@@ -150,7 +151,7 @@ class StageFolder:
         return target
 
     def start(self) -> dict[str, dict[int, int]] | None:
-        """Where the present epoch starts, if a replay said so."""
+        """The start offsets of the current epoch, if a replay has set them."""
         found = self._read("start.json")
         if not isinstance(found, dict) or found.get("epoch") != self.epoch:
             return None
@@ -159,7 +160,7 @@ class StageFolder:
     # -- what a run notes --------------------------------------------------------------------------------------------
 
     def deployed(self) -> StageRecord | None:
-        """What the stage was when it was started last; None if nobody noted it, or nobody can read it."""
+        """The stage's record at its last start; None if missing or unreadable."""
         try:
             with open(os.path.join(self.path, "deployed.json"), encoding="utf-8") as file:
                 return StageRecord.decode(file.read())
@@ -167,19 +168,19 @@ class StageFolder:
             return None
 
     def note_deployed(self, record: StageRecord | None) -> None:
-        """Note what the stage is now; None forgets it."""
+        """Store the stage's current record; None removes it."""
         if record is None:
             _remove(os.path.join(self.path, "deployed.json"))
         else:
             self._write_text("deployed.json", record.encode())
 
     def last_error(self) -> dict[str, Any] | None:
-        """When and why the last run failed: `at` (seconds since 1970) and `error`."""
+        """The failure of the last run: `at` (seconds since 1970) and `error`."""
         found = self._read("last_error.json")
         return found if isinstance(found, dict) else None
 
     def note_error(self, error: str | None, at: float) -> None:
-        """Note why a run failed; None if it did not."""
+        """Store the error of a run; None after a successful run."""
         if error is None:
             _remove(os.path.join(self.path, "last_error.json"))
         else:
@@ -196,7 +197,7 @@ class StageFolder:
         self._write_text(name, json.dumps(value, ensure_ascii=False) + "\n")
 
     def _write_text(self, name: str, text: str) -> None:
-        """All of it or nothing: a reader never sees a half."""
+        """Write atomically: a reader never sees a partial file."""
         path = os.path.join(self.path, name)
         os.makedirs(self.path, exist_ok=True)
         with open(f"{path}.new", "w", encoding="utf-8") as file:
@@ -215,7 +216,7 @@ class StateFolder:
         self._state = state
 
     def stage(self, name: str) -> StageFolder:
-        """The files of a stage, whether there are any or not."""
+        """The files of a stage, which may not exist."""
         return StageFolder(self._state, self.pipeline, name)
 
     def stages(self) -> list[str]:
@@ -248,7 +249,7 @@ def _parsed(line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError:
-        return None  # a source without data yet (`-`), or one whose offsets are no JSON
+        return None  # a source without data yet (`-`), or with offsets other than JSON
 
 
 def _remove(path: str) -> None:

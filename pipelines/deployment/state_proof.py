@@ -1,9 +1,9 @@
-"""Whether the state in a checkpoint is what the changed steps of a stage would have made. Pure.
+"""Proof that the state in a checkpoint equals the state that the changed steps of a stage would make. Pure.
 
-A stage goes on with its state only if that is proven: everything up to the last operator that keeps state is the same,
-and what follows it asks of that operator for the same columns in the same order. Spark keeps aggregates and rows of
-joins by position, and leaves out what nothing behind them uses; hence a swap of two sums, or a column that is no longer
-selected, changes the state as another function does. What this module does not know counts as part of the state.
+A stage continues with its state only with this proof: all steps up to the last stateful operator are the same, and the
+later steps use the same columns of that operator in the same order. Spark stores aggregates and join rows by position,
+and omits columns that no later step uses. So swapping two sums, or no longer selecting a column, changes the state as
+another function would. Anything unknown to this module counts as part of the state.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _ALL = "*"
 
 @dataclass(frozen=True, slots=True)
 class StateForm:
-    """What a state was made of: two steps lists of one form make the same state.
+    """The form of a state: two lists of steps with equal forms make the same state.
 
-    `before` is what comes before the last operator with state, `core` that operator without what it gives out, `keys`
-    and `values` are what it keeps, in order, and `behind` is what follows it and was not seen through.
+    `before` are the steps before the last stateful operator; `core` is that operator without its output columns; `keys`
+    and `values` are its stored columns, in order; `behind` are later steps that could not be analysed.
     """
 
     before: tuple[str, ...]
@@ -39,7 +39,7 @@ class StateForm:
     behind: tuple[str, ...] = ()
 
     def difference(self, other: StateForm) -> str:
-        """The first part that is not the same, in words; '' if none."""
+        """The first differing part, in words; '' if none."""
         if self.before != other.before:
             return "what comes before the operator that keeps state"
         if self.core != other.core:
@@ -52,9 +52,9 @@ class StateForm:
 
 
 def state_form(steps: Sequence[Mapping[str, Any]], last: int | None) -> StateForm:
-    """The form of the steps that run on the stream, of which `last` is the last one that is known to keep state.
+    """The form of the steps on the stream; `last` is the last step that is known to keep state.
 
-    Without `last`, any step may be the one.
+    Without `last`, any step may keep state.
 
     >>> def form(sql):
     ...     return state_form([{"kind": "sql", "text": sql}], 0)
@@ -70,7 +70,7 @@ def state_form(steps: Sequence[Mapping[str, Any]], last: int | None) -> StateFor
     before = tuple(_whole(step) for step in steps[:last])
     step, rest = steps[last], steps[last + 1 :]
     if step["kind"] == "deduplicate":
-        # It keeps nothing but the values of its columns, whatever becomes of its rows.
+        # It stores only the values of its columns, regardless of later steps.
         behind = () if all(_is_projection(each) for each in rest) else tuple(_whole(each) for each in rest)
         return StateForm(before, (_whole(step),), (), (), behind)
     made = _operator(step) if step["kind"] == "sql" else None
@@ -78,18 +78,18 @@ def state_form(steps: Sequence[Mapping[str, Any]], last: int | None) -> StateFor
         return StateForm(before, (_whole(step),), (), (), tuple(_whole(each) for each in rest))
     values = _values(made, rest)
     if values is None:
-        # What follows is not seen through: neither it nor what it reads may change.
+        # The later steps cannot be analysed: neither they nor their input may change.
         behind = (str(list(made.given.items())), *(_whole(each) for each in rest))
         return StateForm(before, made.core, made.keys, made.values(made.given), behind)
     return StateForm(before, made.core, made.keys, values)
 
 
 def _values(made: _Operator, rest: Sequence[Mapping[str, Any]]) -> tuple[str, ...] | None:
-    """What the state holds where these steps follow; None if that is not seen through.
+    """The state's columns with these later steps; None if they cannot be analysed.
 
-    Spark takes out the columns that nobody uses. What is left stands in the order of the operator's own columns, or,
-    where Spark has made one of the operator and a step behind it, in the order of that step's: they must be the same.
-    With a HAVING between them it makes none.
+    Spark removes unused columns. The remaining columns have the order of the operator's own columns or, where Spark has
+    merged the operator with a later step, the order of that step's columns: both orders must be the same. Spark does
+    not merge across a HAVING.
     """
     steps: list[Mapping[str, tuple[str, ...]]] = []
     names: Collection[str] = made.given
@@ -121,7 +121,7 @@ def _distinct(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def _whole(step: Mapping[str, Any]) -> str:
-    """A step as one text in which layout, comments and the case of names make no difference."""
+    """A step as one text, normalized for layout, comments and the case of names."""
     if step["kind"] != "sql":
         return str(sorted((name, value) for name, value in step.items()))
     text = step.get("source", step["text"])
@@ -131,9 +131,9 @@ def _whole(step: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """One SELECT that keeps state; `given` are its columns, each with the values of the state that it is made of.
+    """One stateful SELECT; `given` are its columns, each with the state values that it is computed from.
 
-    `always` are the values of its HAVING, `is_sorted` is a state whose values do not stand in the order of their use.
+    `always` are the values of its HAVING; `is_sorted` marks a state whose values are not in the order of their use.
     """
 
     core: tuple[str, ...]
@@ -143,14 +143,14 @@ class _Operator:
     is_sorted: bool
 
     def values(self, used: Collection[str]) -> tuple[str, ...]:
-        """What the state holds, in order, where these columns are used."""
+        """The state's values, in order, if these columns are used."""
         found = _all(self.given, [column for column in self.given if column in used])
         distinct = _distinct([*found, *self.always])
         return tuple(sorted(distinct)) if self.is_sorted else distinct
 
 
 class _OpaqueError(Exception):
-    """An expression that the optimizer may rewrite in ways that are not known here."""
+    """An expression that the optimizer may rewrite in ways unknown to this module."""
 
 
 def _operator(step: Mapping[str, Any]) -> _Operator | None:
@@ -170,7 +170,7 @@ def _operator_of(text: str) -> _Operator | None:
     having = _thresholds(tree)
     is_aggregate = bool(keys) or having is not None or any(_aggregates(column) for column in tree.expressions)
     if not is_aggregate and len(list(tree.find_all(exp.Select))) > 1:
-        return None  # the operator is in a query within this one
+        return None  # the operator is in a subquery
     given: dict[str, tuple[str, ...]] = {}
     is_opaque = False
     for column in tree.expressions:
@@ -187,27 +187,28 @@ def _operator_of(text: str) -> _Operator | None:
     if having is not None:
         rest.set("having", None)
     if group := rest.args.get("group"):
-        # A name behind GROUP BY may be a column of the input or an alias: both what is written and what it is count.
+        # A name after GROUP BY may be an input column or an alias: both the name and its expression count.
         written = [repr(key) for key in group.expressions if not isinstance(key, exp.Literal)]
         group.set("expressions", [])
         keys += [text for text in written if text not in keys]
     core = [repr(rest)]
     if is_opaque:
-        core += [column.alias_or_name for column in tree.expressions]  # one column may use the name of another
-    # A join keeps its rows' columns in the order of the input.
+        core += [column.alias_or_name for column in tree.expressions]  # a column may refer to another by name
+    # A join stores its rows' columns in the order of the input.
     return _Operator(tuple(core), tuple(keys), given, tuple(having or ()), is_sorted=not is_aggregate)
 
 
 def _is_plain_group(select: exp.Select) -> bool:
-    """Whether groups are listed one by one, without CUBE, ALL and the like."""
+    """Whether GROUP BY lists plain expressions, without CUBE, ALL and so on."""
     group = select.args.get("group")
     return group is None or not any(value for name, value in group.args.items() if name != "expressions")
 
 
 def _thresholds(select: exp.Select) -> list[str] | None:
-    """The aggregates of a HAVING that compares nothing but aggregates with numbers; None if it does more, or is not.
+    """The aggregates of a HAVING that only compares aggregates with numbers; None for any other or no HAVING.
 
-    Only such a condition stays behind the state: one on a key is applied before, and says which groups there are.
+    Only such a condition is applied after the state: Spark applies a condition on a key before it, which limits the
+    groups.
     """
     from sqlglot import exp
 
@@ -232,7 +233,7 @@ def _is_number(node: exp.Expr) -> bool:
 
 
 def _is_aggregate(node: exp.Expr) -> bool:
-    """Whether a node is a call of an aggregate function, with what belongs to the call: FILTER, IGNORE NULLS."""
+    """Whether a node is an aggregate call, including its FILTER or IGNORE NULLS."""
     from sqlglot import exp
 
     while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
@@ -245,14 +246,14 @@ def _aggregates(node: exp.Expr) -> bool:
 
 
 def _leaves(node: exp.Expr, keys: Sequence[str], *, is_aggregate: bool) -> Iterator[str]:
-    """What of the state an expression uses, in Spark's order. Raises _OpaqueError for one that is not seen through.
+    """State values that an expression uses, in Spark's order. Raises _OpaqueError if it cannot be analysed.
 
-    The expressions that are let through use each of their leaves whatever the optimizer does: it removes none.
+    Accepted expressions use each of their leaves: the optimizer removes none.
     """
     from sqlglot import exp
 
     if repr(node) in keys or _is_number(node):
-        return  # keys are kept whether they are selected or not
+        return  # keys are stored whether or not they are selected
     is_leaf = _is_aggregate(node) if is_aggregate else isinstance(node, exp.Column | exp.Star)
     if is_leaf:
         yield repr(node)
@@ -276,7 +277,7 @@ def _is_seen_through(node: exp.Expr) -> bool:
 
 
 def _computed(step: Mapping[str, Any]) -> exp.Select | None:
-    """The SELECT of a step that only computes columns of those it reads; None if it does more."""
+    """The SELECT of a step that only computes columns; None for any other step."""
     from sqlglot import exp
 
     tree = parsed_query(step.get("source", step["text"])) if step["kind"] == "sql" else None
@@ -300,7 +301,7 @@ def _is_projection(step: Mapping[str, Any]) -> bool:
 
 
 def _passed(step: Mapping[str, Any], given: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]] | None:
-    """The columns of a step that only computes columns of those that it is given; None if it does more."""
+    """The columns of a step that only computes columns from `given`; None for any other step."""
     from sqlglot import exp
 
     tree = _computed(step)
