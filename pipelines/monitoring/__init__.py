@@ -1,1 +1,1 @@
-"""What a run reports: states, progress, lag, metrics, the status topic, lineage."""
+"""Monitoring of a run: states, progress, lag, metrics, the status topic, lineage."""

@@ -1,7 +1,8 @@
-"""How far a run's stages are behind their topics, looked up now and then beside them.
+"""Samples the lag of a run's stages behind their topics, periodically and on its own thread.
 
-What a stage's consumer group has committed is compared with the ends of the partitions, as any tool does it; of a
-partition that has unread records the first one is fetched, which tells how long it has been waiting.
+The lag is the difference between the log end offsets and the committed offsets of a stage's consumer group, as other
+Kafka tools compute it. For a partition with unread records, the first one is fetched: its timestamp shows how long it
+has been waiting.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 10.0
 REQUEST_MS_MAX: Final = 5_000
-# Partitions of a run of which the first unread record is fetched each time: those with the most unread records.
+# Partitions per sample whose first unread record is fetched: those with the most unread records.
 PARTITIONS_FETCHED_MAX: Final = 50
 FETCH_BYTES_MAX: Final = 64 << 10
 END_S_MAX: Final = 2.0
 
 
 class LagSampler:
-    """A listener that keeps the lag in the states of a run's stages up to date, from a thread of its own."""
+    """A listener that updates the lag in the states of a run's stages, from its own thread."""
 
     def __init__(self, client: ClientConfig, interval_s: float = INTERVAL_S) -> None:
         self._client = dataclasses.replace(
@@ -51,7 +52,7 @@ class LagSampler:
         self._is_told = False
 
     def began(self, info: RunInfo, watch: RunWatch) -> None:
-        """Start the thread, if there is a stage that reads topics."""
+        """Start the thread, if a stage reads topics."""
         pipeline = info.loaded.pipeline
         topics = {
             name: {source.topic for source in pipeline.stage(name).topic_inputs}
@@ -64,7 +65,7 @@ class LagSampler:
             self._thread.start()
 
     def changed(self, state: StageState, progress: StageProgress | None) -> None:
-        """Nothing: it looks by itself."""
+        """Does nothing: the thread samples periodically."""
 
     def ended(self) -> None:
         """End the thread."""
@@ -88,7 +89,7 @@ class LagSampler:
 
 
 def look_up(cluster: ClusterClient, pipeline: str, topics: Mapping[str, set[str]]) -> dict[str, dict[str, TopicLag]]:
-    """The lag of each stage by topic. A stage that has committed nothing yet has none. Raises ClientError."""
+    """The lag of each stage by topic. A stage without committed offsets has no lag. Raises ClientError."""
     groups = {stage: f"{pipeline}.{stage}" for stage in topics}
     found = committed_group_offsets(cluster, list(groups.values()))
     committed = {
@@ -117,9 +118,9 @@ def topic_lags(
     times_ms: Mapping[tuple[TopicPartition, int], int | None],
     now_ms: int,
 ) -> dict[str, TopicLag]:
-    """The lag by topic, of what is committed; `times_ms` are those of the records at the committed offsets.
+    """The lag by topic, from the committed offsets; `times_ms` are the timestamps of the records at these offsets.
 
-    A partition of which nothing is committed counts from its beginning.
+    A partition without a committed offset counts from its beginning.
 
     >>> topic_lags({("t", 0): 5, ("t", 1): 2}, {("t", 0): 5, ("t", 1): 9}, {(("t", 1), 2): 1_000}, 4_500)
     {'t': TopicLag(records=7, seconds=3.5)}
@@ -147,9 +148,9 @@ def topic_lags(
 
 
 def _time_of(cluster: ClusterClient, key: TopicPartition, offset: int) -> int | None:
-    """The timestamp of the batch with the first record at or behind an offset; None if it is gone, or has none.
+    """The timestamp of the batch with the first record at or after an offset; None if deleted, or without timestamp.
 
-    That of its first record: good enough, since a batch gathers what came at once.
+    The batch's base timestamp is precise enough, since a batch gathers records that arrive together.
     """
     try:
         for fetched in read_partition(cluster, *key, offset, offset + 1, FetchConfig(FETCH_BYTES_MAX)):
@@ -163,7 +164,7 @@ def _time_of(cluster: ClusterClient, key: TopicPartition, offset: int) -> int | 
 
 
 def _headers(data: memoryview) -> Iterator[RecordBatchHeader]:
-    """Of the batches in fetched data, the last of which may be cut off."""
+    """Headers of the batches in fetched data, whose last batch may be truncated."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
         header = RecordBatchHeader.parse(data, position)

@@ -1,6 +1,6 @@
-"""Sends OpenLineage events to a URL, or appends them to a file, from a thread of its own.
+"""Sends OpenLineage events to a URL, or appends them to a file, from its own thread.
 
-Lineage is for those who watch: a receiver that is slow or away costs events, never a micro-batch.
+A slow or unavailable receiver loses events and never delays a micro-batch.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = ["LineageEmitter", "appending", "posting"]
 
 logger = logging.getLogger(__name__)
 
-# Events that wait; with more the oldest goes: a run of a hundred stages begins with so many.
+# Pending events; beyond that the oldest is dropped. A run of a hundred stages begins with this many.
 WAITING_MAX: Final = 500
 POST_S_MAX: Final = 5.0
 END_S_MAX: Final = 5.0
-# A stage that runs for ever says so, with its counts, this often.
+# Interval of a continuous stage's RUNNING events, with its counts.
 RUNNING_INTERVAL_S: Final = 60.0
 ENDPOINT: Final = "/api/v1/lineage"
 
 
 class LineageEmitter:
-    """A listener: START when a stage begins to run, RUNNING now and then, COMPLETE, FAIL or ABORT at its end."""
+    """A listener: START when a stage begins to run, RUNNING periodically, COMPLETE, FAIL or ABORT at its end."""
 
     def __init__(self, send: Callable[[bytes], None], running_interval_s: float = RUNNING_INTERVAL_S) -> None:
         self._send = send
@@ -55,7 +55,7 @@ class LineageEmitter:
         self._thread = threading.Thread(target=self._run, name="lineage", daemon=True)
 
     def began(self, info: RunInfo, watch: RunWatch) -> None:  # noqa: ARG002 - a listener's
-        """Find what the stages read and write, and start the thread."""
+        """Determine the stages' data sets, and start the thread."""
         columns = known_columns(info)
         for name in info.stages:
             stage = info.loaded.pipeline.stage(name)
@@ -65,7 +65,7 @@ class LineageEmitter:
         self._thread.start()
 
     def changed(self, state: StageState, progress: StageProgress | None) -> None:
-        """Tell a change of a stage."""
+        """Queue the event of a stage's change."""
         name = state.stage
         if progress is not None:
             if name in self._runs and time.monotonic() - self._told_s[name] >= self._interval_s:
@@ -80,7 +80,7 @@ class LineageEmitter:
             del self._runs[name]
 
     def ended(self) -> None:
-        """Send what waits, for some seconds at most, and end the thread."""
+        """Send the pending events, for a few seconds at most, and end the thread."""
         if self._lost:
             logger.warning("%d events of lineage were given up: the receiver was too slow", self._lost)
         if not self._thread.is_alive():
@@ -130,9 +130,10 @@ def _drop_oldest(waiting: queue.Queue[bytes | None]) -> None:
 
 
 def posting(url: str, api_key: str = "") -> Callable[[bytes], None]:
-    """Sends an event by POST; a URL without a path gets that of Marquez and its kin. ValueError for another scheme.
+    """A function that sends an event by POST; a URL without a path gets Marquez's default. ValueError for other
+    schemes.
 
-    Raises OSError when the receiver is away, slow, or refuses.
+    The function raises OSError if the receiver is unavailable, slow, or refuses the event.
     """
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -149,7 +150,7 @@ def posting(url: str, api_key: str = "") -> Callable[[bytes], None]:
 
 
 def appending(path: str) -> Callable[[bytes], None]:
-    """Appends an event to a file, a line each. OSError if the file cannot be opened."""
+    """A function that appends each event as a line to a file. Raises OSError if the file cannot be opened."""
     with open(path, "ab"):
         pass
 
@@ -161,7 +162,7 @@ def appending(path: str) -> Callable[[bytes], None]:
 
 
 def known_columns(info: RunInfo) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """Columns of topics and of the Delta tables that stages write, as the analysis has found them."""
+    """Columns of topics and of the Delta tables that stages write, from the analysis."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for topic, declared in info.analysis.columns.topics.items():
         columns = info.analysis.columns.values.get(topic)

@@ -1,6 +1,7 @@
 """Metrics of a run for Prometheus: `GET /metrics` on a separate port. docs/how-to/monitoring_pipelines.md lists them.
 
-The HTTP server is the client library's, on threads; a scrape reads a copy of the stages' states and asks nobody.
+The client library provides the HTTP server, on threads; a scrape reads a copy of the stages' states and sends no
+requests.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _STAGE: Final = ["pipeline", "stage"]
 
 
 class MetricsEndpoint:
-    """A listener that serves a run's metrics. `open` takes the port, before anything else is begun."""
+    """A listener that serves a run's metrics. Call `open`, which binds the port, before the run begins."""
 
     def __init__(self) -> None:
         self._watch: RunWatch | None = None
@@ -38,7 +39,7 @@ class MetricsEndpoint:
         self._thread: Thread | None = None
 
     def open(self, host: str, port: int) -> int:
-        """Open the port (0: any free one) and return it; OSError if it cannot be had."""
+        """Bind the port (0: any free port) and return it. Raises OSError if the port is unavailable."""
         registry = CollectorRegistry()
         registry.register(_Collector(self._states))
         ProcessCollector(registry=registry)
@@ -53,14 +54,14 @@ class MetricsEndpoint:
             self._server = None
 
     def began(self, info: RunInfo, watch: RunWatch) -> None:  # noqa: ARG002 - a listener's
-        """From now on there is something to tell."""
+        """Serve the states of this run from now on."""
         self._watch = watch
 
     def changed(self, state: StageState, progress: StageProgress | None) -> None:
-        """Nothing: a scrape reads the states."""
+        """Does nothing: a scrape reads the states."""
 
     def ended(self) -> None:
-        """Nothing: who opened it closes it."""
+        """Does nothing: the caller of `open` calls `close`."""
 
     def _states(self) -> Sequence[StageState]:
         return () if self._watch is None else self._watch.states()
@@ -78,7 +79,7 @@ class _Collector(Collector):
 
 
 def families(states: Sequence[StageState], now_s: float) -> Iterator[Metric]:
-    """All families of a run's stages."""
+    """All metric families of a run's stages."""
     yield from _counters(states)
     yield from _durations(states)
     yield from _present(states)
@@ -166,7 +167,7 @@ def _lag(states: Sequence[StageState]) -> Iterator[Metric]:
 
 
 def buckets_of(durations: Durations) -> list[tuple[str, float]]:
-    """Cumulative counts by upper bound, as Prometheus wants them.
+    """Cumulative counts by upper bound, in Prometheus's form.
 
     >>> durations = Durations()
     >>> durations.observe(0.2)

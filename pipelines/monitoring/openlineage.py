@@ -1,8 +1,9 @@
-"""OpenLineage run events of a run's stages: which data sets each reads and writes, and how it ended. Pure.
+"""OpenLineage run events of a run's stages: each stage's input and output data sets, and its outcome. Pure.
 
-An event is what version 2-0-2 of the specification's schema asks for: `eventType`, `eventTime`, `producer`,
-`schemaURL`, a run with an id that all events of a run share, a job, inputs and outputs. Topics are data sets of the
-namespace `kafka://HOST:PORT` (of the first bootstrap server), tables and files those of their file system.
+An event follows version 2-0-2 of the specification's schema: `eventType`, `eventTime`, `producer`, `schemaURL`, a run
+with an id that all events of a run share, a job, inputs and outputs. Topics are data sets in the namespace
+`kafka://HOST:PORT` (of the first bootstrap server); tables and files are data sets in the namespace of their file
+system.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ Columns = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Something that is read or written; `columns` are names and types, none if they are not known."""
+    """A data set that a stage reads or writes; `columns` are names and types, empty if unknown."""
 
     namespace: str
     name: str
     columns: tuple[tuple[str, str], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """As in an event."""
+        """The data set's JSON object in an event."""
         facets: dict[str, Any] = {}
         if self.columns:
             facets["schema"] = _facet(
@@ -60,7 +61,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class StageLineage:
-    """A stage as a job with its data sets."""
+    """A stage as an OpenLineage job with its data sets."""
 
     namespace: str
     name: str
@@ -148,7 +149,7 @@ def _moment(at_ms: int) -> str:
 
 
 def _placed(loaded: Loaded, part: Source | Sink, topics: str) -> tuple[str, str, str] | None:
-    """Kind, namespace and name of what an input reads or a sink writes; None for what is no place."""
+    """Kind, namespace and name of the place that an input reads or a sink writes; None without a place."""
     if part.place is None:
         return None
     kind, name = part.place
@@ -174,7 +175,7 @@ def file_place(path: str) -> tuple[str, str]:
 
 
 def _database(url: str, table: str) -> tuple[str, str]:
-    """Namespace and name of a database's table; without user, password and options, which may be secret.
+    """Namespace and name of a database's table, without user, password and options, which may be secret.
 
     >>> _database("jdbc:postgresql://u:p@db:5432/shop?password=x", "orders")
     ('postgresql://db:5432', 'shop.orders')

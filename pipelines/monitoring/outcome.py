@@ -1,4 +1,4 @@
-"""What became of a micro-batch. Pure."""
+"""The outcome of a micro-batch. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the rows of one micro-batch."""
+    """Counts of one micro-batch's rows by their outcome."""
 
     stage: str
     written: int

@@ -1,4 +1,4 @@
-"""What a stage has done: Spark's StreamingQueryProgress and our own counts as plain values. Pure."""
+"""A stage's progress: Spark's StreamingQueryProgress and Headwater's own counts as plain values. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from headwater.pipelines.datasource.offsets import Offsets, from_source_offset
 
 __all__ = ["EVENT_TIME", "InputProgress", "StageProgress", "StageTotals", "from_spark", "moment_ms"]
 
-# Name, with the input's position, of the observation that tells the latest event time of an input in a micro-batch.
+# Name, with the input's position, of the observation of an input's latest event time in a micro-batch.
 EVENT_TIME: Final = "headwater_event_time_"
 
 
 @dataclass(frozen=True, slots=True)
 class InputProgress:
-    """What one input brought to a micro-batch.
+    """One input's part of a micro-batch.
 
     Attributes:
-        ends: Of a topic: the next offset of each partition.
-        lag: Of a topic: offsets that were there and not read yet, by partition.
-        latest_event_ms: The latest event time among its rows, None if it has no watermark, or brought none.
+        ends: The next offset of each partition of a topic.
+        lag: Unread offsets of a topic by partition, at the time of the micro-batch.
+        latest_event_ms: The latest event time among its rows, None without a watermark or without event times.
     """
 
     rows: int = 0
@@ -34,9 +34,9 @@ class InputProgress:
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """One micro-batch. `late_rows` were dropped by the watermark, which is ISO 8601 in UTC, '' before the first.
+    """One micro-batch. The watermark, ISO 8601 in UTC and '' before the first, dropped the `late_rows`.
 
-    `inputs` are in the order of the stage's; none where Spark does not tell them apart.
+    `inputs` are in the stage's order; empty where Spark does not distinguish them.
     """
 
     stage: str
@@ -53,13 +53,13 @@ class StageProgress:
 
     @property
     def lag(self) -> int:
-        """Offsets of all topics that were there and not read yet."""
+        """Unread offsets of all topics at the time of the micro-batch."""
         return sum(sum(each.lag.values()) for each in self.inputs)
 
 
 @dataclass(slots=True)
 class StageTotals:
-    """Sums over the micro-batches of one run. Records that a crash made run twice count in each run that saw them."""
+    """Sums over the micro-batches of one run. Records that are reprocessed after a crash count in each such run."""
 
     stage: str
     batches: int = 0
@@ -72,14 +72,14 @@ class StageTotals:
     dead_letters: int = 0
 
     def add_progress(self, progress: StageProgress) -> None:
-        """Count one micro-batch of Spark's."""
+        """Add one micro-batch's progress."""
         self.batches += 1
         self.rows += progress.rows
         self.late_rows += progress.late_rows
         self.watermark = progress.watermark or self.watermark
 
     def add_outcome(self, written: int, undecodable: int, unmet: Mapping[str, int], dead_letters: int) -> None:
-        """Count what became of one micro-batch's rows."""
+        """Add one micro-batch's outcome."""
         self.written += written
         self.undecodable += undecodable
         self.dead_letters += dead_letters
@@ -88,7 +88,7 @@ class StageTotals:
 
 
 def from_spark(stage: str, progress: Mapping[str, Any], inputs: int = 0) -> StageProgress:
-    """A StreamingQueryProgress as its JSON object; `inputs` is how many the stage has.
+    """Convert a StreamingQueryProgress from its JSON object; `inputs` is the stage's number of inputs.
 
     >>> from_spark(
     ...     "clean", {"batchId": 3, "numInputRows": 10, "processedRowsPerSecond": 5.0, "batchDuration": 2000}
@@ -103,7 +103,7 @@ def from_spark(stage: str, progress: Mapping[str, Any], inputs: int = 0) -> Stag
         rows=int(progress.get("numInputRows") or 0),
         rows_per_second=float(progress.get("processedRowsPerSecond") or 0.0),
         duration_ms=int(progress.get("batchDuration") or 0),
-        # Spark says 1970 as long as it has seen no row.
+        # Spark reports 1970 until the first row.
         watermark="" if watermark.startswith("1970-01-01T00:00:00") else watermark,
         late_rows=_sum(operators, "numRowsDroppedByWatermark"),
         timestamp=str(progress.get("timestamp") or ""),
@@ -114,7 +114,7 @@ def from_spark(stage: str, progress: Mapping[str, Any], inputs: int = 0) -> Stag
 
 
 def moment_ms(moment: str) -> int | None:
-    """Spark's ISO 8601 as milliseconds since 1970; None for ''.
+    """Spark's ISO 8601 timestamp as milliseconds since 1970; None for ''.
 
     >>> moment_ms("1970-01-01T00:00:01.500Z"), moment_ms("")
     (1500, None)
@@ -129,7 +129,7 @@ def _sum(operators: Any, name: str) -> int:
 def _inputs(progress: Mapping[str, Any], count: int) -> tuple[InputProgress, ...]:
     sources = progress.get("sources") or []
     observed = progress.get("observedMetrics") or {}
-    # Spark names its sources once each: one that two inputs share cannot be told apart.
+    # Spark lists each source once: two inputs that share a source cannot be distinguished.
     told = sources if len(sources) == count else [{}] * count
     return tuple(_input(source, observed.get(f"{EVENT_TIME}{position}")) for position, source in enumerate(told))
 
@@ -147,7 +147,7 @@ def _input(source: Mapping[str, Any], observed: Any) -> InputProgress:
 
 
 def _is_of_topics(offset: Any) -> bool:
-    """Whether an offset is one of topics: other sources have other ones."""
+    """Whether an offset has the form of topics' offsets; other sources use other forms."""
     return (
         isinstance(offset, Mapping)
         and bool(offset)

@@ -1,6 +1,6 @@
-"""What is known of a stage while it runs: the one place that metrics, status, terminal and lineage read. Pure.
+"""The state of a running stage: the single source for metrics, status, terminal and lineage. Pure.
 
-The runner writes it, with the lock of its `RunWatch` held; whoever reads it takes a copy.
+The runner writes it while holding the lock of its `RunWatch`; readers get a copy.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
 
 __all__ = ["DURATION_BOUNDS_S", "Durations", "StageState", "State", "TopicLag"]
 
-# Micro-batches take from a tenth of a second, when little is to be done, to many minutes after an outage.
+# Micro-batches take from a tenth of a second, with few records, to many minutes after an outage.
 DURATION_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class State(enum.Enum):
-    """What a stage does at the moment."""
+    """The current state of a stage."""
 
     STARTING = "starting"
     RUNNING = "running"
-    #: Its query waits for data.
+    #: The query waits for data.
     IDLE = "idle"
-    #: Its failure is transient, and it is tried again after a pause.
+    #: The stage failed with a transient failure, and restarts after a pause.
     RESTARTING = "restarting"
-    #: It was given up; the run goes on without it, or has ended.
+    #: The stage was given up; the run continues without it, or has ended.
     FAILED = "failed"
-    #: The run has ended, or its stage had nothing left to do.
+    #: The run has ended, or the stage has read all available data.
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """How far a stage is behind a topic: records not read, and the age of the oldest of them (None: not known)."""
+    """A stage's lag behind a topic: unread records, and the age of the oldest (None: unknown)."""
 
     records: int
     seconds: float | None
@@ -43,7 +43,7 @@ class TopicLag:
 
 @dataclass(slots=True)
 class Durations:
-    """A histogram of how long micro-batches took.
+    """A histogram of the durations of micro-batches.
 
     >>> durations = Durations()
     >>> durations.observe(0.2)
@@ -66,11 +66,12 @@ class StageState:
     """One stage of a run.
 
     Attributes:
-        since_ms: When it came into its state.
-        error: Why it failed the last time; '' while all is well.
-        stall: Why its watermark stands still, '' while it moves (see `headwater.pipelines.monitoring.watermark_stall`).
-        lag: By topic, as it was looked up last; empty before.
-        positions: The next offset of each partition that was read.
+        since_ms: Time of the last state change.
+        error: The last failure; '' while the stage runs normally.
+        stall: The reason why its watermark does not advance, '' while it does (see
+        `headwater.pipelines.monitoring.watermark_stall`).
+        lag: The last sampled lag by topic; empty before the first sample.
+        positions: The next offset of each partition read.
     """
 
     pipeline: str
@@ -88,11 +89,11 @@ class StageState:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to come of it in this run."""
+        """Whether the stage has ended for this run."""
         return self.state in (State.FAILED, State.STOPPED)
 
     def add_progress(self, progress: StageProgress) -> None:
-        """Take note of a micro-batch."""
+        """Add a micro-batch's progress."""
         self.last = progress
         if progress.rows or progress.late_rows:
             self.totals.add_progress(progress)

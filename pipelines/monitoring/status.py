@@ -1,7 +1,7 @@
-"""The record by which any process sees any pipeline: what a stage does, in the compacted topic `__headwater_status`.
+"""The record of a stage's status in the compacted topic `__headwater_status`, for other processes to read.
 
-One record a stage, keyed `<pipeline>/<stage>`, its value JSON; the last one counts. A stage that does not say it is
-over and has not been heard of for a while (see `HEARTBEAT_MS`) has died with its process. Pure.
+The key is `<pipeline>/<stage>`, the value JSON; the latest record of a key applies. A stage without a final status and
+without heartbeats (see `HEARTBEAT_MS`) has died with its process. Pure.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = [
 
 STATUS_TOPIC: Final = "__headwater_status"
 STATUS_PARTITIONS: Final = 1
-# One live record a stage: small segments, so that compaction, which leaves the last one alone, keeps the rest small.
+# One live record a stage: small segments keep the topic small, since compaction leaves out the active segment.
 STATUS_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "segment.bytes": str(4 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-# A stage is told at most so often, but for a change of its state; and at least so often, though nothing happens.
+# Minimum interval between a stage's records, except for a state change; and maximum interval without any change.
 INTERVAL_MS: Final = 1_000
 HEARTBEAT_MS: Final = 10_000
 ERROR_CHARACTERS_MAX: Final = 2_000
@@ -44,7 +44,7 @@ _OVER: Final = ("failed", "stopped")
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a stage is behind a topic: records not read, and the age of the oldest of them (None: not known)."""
+    """A stage's lag behind a topic: unread records, and the age of the oldest (None: unknown)."""
 
     records: int
     seconds: float | None
@@ -52,17 +52,18 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class StageStatus:
-    """What a stage does; times in ms since 1970, counts since the start of the run.
+    """A stage's status; times in ms since 1970, counts since the start of the run.
 
     Attributes:
-        state: One of STATES; `since_ms` when it came to be so.
-        time_ms: When this was written.
+        state: One of STATES; `since_ms` is the time of the state change.
+        time_ms: When the record was written.
         batch: Number of the last micro-batch; None before the first.
         lag: By topic.
-        watermark: ISO 8601 in UTC, '' without one; `stall` says why it stands still, '' while it moves.
-        error: Why the stage failed the last time.
+        watermark: ISO 8601 in UTC, '' without a watermark; `stall` is the reason why it does not advance, '' while it
+        does.
+        error: The stage's last failure.
         mode: continuous or once.
-        versions: Of headwater, spark and python.
+        versions: Versions of headwater, spark and python.
     """
 
     pipeline: str
@@ -95,11 +96,11 @@ class StageStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether the stage has ended, and said so."""
+        """Whether the stage has reported its end."""
         return self.state in _OVER
 
     def is_lost(self, now_ms: int) -> bool:
-        """Whether the process that ran the stage is gone without a word: several heartbeats have not come."""
+        """Whether the stage's process died without a final status: several heartbeats are missing."""
         return not self.is_over and now_ms - self.time_ms > 3 * HEARTBEAT_MS
 
     def encode(self) -> bytes:
@@ -119,7 +120,7 @@ def record_key(pipeline: str, stage: str) -> bytes:
 
 
 def decode(value: bytes) -> StageStatus:
-    """The inverse of `encode`; fields that a later release has added are passed over. ValueError for anything else."""
+    """The inverse of `encode`; ignores fields added by later releases. Raises ValueError for anything else."""
     found = json.loads(value)
     if not isinstance(found, dict) or found.get("version") != _FORMAT_VERSION:
         raise ValueError(f"not a stage's status of version {_FORMAT_VERSION}")
@@ -137,7 +138,7 @@ def decode(value: bytes) -> StageStatus:
 
 
 def is_due(now_ms: int, written_ms: int | None, *, state_changed: bool, something_changed: bool) -> bool:
-    """Whether a stage's status is to be written now.
+    """Whether a stage's status is due for writing.
 
     >>> is_due(5_000, 4_500, state_changed=False, something_changed=True)
     False

@@ -1,7 +1,7 @@
-"""Writes what a run's stages do to the topic `__headwater_status`, from a thread of its own.
+"""Writes the status of a run's stages to the topic `__headwater_status`, from its own thread.
 
-Of each stage only the latest is kept until it is written, so a broker that is away costs no memory, and a run never
-waits for its status. See `headwater.pipelines.monitoring.status` for the record.
+Only the latest status of each stage is pending, so an unavailable broker costs no memory, and a run never waits for its
+status. See `headwater.pipelines.monitoring.status` for the record.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ __all__ = ["StatusTopic", "stage_status"]
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5
-# While a broker is away: the next attempt brings what is the latest then.
+# While a broker is unavailable: the next attempt writes the status that is the latest by then.
 REQUEST_MS_MAX: Final = 5_000
 END_S_MAX: Final = 5.0
 
 
 class StatusTopic:
-    """A listener that writes each stage's status: at each change of state, else once a second at most."""
+    """A listener that writes each stage's status: at each state change, otherwise at most once a second."""
 
     def __init__(self, client: ClientConfig, versions: dict[str, str] | None = None) -> None:
         self._client = dataclasses.replace(client, api_timeout_ms=REQUEST_MS_MAX, request_timeout_ms=REQUEST_MS_MAX)
@@ -70,12 +70,12 @@ class StatusTopic:
         self._thread.start()
 
     def changed(self, state: StageState, progress: StageProgress | None) -> None:  # noqa: ARG002 - a listener's
-        """Wake the thread for a change of state; the rest has time."""
+        """Wake the thread for a state change; other changes wait for the next interval."""
         if progress is None:
             self._wake.set()
 
     def ended(self) -> None:
-        """Write how the stages ended, if the broker takes it within some seconds, and end the thread."""
+        """Write the stages' final status, if the broker accepts it within a few seconds, and end the thread."""
         self._over.set()
         self._wake.set()
         if self._thread is not None:
@@ -130,7 +130,7 @@ class StatusTopic:
         self._producer.flush()
 
     def _close(self) -> None:
-        """A producer that has failed is of no use any more."""
+        """Close the producer; a failed producer cannot be used again."""
         with contextlib.suppress(ClientError):
             if self._producer is not None:
                 self._producer.close()
@@ -140,7 +140,7 @@ class StatusTopic:
 
 
 def stage_status(state: StageState, info: RunInfo, now_ms: int, versions: dict[str, str]) -> StageStatus:
-    """What is told of a stage."""
+    """The status record of a stage's state."""
     totals, last = state.totals, state.last
     return StageStatus(
         pipeline=state.pipeline,

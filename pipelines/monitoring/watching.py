@@ -1,7 +1,7 @@
-"""What a run tells whoever watches it: metrics, the status topic, lineage, a terminal.
+"""Notification of a run's listeners: metrics, the status topic, lineage, a terminal.
 
-The runner's threads write; listeners are called one at a time, with a copy, and must neither block nor raise: what
-needs a network does it on a thread of its own.
+The runner's threads write; listeners are called one at a time, with a copy, and must neither block nor raise: a
+listener that needs the network uses its own thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What is known of a run when its stages are about to start."""
+    """Data of a run before its stages start."""
 
     loaded: Loaded
     plan: Plan
@@ -43,16 +43,16 @@ class RunInfo:
 
 
 class RunListener(Protocol):
-    """Hears what becomes of a run's stages."""
+    """Receives the events of a run's stages."""
 
     def began(self, info: RunInfo, watch: RunWatch) -> None:
-        """The stages are about to start."""
+        """Called before the stages start."""
 
     def changed(self, state: StageState, progress: StageProgress | None) -> None:
-        """A stage came into another state, or (with `progress`) has done a micro-batch."""
+        """Called when a stage changes its state or, with `progress`, completes a micro-batch."""
 
     def ended(self) -> None:
-        """The run is over. May wait for a few seconds until what is left is sent."""
+        """Called at the end of the run. May block for a few seconds to send pending data."""
 
 
 class RunWatch:
@@ -71,7 +71,7 @@ class RunWatch:
         self._states: dict[str, StageState] = {}
 
     def begin(self, info: RunInfo) -> None:
-        """Take up the stages of a run and tell the listeners."""
+        """Register a run's stages and notify the listeners."""
         for stage in info.stages:
             self.add(stage)
         self._tell(lambda listener: listener.began(info, self))
@@ -79,13 +79,13 @@ class RunWatch:
             self._tell(lambda listener, state=state: listener.changed(state, None))  # type: ignore[misc]
 
     def add(self, stage: str) -> StageTotals:
-        """A stage that is to start; its counts, which change while it runs."""
+        """Register a stage before its start; returns its totals, which the run updates."""
         with self._lock:
             state = StageState(self._pipeline, stage, since_ms=self._clock_ms(), totals=StageTotals(stage))
             return self._states.setdefault(stage, state).totals
 
     def end(self) -> None:
-        """The run is over, however it ended: what is not over is stopped."""
+        """Mark the run as ended: stages that have not ended become stopped."""
         for state in self.states():
             if not state.is_over:
                 self.set_state(state.stage, State.STOPPED)
@@ -97,12 +97,12 @@ class RunWatch:
             return copy.deepcopy(list(self._states.values()))
 
     def state(self, stage: str) -> StageState:
-        """A copy of one."""
+        """A copy of a stage's state."""
         with self._lock:
             return copy.deepcopy(self._states[stage])
 
     def set_state(self, stage: str, to: State, error: str | None = None) -> None:
-        """A stage came into a state; `error` says why it failed, '' that all is well again."""
+        """Set a stage's state; `error` is its failure, '' after a recovery."""
         with self._lock:
             state = self._states[stage]
             if state.state is to and (error is None or error == state.error):
@@ -117,7 +117,7 @@ class RunWatch:
         self._tell(lambda listener: listener.changed(told, None))
 
     def add_progress(self, stage: str, progress: StageProgress, stall: str) -> StageTotals:
-        """A stage has done a micro-batch; returns a copy of its counts."""
+        """Add a completed micro-batch; returns a copy of the stage's totals."""
         with self._lock:
             state = self._states[stage]
             state.add_progress(progress)
@@ -127,13 +127,13 @@ class RunWatch:
         return told.totals
 
     def add_outcome(self, outcome: Outcome) -> None:
-        """What became of a micro-batch's rows is known; its progress comes a moment later."""
+        """Add a micro-batch's outcome; its progress follows later."""
         with self._lock:
             totals = self._states[outcome.stage].totals
             totals.add_outcome(outcome.written, outcome.undecodable, outcome.unmet, outcome.dead_letters)
 
     def set_lag(self, stage: str, lag: Mapping[str, TopicLag]) -> None:
-        """How far a stage is behind its topics was looked up."""
+        """Set a stage's sampled lag."""
         with self._lock:
             self._states[stage].lag.update(lag)
 
@@ -142,5 +142,5 @@ class RunWatch:
             try:
                 call(listener)
             except Exception:
-                # Whoever watches must not end what is watched.
+                # A listener's failure must not end the run.
                 logger.exception("%s failed", type(listener).__name__)

@@ -1,8 +1,8 @@
-"""Why a stage's watermark stands still though records come: which input, which partition, and what to do. Pure.
+"""Explains a watermark that does not advance although records arrive: input, partition and remedy. Pure.
 
-Spark's watermark of an input is the latest event time it has brought, less the delay; that of a stage with several
-inputs is the lowest of theirs (or the highest, with spark.sql.streaming.multipleWatermarkPolicy=max). While it stands,
-windows stay open, the state of joins grows, and nothing is written.
+Spark's watermark of an input is its latest event time minus the delay; the watermark of a stage with several inputs is
+the lowest of theirs (or the highest, with spark.sql.streaming.multipleWatermarkPolicy=max). While the watermark does
+not advance, windows stay open, the state of joins grows, and nothing is written.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from headwater.pipelines.monitoring.progress import StageProgress, moment_ms
 
 __all__ = ["StallWatch", "WatchedInput", "partitions_behind", "partitions_late"]
 
-# A watermark moves with almost every batch; hourly data, and what is read again after an outage, take some longer.
+# A watermark advances with almost every batch; hourly data, and a backlog after an outage, take longer.
 BATCHES: Final = 10
 WAIT_MS: Final = 5 * 60_000
-# Clocks of producers differ; an event time that is further ahead than this is a mistake of theirs.
+# Producers' clocks differ; an event time further ahead than this is a producer's error.
 FUTURE_MS: Final = 60 * 60_000
 PARTITIONS_NAMED_MAX: Final = 3
-# Partitions of one topic are never quite at the same event time.
+# Partitions of one topic are never at exactly the same event time.
 APART_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedInput:
-    """An input with a watermark: its name, the column and how far it is behind the latest event time."""
+    """An input with a watermark: its name, the event time column and the delay."""
 
     name: str
     column: str
@@ -37,7 +37,7 @@ class WatchedInput:
 
 @dataclass(slots=True)
 class _Seen:
-    """What an input has brought so far, and since the watermark moved last."""
+    """Statistics of an input: overall, and since the watermark last advanced."""
 
     latest_ms: int | None = None
     rows: int = 0
@@ -46,7 +46,7 @@ class _Seen:
 
 
 class StallWatch:
-    """Watches one stage, batch by batch. `inputs` are those of the stage, None for one without a watermark."""
+    """Monitors one stage, batch by batch. `inputs` are the stage's inputs, None for an input without a watermark."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class StallWatch:
         self._rows = 0
 
     def observe(self, progress: StageProgress, now_ms: int) -> str:
-        """Take note of a micro-batch; returns why the watermark stands still, '' as long as it does not."""
+        """Add a micro-batch; returns the reason why the watermark does not advance, '' while it does."""
         if all(each is None for each in self._inputs):
             return ""
         for seen, brought in zip(self._seen, progress.inputs, strict=False):
@@ -90,12 +90,12 @@ class StallWatch:
         return self.explanation(now_ms)
 
     def learn(self, partitions_ms: Sequence[Mapping[tuple[str, int], int]]) -> None:
-        """Take note of the latest event time of each partition, input by input, from a closer look."""
+        """Add the latest event time of each partition, by input, from a read of the last records."""
         for seen, times in zip(self._seen, partitions_ms, strict=False):
             seen.partitions_ms = dict(times)
 
     def explanation(self, now_ms: int) -> str:
-        """Why the watermark stands still, by what is known; '' as long as it may move."""
+        """The known reason why the watermark does not advance; '' while it may still advance."""
         if self._moved_ms is None or self._batches < self._batches_max or now_ms - self._moved_ms < self._wait_ms:
             return ""
         return f"{self._standing(now_ms)}: {self._why(now_ms)}"
@@ -110,7 +110,7 @@ class StallWatch:
     def _why(self, now_ms: int) -> str:
         watched = [(each, seen) for each, seen in zip(self._inputs, self._seen, strict=True) if each is not None]
         if self._policy == "min" and len(watched) > 1:
-            # An input that has brought no event time holds back the others most.
+            # An input without any event time holds the watermark back most.
             each, seen = min(watched, key=lambda pair: _reach_ms(pair[0], pair[1]))
             others = [pair for pair in watched if pair[0] is not each]
             return _slowest(each, seen, others)
@@ -122,12 +122,12 @@ class StallWatch:
 
 
 def _reach_ms(each: WatchedInput, seen: _Seen) -> int:
-    """How far an input lets the watermark go; before everything, if it has brought no event time."""
+    """The watermark that an input permits; the lowest value if the input has had no event time."""
     return -1 if seen.latest_ms is None else seen.latest_ms - each.delay_ms
 
 
 def _slowest(each: WatchedInput, seen: _Seen, others: Sequence[tuple[WatchedInput, _Seen]]) -> str:
-    """Of several inputs, the one that holds the watermark back."""
+    """Explanation for several inputs: the input that holds the watermark back."""
     ahead = max((seen.latest_ms for _, seen in others if seen.latest_ms is not None), default=None)
     beside = f", those of the others reach {_shown(ahead)}" if ahead is not None else ""
     if not seen.rows:
@@ -151,8 +151,8 @@ def _slowest(each: WatchedInput, seen: _Seen, others: Sequence[tuple[WatchedInpu
 
 
 def _alone(each: WatchedInput, seen: _Seen, now_ms: int, watermark_ms: int | None) -> str:
-    """The input whose event times move the watermark, and do not."""
-    # What an earlier run has seen is in Spark's watermark only.
+    """Explanation for the single input that determines the watermark."""
+    # Event times of earlier runs are only in Spark's watermark.
     latest_ms = max(
         (
             ms
@@ -188,7 +188,7 @@ def _unread(seen: _Seen) -> str:
 
 
 def partitions_behind(lag: Mapping[tuple[str, int], int]) -> str:
-    """The partitions with the most unread records, '' if there is none.
+    """The partitions with the most unread records, '' without any.
 
     >>> partitions_behind({("t", 0): 0, ("t", 1): 1200, ("t", 2): 5})
     '1,200 records of t-1 are not read, 5 records of t-2 are not read'
@@ -198,7 +198,7 @@ def partitions_behind(lag: Mapping[tuple[str, int], int]) -> str:
 
 
 def partitions_late(latest_ms: Mapping[tuple[str, int], int]) -> str:
-    """The partitions whose last records are of a time before the others', '' if they are about equal.
+    """The partitions whose last records are older than the others', '' if all are about equal.
 
     >>> partitions_late({("t", 0): 7_200_000, ("t", 1): 7_199_000, ("t", 2): 0})
     'the last records of t-2 are of 1970-01-01T00:00:00Z, while t-0 has come to 1970-01-01T02:00:00Z'
