@@ -69,7 +69,7 @@ class StageState:
         since_ms: Time of the last state change.
         error: The last failure; '' while the stage runs normally.
         stall: The reason why its watermark does not advance, '' while it does (see
-        `headwater.pipelines.monitoring.watermark_stall`).
+            `headwater.pipelines.monitoring.watermark_stall`).
         lag: The last sampled lag by topic; empty before the first sample.
         positions: The next offset of each partition read.
     """

@@ -60,7 +60,7 @@ class StageStatus:
         batch: Number of the last micro-batch; None before the first.
         lag: By topic.
         watermark: ISO 8601 in UTC, '' without a watermark; `stall` is the reason why it does not advance, '' while it
-        does.
+            does.
         error: The stage's last failure.
         mode: continuous or once.
         versions: Versions of headwater, spark and python.
