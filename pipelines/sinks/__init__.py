@@ -1,1 +1,1 @@
-"""Where a stage's rows go."""
+"""Writing a stage's rows to its sinks."""

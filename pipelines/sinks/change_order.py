@@ -1,4 +1,4 @@
-"""The order of changes (`change_rule`) as Spark's columns."""
+"""The order of changes (`change_rule`) as Spark columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def known_positions(*sides: Collection[str]) -> list[str]:
-    """The columns of POSITION that all sides have: only what both know can be compared.
+    """The columns of POSITION that all sides have: only these can be compared.
 
     >>> known_positions(["id", "_offset", "_partition"], ["_offset", "id"])
     ['_offset']
@@ -21,9 +21,9 @@ def known_positions(*sides: Collection[str]) -> list[str]:
 
 
 def order(sequence: Sequence[str], positions: Sequence[str], side: str = "") -> Column:
-    """A column that compares as the changes do; a part that is null is the smallest.
+    """A column that sorts like the changes; null parts sort first.
 
-    `side` is the alias of the rows. Sides that are compared give the same `positions`.
+    `side` is the alias of the rows. Compared sides must use the same `positions`.
     """
     from pyspark.sql import functions as f
 

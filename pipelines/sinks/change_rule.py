@@ -1,15 +1,16 @@
-"""What changes of rows amount to, however micro-batches cut them: the rule that merges follow. Pure.
+"""The rule of merges: the result of changes, independent of micro-batch boundaries. Pure.
 
-A change is later than another of its key if its sequence is greater, or equal and its position at the source greater.
-The position is where the database wrote the change (Debezium's lsn, or file, position and row), then the record's
-offset, partition and topic. Where the rows do not know a position, the change that arrives later is later.
+A change is later than another change of its key if its sequence is greater, or if the sequences are equal and its
+position at the source is greater. The position is the change's position in the database's log (Debezium's lsn, or file,
+position and row), then the record's offset, partition and topic. Without a position in the rows, the change that
+arrives later is later.
 
-- The latest state (SCD 1): a key has the row of its latest change, and no row if that is a delete.
-- The history (SCD 2): of the changes of a key at one moment, which is the sequence, the latest stands. A state is valid
-  from its moment to that of the next change, be it a state or a delete.
+- The latest state (SCD 1): a key has the row of its latest change, and no row if that change is a delete.
+- The history (SCD 2): of a key's changes with the same sequence (the moment), the latest applies. A state is valid
+  from its moment to the moment of the next change, which is a state or a delete.
 
-Deletes count as any change does: one that is seen before an older change of its key hides that change.
-Sinks do the same in Spark and SQL, and tests compare them with these functions.
+Deletes are ordered like any change: a delete hides older changes of its key that arrive after it. Sinks implement this
+rule in Spark and SQL, and tests compare the sinks with these functions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from headwater.pipelines import columns
 
 __all__ = ["POSITION", "KeyChange", "State", "history", "latest"]
 
-#: Columns that tell the later of two changes with the same sequence, the most significant first, and Spark's types.
+#: Columns that order changes with the same sequence, the most significant first, and their Spark types.
 POSITION: Final = {
     columns.SOURCE_POSITION: "string",
     columns.OFFSET: "bigint",
@@ -33,7 +34,7 @@ POSITION: Final = {
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """One change of one key's row. `position` compares as POSITION does; `row` is None for a delete."""
+    """One change of one key's row. `position` has the order of POSITION; `row` is None for a delete."""
 
     key: Hashable
     sequence: Any
@@ -43,7 +44,7 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A row with the time it is valid; `valid_to` is None for the current one."""
+    """A row with its period of validity; `valid_to` is None for the current state."""
 
     key: Hashable
     row: Any
@@ -52,7 +53,7 @@ class State:
 
 
 def latest(changes: Iterable[KeyChange]) -> dict[Hashable, Any]:
-    """The row of each key that has one. Changes come in the order of their arrival.
+    """The current row of each existing key. `changes` are in the order of arrival.
 
     >>> put, late = KeyChange(1, 10, (5,), "a"), KeyChange(1, 10, (3,), "b")
     >>> latest([put, late]), latest([put, KeyChange(1, 10, (6,), None), late])
@@ -67,7 +68,7 @@ def latest(changes: Iterable[KeyChange]) -> dict[Hashable, Any]:
 
 
 def history(changes: Iterable[KeyChange]) -> list[State]:
-    """Every state of each key, by key and time. Changes come in the order of their arrival.
+    """Every state of each key, by key and time. `changes` are in the order of arrival.
 
     >>> for state in history([KeyChange(1, 20, (2,), None), KeyChange(1, 10, (9,), "a"), KeyChange(1, 20, (1,), "b")]):
     ...     print(state.row, state.valid_from, state.valid_to)

@@ -1,6 +1,6 @@
-"""What a Delta commit says of the micro-batch that it holds: JSON in the commit's userMetadata. Pure.
+"""A Delta commit's metadata of its micro-batch: JSON in the commit's userMetadata. Pure.
 
-docs/explanation/exactly_once.md describes it; the offsets are those of Spark's checkpoint.
+docs/explanation/exactly_once.md describes the JSON; its offsets are those of Spark's checkpoint.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from headwater.pipelines.sinks.exactly_once_fence import Batch
 
 __all__ = ["USER_METADATA_CONF", "user_metadata"]
 
-# The session setting that Delta takes it from, for appends and merges alike.
+# The session setting from which Delta reads the metadata, for appends and merges.
 USER_METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _FORMAT_VERSION: Final = 1
 
 
 def user_metadata(pipeline: str, stage: str, batch: Batch) -> str:
-    """The JSON of one batch.
+    """The metadata of one batch as JSON.
 
     >>> user_metadata("f", "clean", Batch("c-1", 7, ({"flights": {"0": 12}},)))
     '{"headwater":{"version":1,"pipeline":"f","stage":"clean","checkpoint":"c-1","batch":7,"offsets":[{"flights":{"0":12}}]}}'

@@ -1,4 +1,4 @@
-"""The kind of sink that is a Delta table: rows are added, replace all others, or are merged as changes."""
+"""Delta tables as a kind of sink: rows are appended, replace all others, or are merged as changes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class DeltaKind:
     """See `SinkKind`."""
 
     def check(self, _loaded: Loaded, sink: DeltaSink, rows: DataFrame, _encodings: Encodings) -> None:
-        """Partitions, clusters and the merge's columns must be there."""
+        """Check that the columns of partitions, clusters and the merge exist."""
         if sink.merge is not None:
             delta_merge.check(rows, sink)
         names = [*sink.partitions, *sink.cluster_by]
         delta_rows.table_rows(rows, sink).select(*(f"`{name}`" for name in names)).schema  # noqa: B018 - analysed here
 
     def shown(self, sink: DeltaSink, rows: DataFrame, _encodings: Encodings) -> DataFrame:
-        """The table's rows; of a merge the changes, with what says whether they delete."""
+        """The table's rows; for a merge the changes, with their delete flag."""
         return delta_merge.changes(rows, sink) if sink.merge is not None else delta_rows.table_rows(rows, sink)
 
     def stored(self, sink: DeltaSink, rows: DataFrame) -> StructType:
@@ -37,7 +37,7 @@ class DeltaKind:
         return nullable(held.schema)
 
     def writer(self, loaded: Loaded, stage: Stage, sink: DeltaSink) -> BatchWrite:
-        """A commit a micro-batch."""
+        """A function that commits each micro-batch."""
         path, replaces = loaded.path(sink.delta), stage.mode == "complete"
 
         def write(rows: DataFrame, app_id: str, batch_id: int) -> None:

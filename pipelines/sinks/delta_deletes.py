@@ -1,11 +1,11 @@
-"""Deletes that a merged Delta table has seen: a Delta table in its folder `_headwater_deletes`.
+"""The remembered deletes of a merged Delta table: a Delta table in its folder `_headwater_deletes`.
 
-A row that is deleted leaves nothing in its table to compare a late change with. So the last delete of each key (of each
-key and moment where the table is a history) is kept here, with its sequence and position. The table itself, and who
-reads it, see nothing of this: Delta neither lists nor vacuums folders that begin with `_`.
+A deleted row leaves nothing in its table with which to compare a late change. So this table keeps the last delete of
+each key (of each key and moment for a history), with its sequence and position. The merged table and its readers are
+unaffected: Delta neither lists nor vacuums folders that begin with `_`.
 
-A batch's deletes are written before its rows, with the batch's number in either table: what a crash leaves between the
-two is completed when the batch runs again, since a delete that is remembered early hides only what its own batch hides.
+A batch's deletes are written before its rows, with the batch's number in both tables. After a crash between the two
+writes, the repeated batch completes them; a delete remembered early hides only what its own batch hides.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 __all__ = ["FOLDER", "not_hidden", "remember", "remembered"]
 
 FOLDER: Final = "_headwater_deletes"
-WRITTEN_AT: Final = "_written_at"  # when a delete was remembered: for those who want to forget old ones
+WRITTEN_AT: Final = "_written_at"  # when a delete was remembered; allows users to remove old ones
 
 
 def place(merge: Merge) -> list[str]:
-    """Columns that name one delete: the key, in a history with its moment."""
+    """Columns that identify a delete: the key; in a history, also the moment."""
     return list(dict.fromkeys((*merge.keys, *(merge.sequence if merge.scd == 2 else ()))))
 
 
 def remember(spark: SparkSession, changes: DataFrame, merge: Merge, path: str) -> None:
-    """Keep the deletes among a batch's changes. The session says which batch it is (Delta's `txn`)."""
+    """Store the deletes among a batch's changes. The session's settings identify the batch (Delta's `txn`)."""
     from delta.tables import DeltaTable
     from pyspark.sql import functions as f
 
@@ -76,7 +76,7 @@ def _values(names: Sequence[str]) -> dict[str, str | Column]:
 
 
 def remembered(spark: SparkSession, merge: Merge, path: str) -> DataFrame | None:
-    """The deletes of a table; None if it has seen none. Raises ValueError if they lack columns of `merge`."""
+    """The remembered deletes of a table; None without any. Raises ValueError if they lack columns of `merge`."""
     if not merge.sequence or not _exists(spark, path):
         return None
     found = spark.read.format("delta").load(f"{path}/{FOLDER}")
@@ -90,13 +90,13 @@ def remembered(spark: SparkSession, merge: Merge, path: str) -> DataFrame | None
 
 
 def not_hidden(deletes: DataFrame, rows: DataFrame, merge: Merge, positions: Sequence[str]) -> DataFrame:
-    """The rows that no later delete of their key hides."""
+    """The rows without a later delete of their key."""
     hides = order(merge.sequence, positions, "d") > order(merge.sequence, positions, "s")
     on = same_key(merge.keys, "d", "s") & hides
     return rows.alias("s").join(deletes.alias("d"), on, "left_anti")
 
 
 def _exists(spark: SparkSession, path: str) -> bool:
-    # Delta's own answer would be that of the table around the folder.
+    # Delta's own check would find the table that contains the folder.
     log = f"{path}/{FOLDER}/_delta_log"
     return HadoopFiles(spark, log).exists(log)

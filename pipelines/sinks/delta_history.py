@@ -1,4 +1,4 @@
-"""Changes put into the histories of their keys, wherever in time they belong (`change_rule.history`): SCD 2."""
+"""Inserts changes into their keys' histories at any point in time (`change_rule.history`): SCD 2."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IS_NEW: Final = "_is_new"
 
 
 def write(table: DeltaTable, changes: DataFrame, merge: Merge, deletes: DataFrame | None) -> None:
-    """Merge changes into the table. `deletes` are those that it has seen, these ones among them."""
+    """Merge changes into the table. `deletes` are the remembered deletes, including those of `changes`."""
     from pyspark.sql import functions as f
 
     start = merge.sequence[0]
@@ -48,10 +48,10 @@ def write(table: DeltaTable, changes: DataFrame, merge: Merge, deletes: DataFram
 
 
 def _timeline(table: DataFrame, given: DataFrame, merge: Merge, deletes: DataFrame | None) -> DataFrame:
-    """The whole histories of the keys that changes name: the table's states, deletes, the changes, who follows whom.
+    """The complete histories of the changed keys: the table's states, deletes and changes, each with its successor.
 
-    A state that ends where no other begins was ended by a delete. It is a point of the history even where the delete is
-    not remembered, as in tables of earlier versions, and its position then the smallest.
+    A delete ended each state whose end is not the start of another state. That delete is a point of the history even if
+    it is not remembered, as in tables of earlier versions; its position then sorts first.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -82,9 +82,9 @@ def _timeline(table: DataFrame, given: DataFrame, merge: Merge, deletes: DataFra
 
 
 def _latest_first(positions: Sequence[str]) -> list[Column]:
-    """The order of the points of one moment, where the first stands: what positions do not tell, arrival does.
+    """The order of the points of one moment, of which the first applies: by position, then by arrival.
 
-    A state that the table has arrived after a delete that is remembered of its moment: else the delete had removed it.
+    A state in the table arrived after a remembered delete of its moment: otherwise the delete would have removed it.
     """
     from pyspark.sql import functions as f
 

@@ -1,7 +1,7 @@
-"""Rows as changes of a Delta table's rows (CDC): the latest state of each key, or every state with its time (SCD 2).
+"""Rows as changes of a Delta table's rows (CDC): the latest state of each key, or every state with its period (SCD 2).
 
-The commit carries txnAppId and txnVersion (for MERGE they are settings of the session): a batch that the table has is
-skipped. Which change is later says `change_rule`; deletes are remembered beside the table (`delta_deletes`).
+The commit carries txnAppId and txnVersion (session settings for MERGE): a batch that the table already has is skipped.
+`change_rule` defines the later change; deletes are remembered beside the table (`delta_deletes`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.definition import DeltaSink, Merge
 
-OPERATION: Final = "_op"  # of an envelope: the table shows the outcome of a change, not its kind
+OPERATION: Final = "_op"  # of an envelope: the table holds the result of a change, not its kind
 
 _TRANSACTION_CONF: Final = "spark.databricks.delta.write.txn"
 
@@ -36,7 +36,7 @@ def changes(rows: DataFrame, sink: DeltaSink) -> DataFrame:
 
 
 def stored(rows: DataFrame, sink: DeltaSink) -> DataFrame:
-    """The rows as the table holds them, without their order: what tells its columns."""
+    """The rows as the table stores them, in no order; they determine the table's columns."""
     from pyspark.sql import functions as f
 
     assert sink.merge is not None
@@ -48,7 +48,7 @@ def stored(rows: DataFrame, sink: DeltaSink) -> DataFrame:
 
 
 def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: int) -> None:
-    """Merge one micro-batch into the table unless it has it already."""
+    """Merge one micro-batch into the table unless the table already has it."""
     from delta.tables import DeltaTable
 
     merge = sink.merge
@@ -57,7 +57,7 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
     _prepare(spark, rows, sink, path)
     table = DeltaTable.forPath(spark, path)
     found = changes(rows, sink)
-    if columns.SOURCE_POSITION not in table.toDF().columns:  # an earlier version's, and the sink adds no columns
+    if columns.SOURCE_POSITION not in table.toDF().columns:  # of an earlier version, and the sink adds no columns
         found = found.drop(columns.SOURCE_POSITION)
     transaction = {f"{_TRANSACTION_CONF}AppId": app_id, f"{_TRANSACTION_CONF}Version": str(batch_id)}
     with settings_for_a_job(spark, transaction):
@@ -70,7 +70,7 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
 
 
 def _prepare(spark: SparkSession, rows: DataFrame, sink: DeltaSink, path: str) -> None:
-    """Make the table, or add the columns that it does not have: an explicit merge takes known columns only."""
+    """Create the table, or add missing columns: an explicit merge accepts only known columns."""
     schema = nullable(stored(rows, sink).schema)
     delta_rows.create(spark, sink, path, schema)
     if not sink.merge_schema:
@@ -105,7 +105,7 @@ def _latest(table: DeltaTable, found: DataFrame, merge: Merge, deletes: DataFram
 
 
 def check(rows: DataFrame, sink: DeltaSink) -> None:
-    """Raises ValueError, or what Spark says, if rows cannot be merged as the sink wants."""
+    """Check that rows can be merged as declared. Raises ValueError or Spark's errors."""
     from pyspark.sql import functions as f
 
     merge = sink.merge

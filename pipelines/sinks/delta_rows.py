@@ -1,7 +1,7 @@
-"""Rows to a Delta table, once a micro-batch.
+"""Writes rows to a Delta table, once a micro-batch.
 
-A commit says which batch it holds (Delta's action `txn`: appId, the checkpoint; version, the batch): one that the table
-has already is skipped.
+A commit names its batch (Delta's action `txn`: appId, the checkpoint; version, the batch): a batch that the table
+already has is skipped.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 def table_rows(rows: DataFrame, sink: DeltaSink, *more: str) -> DataFrame:
-    """The rows as the table holds them: data columns, `columns.KEPT` and `more`, partition columns."""
+    """The rows as the table stores them: data columns, `columns.KEPT` and `more`, partition columns."""
     return with_partitions(with_lineage(rows, *more), sink.partition_by)
 
 
 def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: int, *, replaces: bool = False) -> None:
-    """Add one micro-batch to the table, or replace all its rows by it, unless the table has it already."""
+    """Append one micro-batch, or replace all the table's rows by it, unless the table already has it."""
     frame = table_rows(rows, sink)
     if sink.properties or sink.cluster_by:
         create(frame.sparkSession, sink, path, frame.schema)
     names = sink.partitions
     if names:
-        # One task a partition value: else every task writes a small file into every partition.
+        # One task per partition value: otherwise every task writes a small file into every partition.
         frame = frame.repartition(*(f"`{name}`" for name in names))
     if not replaces and append_once(frame, path, app_id, batch_id, names, merge_schema=sink.merge_schema):
         return
@@ -46,7 +46,7 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
 
 
 def create(spark: SparkSession, sink: DeltaSink, path: str, schema: StructType) -> None:
-    """Make the table without rows, with what `sink` says of it, unless it exists."""
+    """Create the table without rows, with the properties of `sink`, if it does not exist."""
     from delta.tables import DeltaTable
 
     if DeltaTable.isDeltaTable(spark, path):

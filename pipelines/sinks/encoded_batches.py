@@ -1,8 +1,8 @@
-"""How the exactly-once sink's record batches come from the pass that encodes them to the one that sends them.
+"""Transfer of the exactly-once sink's record batches from the encoding pass to the sending pass.
 
-Spark shuffles a row for each batch. Where tasks may run on several machines the batch is in its row. Where all of them
-run on the driver's machine (a `local` master) it is in a file, and the row says where: the bytes are not carried into
-the JVM, through a shuffle and out of it again.
+Spark shuffles a row for each batch. If tasks may run on several machines, the row contains the batch. If all tasks run
+on the driver's machine (a `local` master), a file contains the batch, and the row its position: the bytes do not pass
+through the JVM and its shuffle.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["ENCODED_DDL", "EncodedReader", "EncodedWriter", "folder_for_encoded"
 ENCODED_DDL: Final = (
     "target INT, task INT, number INT, records INT, data BINARY, file STRING, position BIGINT, bytes INT"
 )
-# Encoded bytes, and rows, that are handed to Spark at once.
+# Encoded bytes, and rows, that are passed to Spark at once.
 HANDED_OVER_BYTES: Final = 1 << 20
 HANDED_OVER_ROWS: Final = 256
 
 
 class _Row(NamedTuple):
-    """A row of ENCODED_DDL but for its task and file."""
+    """A row of ENCODED_DDL without its task and file."""
 
     target: int
     number: int
@@ -43,9 +43,9 @@ class _Row(NamedTuple):
 
 @contextmanager
 def folder_for_encoded(spark: SparkSession) -> Iterator[str | None]:
-    """A folder that every task of the session can use meanwhile; None where there is none.
+    """A temporary folder that all tasks of the session can access; None if tasks run on several machines.
 
-    It is in Spark's own folder for temporary files, and stays behind where those do: when the driver is killed.
+    The folder is inside Spark's folder for temporary files, and remains, like these, if the driver is killed.
     """
     context = spark.sparkContext
     if not is_local(context.master or ""):
@@ -68,10 +68,10 @@ def is_local(master: str) -> bool:
 
 
 class EncodedWriter:
-    """Takes the batches of one task that encodes, in order; gives rows of ENCODED_DDL."""
+    """Collects the batches of one encoding task, in order, as rows of ENCODED_DDL."""
 
     def __init__(self, task: int, first_target: int, folder: str | None) -> None:
-        """With a folder, the batches go to a file of their own in it."""
+        """With a folder, the writer stores the batches in a file of its own there."""
         self._task = task
         self._first_target = first_target
         self._number = 0
@@ -81,7 +81,7 @@ class EncodedWriter:
         self._path: str | None = None
         self._position = 0
         if folder is not None:
-            # Spark may run a task twice: each attempt has its own file.
+            # Spark may run a task twice: each attempt uses its own file.
             descriptor, self._path = tempfile.mkstemp(prefix=f"{task}-", dir=folder)
             self._file = os.fdopen(descriptor, "wb")
 
@@ -95,7 +95,7 @@ class EncodedWriter:
             self._file.close()
 
     def add(self, partition: int, records: int, data: bytearray) -> None:
-        """The next batch: for the `partition`th target, of so many records."""
+        """Add a batch of `records` records for target number `partition`."""
         carried: bytearray | None = data
         if self._file is not None:
             self._file.write(data)
@@ -109,11 +109,11 @@ class EncodedWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether there are enough rows to be handed to Spark."""
+        """Whether there are enough rows to pass to Spark."""
         return self._bytes >= HANDED_OVER_BYTES or len(self._rows) >= HANDED_OVER_ROWS
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """The rows since the last call, if any; their bytes are in the file then."""
+        """The rows since the last call, if any; their bytes are in the file by then."""
         import pyarrow as pa
 
         if not self._rows:
@@ -138,7 +138,7 @@ class EncodedWriter:
 
 
 class Encoded(NamedTuple):
-    """A batch as the pass that sends gets it."""
+    """A batch as received by the sending pass."""
 
     target: int
     records: int
@@ -146,7 +146,7 @@ class Encoded(NamedTuple):
 
 
 class EncodedReader:
-    """Reads rows of ENCODED_DDL; keeps the files that they name open until it is closed."""
+    """Reads rows of ENCODED_DDL; keeps the files that they name open until the reader is closed."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -161,7 +161,7 @@ class EncodedReader:
         self._open.close()
 
     def batches(self, rows: pa.RecordBatch) -> Iterator[Encoded]:
-        """The batches of the rows, in order. Raises OSError for a file that is gone or too short."""
+        """The batches of the rows, in order. Raises OSError for a missing or truncated file."""
         for row, (target, records, path, position, size) in enumerate(_places(rows)):
             if path is None:
                 yield Encoded(target, records, bytearray(rows["data"][row].as_buffer()))
@@ -174,7 +174,7 @@ class EncodedReader:
             descriptor = self._files[path] = os.open(path, os.O_RDONLY)
             self._open.callback(os.close, descriptor)
         data = bytearray(size)
-        # Linux reads less than 2 GiB at once, and a batch is far smaller: a short read is the end of the file.
+        # Linux reads up to 2 GiB at once, and a batch is far smaller: a short read means the end of the file.
         if os.preadv(descriptor, [data], position) < size:
             raise OSError(f"{path} ends before byte {position + size}")
         return data

@@ -1,9 +1,9 @@
-"""The exactly-once topic sink: all that a micro-batch writes to topics, in one transaction.
+"""The exactly-once topic sink: all topic records of a micro-batch in one transaction.
 
 For each batch: begin, write the fence (see `exactly_once_fence`), let Spark's tasks send the records of all topics,
-dead letters included, commit the source offsets for the stage's consumer group, commit. Whatever went wrong on the way,
-the transaction is aborted and a new epoch taken; what Spark ran more than once is written anew. A batch whose fence is
-committed already is skipped.
+including dead letters, commit the source offsets for the stage's consumer group, commit. After any failure the
+transaction is aborted and a new epoch requested; a batch with tasks that ran more than once is written again. A batch
+whose fence is already committed is skipped.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ __all__ = ["ExactlyOnceTopics", "TopicRecords"]
 
 logger = logging.getLogger(__name__)
 
-# How often a batch is written before its stage gives up. A task that fails now and then is served by the second.
+# Attempts to write a batch before its stage fails. The second covers an occasional task failure.
 ATTEMPTS_MAX: Final = 4
-# Spark tells what became of a stage a moment after its result is there.
+# Spark's status tracker shows the end of a stage shortly after its result arrives.
 STATUS_WAIT_S: Final = 10.0
 _STATUS_POLL_S: Final = 0.005
-# A topic that is missing for so long is not there.
+# A topic that is missing for this long does not exist.
 TOPIC_WAIT_S: Final = 10.0
 _TOPIC_POLL_S: Final = 0.1
-# Of a task: small, so that it sends while Spark hands it the next batches.
+# Per task: small, so that the task sends while Spark passes the next batches.
 SEND_BUFFER_BYTES: Final = 2 << 20
 # What Spark hands to a task at once. Of its default, 64 MiB, every piece is new memory on both sides of the pipe, and
 # the task waits for the whole of it; with a few record batches at a time the sink is a fifth faster.
@@ -78,7 +78,7 @@ OnStep = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TopicRecords:
-    """What goes to a topic: rows with key and value, and optionally headers and timestamp_ms; and how many.
+    """Records for a topic: rows with key and value, and optionally headers and timestamp_ms; and their number.
 
     `compression` is a name of `headwater.logtier.records.compression.CODECS`.
     """
@@ -90,9 +90,9 @@ class TopicRecords:
 
 
 class ExactlyOnceTopics:
-    """Writes the micro-batches of one stage. One thread uses it; `close` it.
+    """Writes the micro-batches of one stage. For use by one thread; call `close` at the end.
 
-    Two that write for the same stage fence each other: the later one goes on, the earlier one ends with PipelineFailed.
+    Two writers of the same stage fence each other: the later continues, the earlier ends with PipelineFailed.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ExactlyOnceTopics:
         self._transactional_id = f"headwater.{pipeline}.{stage}"
         self._timeout_ms = transaction_timeout_ms
         self._after_send = after_send
-        # The fence is read with its markers, which a read_committed reader does not need to see.
+        # The fence's partition is read with its control batches, which a read_committed reader would not return.
         self._cluster = ClusterClient(dataclasses.replace(options.client, read_committed=False))
         self._producer = TransactionalProducer(
             self._cluster,
@@ -121,15 +121,15 @@ class ExactlyOnceTopics:
 
     @property
     def transaction_version(self) -> int:
-        """The level of `transaction.version` that the cluster has."""
+        """The cluster's finalized level of `transaction.version`."""
         return self._producer.transaction_version
 
     def close(self) -> None:
-        """Closes the connections. An open transaction is left to the next run of the stage, or to its timeout."""
+        """Close the connections. The stage's next run, or the timeout, ends an open transaction."""
         self._cluster.close()
 
     def step(self, batch: Batch) -> Step:
-        """Whether the batch is to be written, or is written already. The first call takes over from earlier runs."""
+        """Whether to write the batch or to skip it as already written. The first call fences earlier runs."""
         with self._told():
             if self._fences_partition is None:
                 self._take_over()
@@ -145,9 +145,9 @@ class ExactlyOnceTopics:
         source_offsets: Mapping[TopicPartition, int],
         on_step: OnStep = lambda name: None,  # noqa: ARG005 - the default does nothing
     ) -> None:
-        """Write a batch that `step` asked to write; returns when it is committed.
+        """Write a batch for which `step` returned WRITE; returns after the commit.
 
-        `on_step` hears "transaction_open", "records_sent" and "committed".
+        `on_step` is called with "transaction_open", "records_sent" and "committed".
         """
         assert self._fences_partition is not None, "ask `step` first"
         with self._told():
@@ -192,7 +192,7 @@ class ExactlyOnceTopics:
         self._fences_partition = partition
 
     def _partitions(self, topic: str) -> list[int]:
-        """The partitions of a topic: one that was made just now is not known to every broker at once."""
+        """The partitions of a topic. Retries, since not every broker knows a new topic at once."""
         deadline_s = time.monotonic() + TOPIC_WAIT_S
         while True:
             try:
@@ -233,7 +233,7 @@ class ExactlyOnceTopics:
                 verdict = Verdict(Todo.REDO, str(error))
             self._producer.abort()
         except BaseException:
-            # The next run would abort it, too; but until then readers would wait before it.
+            # The next run would abort the transaction, too; but until then read_committed readers would be blocked.
             with contextlib.suppress(ClientError):
                 self._producer.abort()
             raise
@@ -276,7 +276,7 @@ class ExactlyOnceTopics:
     def _encoded(
         self, outputs: Sequence[TopicRecords], targets: Sequence[TopicPartition], folder: str | None
     ) -> DataFrame:
-        """The first pass over all outputs, as one frame: they are sent by one job."""
+        """The encoding pass over all outputs as one frame, so that one job sends them."""
         frames = []
         for output in outputs:
             partitions = [number for number, (topic, _) in enumerate(targets) if topic == output.topic]
@@ -307,7 +307,7 @@ class ExactlyOnceTopics:
 
 
 def _stage_attempt(spark: SparkSession, stage_id: int) -> StageAttempt:
-    """What the status tracker says, once it has caught up with the result that is there."""
+    """The status tracker's data of a stage, after the tracker has caught up with the result."""
     tracker = spark.sparkContext.statusTracker()
     deadline_s = time.monotonic() + STATUS_WAIT_S
     while True:

@@ -1,7 +1,8 @@
-"""The fence: which micro-batch of which checkpoint a stage has committed last. Pure.
+"""The fence: the last micro-batch that a stage has committed, and its checkpoint. Pure.
 
-A record of the compacted topic `__headwater_fences`, keyed by the stage's transactional id, written in the transaction
-of the batch that it names: it is committed if and only if the batch is. A stage that starts reads it before it writes.
+The fence is a record in the compacted topic `__headwater_fences`, keyed by the stage's transactional id and written in
+the transaction of its batch: the fence is committed if and only if the batch is. A stage reads its fence at the start,
+before any write.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = [
 
 FENCES_TOPIC: Final = "__headwater_fences"
 FENCES_PARTITIONS: Final = 1
-# One live record a stage: small segments, so that compaction, which leaves the last one alone, keeps the rest small.
+# One live record a stage: small segments keep the topic small, since compaction leaves out the active segment.
 FENCES_CONFIGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "segment.bytes": str(4 << 20),
@@ -39,7 +40,7 @@ _FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch: its checkpoint's id, its number, and where each source ended, as Spark's offset log has it."""
+    """A micro-batch: its checkpoint's id, its number, and each source's end offset from Spark's offset log."""
 
     checkpoint: str
     number: int
@@ -47,20 +48,20 @@ class Batch:
 
 
 class CheckpointMismatch(Exception):  # noqa: N818 - it names a finding
-    """A stage's checkpoint and what it has written do not belong together; the message says what to do."""
+    """A stage's checkpoint and its output do not match; the message names the remedy."""
 
 
 class Step(enum.Enum):
-    """What to do with a micro-batch."""
+    """Decision on a micro-batch."""
 
     WRITE = "write"
-    #: It is in the topics already: a crash came between their commit and the checkpoint's.
+    #: The topics already have the batch: a crash occurred between their commit and the checkpoint's.
     SKIP = "skip"
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The last batch that a stage has committed."""
+    """A stage's last committed batch."""
 
     batch: Batch
 
@@ -80,7 +81,7 @@ class Fence:
 
     @staticmethod
     def decode(value: bytes) -> Fence:
-        """The inverse of `encode`. Raises CheckpointMismatch for what a later release, or somebody else, wrote.
+        """The inverse of `encode`. Raises CheckpointMismatch for a value from a later release or another program.
 
         >>> Fence.decode(Fence(Batch("c", 7, ({"t": {"0": 1}}, 5))).encode()).batch
         Batch(checkpoint='c', number=7, end_offsets=({'t': {'0': 1}}, 5))
@@ -98,7 +99,7 @@ class Fence:
 
 
 def next_step(fence: Fence | None, batch: Batch) -> Step:
-    """Whether a batch is to be written. Raises CheckpointMismatch where either would lose or double records.
+    """Whether to write or to skip a batch. Raises CheckpointMismatch if either would lose or duplicate records.
 
     >>> done = Fence(Batch("c", 7, (12,)))
     >>> next_step(done, Batch("c", 8, (15,))), next_step(done, Batch("c", 7, (12,)))
@@ -122,12 +123,12 @@ def next_step(fence: Fence | None, batch: Batch) -> Step:
 
 
 def latest_committed(chunks: Iterable[Buffer], key: bytes) -> bytes | None:
-    """The last committed value of a key in a topic's partition, from its record batches, control batches included.
+    """The last committed value of a key in a topic's partition, from its record batches, including control batches.
 
-    None without one, or after a tombstone. Read up to the high watermark: other stages' open transactions do not hide
-    what this one has committed, as they would from a read_committed reader. The key's own producer must have no
-    transaction open (InitProducerId sees to it), so that each of its records is followed by a marker; compaction
-    takes a marker away only together with aborted records, or later than them.
+    None without a value, or after a tombstone. The partition is read up to the high watermark: other stages' open
+    transactions do not hide this stage's commits, as they would from a read_committed reader. The key's own producer
+    must have no open transaction (InitProducerId ensures this), so that a marker follows each of its records;
+    compaction removes a marker only together with aborted records, or later.
     """
     committed: tuple[int, bytes | None] = (-1, None)
     undecided: dict[int, tuple[int, bytes | None]] = {}  # by producer id

@@ -1,10 +1,10 @@
-"""What Spark's tasks do for the exactly-once topic sink: rows become record batches, then these are sent.
+"""The exactly-once topic sink's work in Spark's tasks: encode rows as record batches, then send the batches.
 
-Two passes with a shuffle between them. The first encodes, next to the rows, a record batch at a time per output
-partition. The second has one task an output partition, which gives its batches the shared producer's id, epoch and
-sequence numbers and sends them: nobody else sends to that partition. Shuffling whole batches (see `encoded_batches`)
-costs a fraction of shuffling rows, and keeps the rows' order: by the task that encoded them, then by the number of the
-batch in it.
+There are two passes with a shuffle between them. The first encodes the rows where they are, one record batch at a time
+per output partition. The second has one task per output partition, which assigns the shared producer's id, epoch and
+sequence numbers to its batches and sends them: no other task sends to that partition. Shuffling whole batches (see
+`encoded_batches`) costs a fraction of shuffling rows, and keeps the rows' order: by encoding task, then by the batch's
+number within the task.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["REPORT_DDL", "Encode", "Send", "encoding", "sending"]
 REPORT_DDL: Final = (
     "target INT, stage_id INT, first_attempt BOOLEAN, records BIGINT, next_sequence INT, error_code INT, error STRING"
 )
-# Rows gathered before they are encoded, so that batches of many partitions are filled.
+# Rows gathered before encoding, so that batches fill even with many partitions.
 GATHERED_BYTES_MAX: Final = 16 << 20
 ERROR_CHARS_MAX: Final = 1000
 
@@ -45,7 +45,7 @@ _Batches: TypeAlias = "Iterator[pa.RecordBatch]"
 class Encode:
     """The first pass for one topic, whose partitions are the targets from `first_target` on.
 
-    `folder` is where the batches are left for the second pass, if all tasks can read it.
+    `folder` stores the batches for the second pass, if all tasks can read it.
     """
 
     first_target: int
@@ -59,8 +59,8 @@ class Encode:
 class Send:
     """The second pass: `targets` are the output partitions of all topics.
 
-    `after_send` is for tests: it is called when everything is acknowledged, with the target and whether this is the
-    first attempt.
+    `after_send` is for tests: called after all batches are acknowledged, with the target and whether this is the first
+    attempt.
     """
 
     client: ClientConfig
@@ -72,7 +72,7 @@ class Send:
 
 
 def encoding(what: Encode) -> Callable[[_Batches], _Batches]:
-    """The function for `mapInArrow`: records (key, value, and optionally headers, timestamp_ms) to ENCODED_DDL."""
+    """The function for `mapInArrow` from records (key, value, and optionally headers, timestamp_ms) to ENCODED_DDL."""
 
     def encode(rows: _Batches) -> _Batches:
         return _encode(rows, what)
@@ -81,7 +81,7 @@ def encoding(what: Encode) -> Callable[[_Batches], _Batches]:
 
 
 def sending(what: Send) -> Callable[[_Batches], _Batches]:
-    """The function for `mapInArrow`: the batches of one target (ENCODED_DDL, in order) to its report (REPORT_DDL)."""
+    """The function for `mapInArrow` from one target's batches (ENCODED_DDL, in order) to its report (REPORT_DDL)."""
 
     def send(batches: _Batches) -> _Batches:
         return _send(batches, what)
@@ -94,7 +94,7 @@ def sending(what: Send) -> Callable[[_Batches], _Batches]:
 
 @cache
 def _load_encoder() -> type[BatchEncoder]:
-    """The encoder, imported and compiled once in a worker; the collector need not walk its modules after each task."""
+    """Import the encoder once per worker, and exclude its modules from garbage collection after each task."""
     from headwater.logtier.records.columns_encode import BatchEncoder, warm_encoder
 
     warm_encoder()
@@ -120,7 +120,7 @@ def _encode(rows: _Batches, what: Encode) -> _Batches:
 
 
 def _gathered(rows: _Batches, bytes_max: int) -> _Batches:
-    """The rows in larger pieces."""
+    """The rows regrouped into larger pieces."""
     import pyarrow as pa
 
     pieces: list[pa.RecordBatch] = []
@@ -162,7 +162,7 @@ def _send(batches: _Batches, what: Send) -> _Batches:
 
 
 def _send_all(batches: _Batches, what: Send, target: int) -> tuple[int, int]:
-    """How many records were sent and acknowledged, and the sequence number that follows."""
+    """The number of records sent and acknowledged, and the next sequence number."""
     topic, partition = what.targets[target]
     key = (topic, partition)
     records = 0

@@ -1,7 +1,7 @@
-"""Whether what Spark's tasks have written may be committed. Pure.
+"""Decides whether the output of Spark's tasks may be committed. Pure.
 
-A broker recognises repetitions of the last five batches of a producer only, and a second attempt at a task may hold
-other rows than the first. So a transaction is committed after a clean run only: each task ran once, and wrote all.
+A broker detects duplicates only of a producer's last five batches, and a second attempt of a task may hold other rows
+than the first. So a transaction is committed only after a clean run: each task ran once, and wrote all its records.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from headwater.logtier.client.transaction_codes import Reaction, reaction
 
 __all__ = ["StageAttempt", "TaskReport", "Todo", "Verdict", "judge"]
 
-#: Error code of a report about something that no broker answered: a lost connection, a timeout.
+#: Error code of a report on a failure without a broker's response: a lost connection, a timeout.
 NO_ANSWER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What the task of one output partition has done.
+    """The result of the task of one output partition.
 
-    `target` numbers the output partitions of all topics; `first_attempt` is false for a task that Spark started a
-    second time, and which therefore has written nothing.
+    `target` is the number of the output partition among all topics' partitions; `first_attempt` is false for a task
+    that Spark started again, which therefore wrote nothing.
     """
 
     target: int
@@ -38,7 +38,7 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class StageAttempt:
-    """What Spark's status tracker says of the stage whose tasks wrote."""
+    """The status tracker's data of the Spark stage whose tasks wrote."""
 
     attempt: int
     tasks: int
@@ -47,24 +47,24 @@ class StageAttempt:
 
     @property
     def is_known(self) -> bool:
-        """Whether the tracker, which lags behind, has seen the end of it."""
+        """Whether the tracker, which lags behind, shows the end of the stage."""
         return self.completed >= self.tasks > 0
 
 
 class Todo(enum.Enum):
-    """How to go on."""
+    """The next action."""
 
     COMMIT = "commit"
-    #: Abort, take a new epoch, and write the batch again.
+    #: Abort, request a new epoch, and write the batch again.
     REDO = "redo"
-    #: Another producer has taken over: end.
+    #: Another producer has fenced this one: end.
     FENCED = "fenced"
     FAIL = "fail"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How to go on, and why."""
+    """The next action and its reason."""
 
     todo: Todo
     reason: str = ""
@@ -76,9 +76,9 @@ def judge(
     """Judge a run.
 
     Args:
-        stage: None where nothing ran.
+        stage: None if no task ran.
         targets: The topic of each output partition.
-        expected: Records by topic that there were to write.
+        expected: Number of records to write, by topic.
 
     >>> judge([TaskReport(0, 4, True, 2, 2)], StageAttempt(0, 1, 1, 0), ["t"], {"t": 2}).todo
     <Todo.COMMIT: 'commit'>

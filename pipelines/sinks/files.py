@@ -1,9 +1,9 @@
-"""Rows to files in a folder, once a micro-batch.
+"""Writes rows to files in a folder, once a micro-batch.
 
-Spark writes a batch into a folder that readers pass over (`_headwater`), then a plan says under which names its files
-shall appear, then they are moved there. A batch that runs again finds the plan, moves what is left, and writes nothing
-anew; one whose number is committed is skipped. Files below `<path>/_headwater/<writer>/`: `staged-N/`, `plan-N`,
-`committed-N` (an empty file; the highest counts).
+Spark writes a batch into a folder that readers ignore (`_headwater`); then a plan lists the files' final names; then
+the files are moved. A repeated batch finds the plan, moves the remaining files, and writes no data again; a batch whose
+number is committed is skipped. Files below `<path>/_headwater/<writer>/`: `staged-N/`, `plan-N`, `committed-N` (an
+empty file; the highest number applies).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 HIDDEN: Final = "_headwater"
 _COMMITTED: Final = "committed-"
-_WRITER_LENGTH: Final = 12  # of the hash that tells writers apart in file names
+_WRITER_LENGTH: Final = 12  # of the hash that identifies a writer in file names
 
 
 def file_rows(rows: DataFrame, sink: FilesSink) -> DataFrame:
-    """The rows as the files hold them: data columns, and partition columns as folders."""
+    """The rows as the files store them: data columns, and partition columns as folders."""
     return with_partitions(without_origin(rows), sink.partition_by)
 
 
 def write(rows: DataFrame, sink: FilesSink, path: str, app_id: str, batch_id: int) -> None:
-    """Add the files of one micro-batch unless they are there."""
+    """Add the files of one micro-batch unless they already exist."""
     writer = hashlib.sha256(app_id.encode()).hexdigest()[:_WRITER_LENGTH]
     own = f"{path}/{HIDDEN}/{writer}"
     files = HadoopFiles(rows.sparkSession, path)
-    # A crash may have left one that is half written, under a longer name.
+    # A crash may have left a partial plan under a longer name.
     found = [name.removeprefix(_COMMITTED) for name in files.names(own) if name.startswith(_COMMITTED)]
     committed = [int(number) for number in found if number.isdecimal()]
     if committed and max(committed) >= batch_id:
@@ -62,7 +62,7 @@ def write(rows: DataFrame, sink: FilesSink, path: str, app_id: str, batch_id: in
 
 
 def is_data(name: str) -> bool:
-    """Whether a file that Spark wrote holds rows.
+    """Whether a file written by Spark holds rows.
 
     >>> [is_data(name) for name in ("_SUCCESS", "day=1/part-0.json", "day=1/.part-0.json.crc")]
     [False, True, False]
@@ -71,7 +71,7 @@ def is_data(name: str) -> bool:
 
 
 def target_name(name: str, writer: str, batch_id: int) -> str:
-    """Where a staged file goes: into its partition's folder, under a name that tells its batch.
+    """Final path of a staged file: in its partition's folder, under a name with its batch's number.
 
     >>> target_name("day=1/part-00003-9c0e.c000.snappy.parquet", "0a1b2c", 7)
     'day=1/batch-00000007-0a1b2c-00003-9c0e.c000.snappy.parquet'
@@ -84,7 +84,7 @@ def _stage(rows: DataFrame, sink: FilesSink, staged: str) -> None:
     frame = file_rows(rows, sink)
     names = sink.partitions
     if names:
-        # One task a partition value: else every task writes a small file into every partition.
+        # One task per partition value: otherwise every task writes a small file into every partition.
         frame = frame.repartition(*(f"`{name}`" for name in names))
     options = reader_options(sink.format, sink.options)
     frame.write.format(sink.format).options(**options).mode("overwrite").save(staged, partitionBy=list(names) or None)
@@ -94,7 +94,7 @@ class FilesKind:
     """See `SinkKind`."""
 
     def check(self, _loaded: Loaded, sink: FilesSink, rows: DataFrame, _encodings: Encodings) -> None:
-        """Some column must be no partition's."""
+        """Check that at least one column is not a partition column."""
         names = sink.partitions
         held = file_rows(rows, sink)
         held.select(*(f"`{name}`" for name in names)).schema  # noqa: B018 - analysed here
@@ -102,13 +102,13 @@ class FilesKind:
             raise ValueError("the files would have no columns: every one is a partition's")
 
     def shown(self, sink: FilesSink, rows: DataFrame, _encodings: Encodings) -> DataFrame:
-        """The files' rows, with the partitions' columns."""
+        """The files' rows, with the partition columns."""
         return file_rows(rows, sink)
 
     def stored(self, sink: FilesSink, rows: DataFrame) -> None:
-        """Who reads the files looks at them."""
+        """None: readers infer the columns from the files."""
 
     def writer(self, loaded: Loaded, _stage: Stage, sink: FilesSink) -> BatchWrite:
-        """Files under names that tell their batch."""
+        """A function that writes each micro-batch to files whose names contain its number."""
         path = loaded.path(sink.files)
         return lambda rows, app_id, batch_id: write(rows, sink, path, app_id, batch_id)

@@ -1,8 +1,8 @@
-"""Rows to a database's table, once a micro-batch.
+"""Writes rows to a database's table, once a micro-batch.
 
-Tasks cannot share a transaction. They write the batch to a table of its own; then the driver, in one transaction, moves
-the rows to the target and writes the batch's number to `headwater_batches`. A batch whose number is there for its table
-is skipped. Nothing but standard SQL is used: rows replace others of their key by a DELETE and an INSERT.
+Tasks cannot share a transaction. They write the batch to a staging table; then the driver, in one transaction, moves
+the rows to the target and writes the batch's number to `headwater_batches`. A batch whose number is already recorded
+for its table is skipped. Only standard SQL is used: rows replace other rows of their key by a DELETE and an INSERT.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from headwater.pipelines.sinks.kind import BatchWrite, Encodings
 
 BATCHES: Final = "headwater_batches"
-_STAGED: Final = "headwater_"  # and a hash of the writer: a name that every database takes
+_STAGED: Final = "headwater_"  # followed by a hash of the writer: a name valid in every database
 _WRITER_LENGTH: Final = 255
 
 
 def table_rows(rows: DataFrame, sink: JdbcSink) -> DataFrame:
-    """The rows to put or delete, one for each key if there are keys: data columns and DELETED."""
+    """The rows to write or delete, one per key if keys are declared: data columns and DELETED."""
     return without_origin(_changes(rows, sink))
 
 
@@ -40,7 +40,7 @@ def _changes(rows: DataFrame, sink: JdbcSink) -> DataFrame:
 
 
 def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
-    """Write one micro-batch unless the database has it. Raises what Spark or the database says."""
+    """Write one micro-batch unless the database already has it. Raises the errors of Spark or of the database."""
     database = _Database(rows.sparkSession, sink)
     writer = writer_of(app_id, sink.table)
     with database.connected():
@@ -57,12 +57,12 @@ def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
     staging = ordered.write.format("jdbc").options(**typed)
     staging.option("dbtable", staged).mode("overwrite").save()
     with database.connected():
-        # No rows: outside of the transaction only the tables themselves are made.
+        # No rows: outside the transaction only the tables themselves are created.
         if not database.has(sink.table):
-            is_left = bool(sink.sequence) and database.has(last)  # asked before another stage can make it anew
+            is_left = bool(sink.sequence) and database.has(last)  # checked before another stage can create it again
             empty = found.select(*(f"`{name}`" for name in held)).limit(0).write.format("jdbc").options(**options)
             if database.made(sink.table, empty) and is_left:
-                database.execute(f"DROP TABLE {last}")  # the table that it remembers was removed
+                database.execute(f"DROP TABLE {last}")  # the target to which it belongs was removed
         if sink.sequence and not database.has(last):
             names = (*sink.keys, *jdbc_order.names(sink.sequence), DELETED)
             kept = ordered.select(*(f"`{name}`" for name in names)).limit(0)
@@ -85,7 +85,7 @@ def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
 
 
 def writer_of(app_id: str, table: str) -> str:
-    """Who counts batches: a stage's checkpoint and the table, as each table gets a batch in a transaction of its own.
+    """The writer that counts batches: checkpoint and table, as each table gets a batch in its own transaction.
 
     >>> writer_of("headwater/p/s/1", "Shop.Orders")
     'headwater/p/s/1 shop.orders'
@@ -105,7 +105,7 @@ def beside(table: str, name: str) -> str:
 
 
 class _Database:
-    """Statements to a database over one connection of the driver's."""
+    """Statements to a database over one connection from the driver."""
 
     def __init__(self, spark: SparkSession, sink: JdbcSink) -> None:
         self._spark = spark
@@ -116,7 +116,7 @@ class _Database:
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
-        """A connection for a few statements. Each statement is its own transaction unless the caller says otherwise."""
+        """A connection for a few statements. Each statement is its own transaction unless the caller begins one."""
         self._connection = jvm.jdbc_connection(self._spark, self._dialect, self._options(self._sink.table))
         try:
             yield self._connection
@@ -127,13 +127,14 @@ class _Database:
         return {**source.options(self._sink), "dbtable": table}
 
     def has(self, table: str) -> bool:
-        """Whether a table exists. To Spark it does not, either, where the right to read it is missing."""
+        """Whether a table exists. Without the right to read a table, Spark reports it as missing."""
         return jvm.jdbc_table_exists(self._spark, self._connection, self._options(table))
 
     def made(self, table: str, rows: DataFrameWriter) -> bool:
-        """Make a table for rows; False if another stage has made it meanwhile. Raises what Spark or the database says.
+        """Create a table for rows; False if another stage has created it meanwhile. Raises Spark's or the database's
+        errors.
 
-        A CREATE that succeeds is what proves that there was no table.
+        Only a successful CREATE proves that the table did not exist.
         """
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
@@ -147,7 +148,7 @@ class _Database:
         return True
 
     def execute(self, statement: str, *values: str | int) -> int:
-        """Run a statement; returns how many rows it changed."""
+        """Run a statement; returns the number of changed rows."""
         prepared = self._prepared(statement, values)
         try:
             return int(prepared.executeUpdate())
@@ -161,7 +162,7 @@ class _Database:
         return prepared
 
     def make_batches_table(self) -> None:
-        """Make the table of the numbers of batches unless it is there."""
+        """Create the table of batch numbers if it does not exist."""
         if not self.has(self._batches):
             self.execute(
                 f"CREATE TABLE {self._batches} "
@@ -169,14 +170,14 @@ class _Database:
             )
 
     def make_index(self, table: str, names: Sequence[str]) -> None:
-        """Make an index of columns where the database can: many have none of long texts. It is for speed only."""
+        """Create an index if the database supports it: many cannot index long text. The index only improves speed."""
         from py4j.protocol import Py4JJavaError
 
         with suppress(Py4JJavaError):
             self.execute(jdbc_order.index_statement(table, names, self._dialect.quoteIdentifier))
 
     def committed(self, app_id: str) -> int:
-        """Number of the last batch of a writer that the database has; -1 if it has none."""
+        """The number of a writer's last committed batch; -1 without any."""
         prepared = self._prepared(f"SELECT batch FROM {self._batches} WHERE writer = ?", [app_id])  # noqa: S608
         try:
             found = prepared.executeQuery()
@@ -191,9 +192,9 @@ class _Database:
             self.execute(f"INSERT INTO {self._batches} (writer, batch) VALUES (?, ?)", app_id, batch_id)  # noqa: S608
 
     def columns(self, names: Sequence[str]) -> dict[str, str]:
-        """Names of the rows' columns, each with its name in the target, which may differ in case.
+        """The rows' columns by name, each with its name in the target, which may differ in case.
 
-        Raises ValueError if the target lacks one.
+        Raises ValueError if the target lacks a column.
         """
         known = {name.lower(): name for name in source.table(self._spark, self._sink, self._sink.table).columns}
         missing = [name for name in names if name.lower() not in known]
@@ -202,7 +203,7 @@ class _Database:
         return {name: known[name.lower()] for name in names}
 
     def statements(self, staged: str, last: str, columns: dict[str, str]) -> list[str]:
-        """SQL that moves the staged rows to the target, `last` being the table of each key's last change."""
+        """SQL that moves the staged rows to the target; `last` is the table of each key's last change."""
         sink = self._sink
 
         def quoted(name: str) -> str:
@@ -216,7 +217,7 @@ class _Database:
 
 
 def move_statements(target: str, staged: str, columns: dict[str, str], keys: Sequence[str], quoted: Any) -> list[str]:
-    """SQL that puts staged rows into a table: replaces those of the same keys, leaves deleted ones out.
+    """SQL that moves staged rows into a table: replaces rows of the same keys, omits deleted rows.
 
     >>> move_statements("t", "s", {"id": "ID", "n": "N"}, ["id"], lambda name: f'"{name}"')[0]
     'DELETE FROM t WHERE EXISTS (SELECT 1 FROM s WHERE (s."id" = t."ID" OR (s."id" IS NULL AND t."ID" IS NULL)))'
@@ -237,7 +238,7 @@ def move_statements(target: str, staged: str, columns: dict[str, str], keys: Seq
 
 
 def check(rows: DataFrame, sink: JdbcSink) -> None:
-    """Raises ValueError, or what Spark says, if the rows cannot be written so."""
+    """Check that the rows can be written. Raises ValueError or Spark's errors."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     found = table_rows(rows, sink)
@@ -253,18 +254,18 @@ class JdbcKind:
     """See `SinkKind`."""
 
     def check(self, _loaded: Loaded, sink: JdbcSink, rows: DataFrame, _encodings: Encodings) -> None:
-        """Columns must be such as databases have; the database itself is not asked."""
+        """Check that databases support the columns' types, without a connection to the database."""
         check(rows, sink)
 
     def shown(self, sink: JdbcSink, rows: DataFrame, _encodings: Encodings) -> DataFrame:
-        """The table's rows, with what says whether they delete."""
+        """The table's rows, with their delete flag."""
         return table_rows(rows, sink)
 
     def stored(self, sink: JdbcSink, rows: DataFrame) -> None:
-        """Who reads the table asks the database."""
+        """None: readers get the columns from the database."""
 
     def writer(self, loaded: Loaded, stage: Stage, sink: JdbcSink) -> BatchWrite:
-        """A transaction a micro-batch."""
+        """A function that writes each micro-batch in one transaction."""
 
         def write_batch(rows: DataFrame, app_id: str, batch_id: int) -> None:
             from py4j.protocol import Py4JError
@@ -275,7 +276,7 @@ class JdbcKind:
             try:
                 write(rows, sink, app_id, batch_id)
             except (PySparkException, Py4JError, ValueError) as error:
-                # A driver's message may hold the address with its password.
+                # A driver's message may contain the URL with its password.
                 said = loaded.redacted(first_line(error))
                 raise PipelineFailed(f"stage {stage.name}: the table {sink.table}: {said}") from None
 

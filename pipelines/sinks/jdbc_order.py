@@ -1,11 +1,11 @@
-"""The order of changes (`change_rule`) in a database: which staged rows are passed over, and what is remembered.
+"""The order of changes (`change_rule`) in a database: outdated staged rows, and remembered last changes.
 
-A table of ours beside the target, `headwater_last_…`, holds for each key the sequence and the position of its last
-change, be it a row or a delete. It is read and written in the transaction that moves a micro-batch's rows. For keys
-that it does not know (rows of earlier versions or of others) the target's own sequence columns are asked.
+Headwater's table beside the target, `headwater_last_…`, holds for each key the sequence and the position of its last
+change, which is a row or a delete. It is read and written in the transaction that moves a micro-batch's rows. For keys
+that it lacks (rows from earlier versions or from other programs), the target's own sequence columns are compared.
 
-It belongs to the target, not to a checkpoint: a stage that starts anew leaves the rows as they are, and what is
-remembered of them. Values of another sequence cannot be compared with those of this one, so each sequence has its own.
+The table belongs to the target, not to a checkpoint: a stage that starts anew keeps the rows and their remembered
+order. Values of different sequences cannot be compared, so each sequence has its own table.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ __all__ = [
     "with_order",
 ]
 
-_POSITION: Final = "headwater_position"  # all of POSITION but the topic, as text that sorts so
-_SEQUENCE: Final = "headwater_sequence_"  # and a number
-_TEXT: Final = "VARCHAR(255)"  # what databases compare; many make a CLOB of Spark's strings
+_POSITION: Final = "headwater_position"  # POSITION without the topic, as text with the same order
+_SEQUENCE: Final = "headwater_sequence_"  # followed by a number
+_TEXT: Final = "VARCHAR(255)"  # a comparable type; many databases map Spark's strings to CLOB
 _TYPES_OPTION: Final = "createTableColumnTypes"
 _DIGITS: Final = 20
-_LAST: Final = "headwater_last_"  # and a hash of the table, its keys and its sequence
+_LAST: Final = "headwater_last_"  # followed by a hash of the table, its keys and its sequence
 _HASH_LENGTH: Final = 16
-#: One column of that option, `name DECIMAL(10, 2)`, and the name in it.
+#: One column of that option, `name DECIMAL(10, 2)`, with its name as a group.
 _TYPE: Final = re.compile(r"""(?:`[^`]*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\([^()]*\)|[^,`'"(])+""")
 _TYPED: Final = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^\s`]+))")
 
 
 def short_hash(text: str) -> str:
-    """A hash that fits into a name which every database takes."""
+    """A hash short enough for names in every database."""
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]
 
 
@@ -63,7 +63,7 @@ def last_name(table: str, keys: Sequence[str], sequence: Sequence[str]) -> str:
 
 
 def index_statement(table: str, names: Sequence[str], quoted: Callable[[str], str]) -> str:
-    """SQL that makes an index of columns. A key may be null: it is no primary key.
+    """SQL that creates an index. Keys may be null, so the index is no primary key.
 
     >>> index_statement("shop.headwater_last_1", ["id"], lambda name: f'"{name}"')
     'CREATE INDEX headwater_last_1_keys ON shop.headwater_last_1 ("id")'
@@ -72,7 +72,7 @@ def index_statement(table: str, names: Sequence[str], quoted: Callable[[str], st
 
 
 def names(sequence: Sequence[str]) -> list[str]:
-    """Columns that hold the order, the most significant first.
+    """Columns of the order, the most significant first.
 
     >>> names(["v"])
     ['headwater_sequence_0', 'headwater_position']
@@ -81,7 +81,7 @@ def names(sequence: Sequence[str]) -> list[str]:
 
 
 def with_order(rows: DataFrame, sequence: Sequence[str]) -> DataFrame:
-    """The rows with the columns of `names`; the same rows without a sequence."""
+    """The rows with the columns of `names`; unchanged without a sequence."""
     from pyspark.sql import functions as f
 
     if not sequence:
@@ -90,13 +90,13 @@ def with_order(rows: DataFrame, sequence: Sequence[str]) -> DataFrame:
     parts = [f.coalesce(f.col(SOURCE_POSITION), f.lit("")) if SOURCE_POSITION in known else f.lit("")]
     numbers = [name for name in known if POSITION[name] != "string"]
     parts += [f.lpad(f.coalesce(f.col(name).cast("string"), f.lit("0")), _DIGITS, "0") for name in numbers]
-    position = f.concat(f.concat_ws("/", *parts), f.lit("/"))  # never empty, which is null for some databases
+    position = f.concat(f.concat_ws("/", *parts), f.lit("/"))  # never empty: some databases treat empty text as null
     given = {f"{_SEQUENCE}{n}": f.col(f"`{name}`") for n, name in enumerate(sequence)}
     return rows.withColumns({**given, _POSITION: position})
 
 
 def column_types(rows: DataFrame, options: Mapping[str, str]) -> dict[str, str]:
-    """Spark's options for a table with these columns, texts of the order as what databases compare."""
+    """Spark's options for a table with these columns; text columns of the order get a comparable type."""
     given = next((value for name, value in options.items() if name.lower() == _TYPES_OPTION.lower()), None)
     texts = [
         f"{field.name} {_TEXT}"
@@ -108,7 +108,7 @@ def column_types(rows: DataFrame, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_columns(options: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """Spark's options for a table with these columns only: Spark refuses types of columns that a table lacks.
+    """Spark's options restricted to these columns: Spark refuses types of columns that a table lacks.
 
     >>> of_columns({"createTableColumnTypes": "id CHAR(2), price DECIMAL(9, 2)"}, ["ID"])
     {'createTableColumnTypes': 'id CHAR(2)'}
@@ -124,7 +124,7 @@ def of_columns(options: Mapping[str, str], names: Collection[str]) -> dict[str, 
 
 
 def _typed(part: str) -> str:
-    """The column that a part of the option is about."""
+    """The column name in a part of the option."""
     found = _TYPED.match(part)
     if found is None:
         return ""
@@ -133,7 +133,7 @@ def _typed(part: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """Statements about staged rows. `columns`: the target's name of each of the rows' columns."""
+    """SQL statements on staged rows. `columns`: the target's name of each of the rows' columns."""
 
     target: str
     staged: str
@@ -144,7 +144,7 @@ class Ordering:
     quoted: Callable[[str], str]
 
     def passed_over(self) -> list[str]:
-        """SQL that takes those rows out of the staged ones than which the database has a later change."""
+        """SQL that removes staged rows for whose keys the database has a later change."""
         order = names(self.sequence)
         remembered = self._same(self.last, {key: key for key in self.keys})
         found = [self._without(self.last, remembered, order, order)]
@@ -156,7 +156,7 @@ class Ordering:
         return found
 
     def remembered(self, deleted: str) -> list[str]:
-        """SQL that keeps the order of the staged rows as that of their keys' last changes."""
+        """SQL that stores the order of the staged rows as the order of their keys' last changes."""
         same = self._same(self.last, {key: key for key in self.keys})
         held = ", ".join(self.quoted(name) for name in (*self.keys, *names(self.sequence), deleted))
         return [
@@ -179,7 +179,7 @@ class Ordering:
         later = []
         for position, (their, our) in enumerate(pairs):
             equal = [_equal(*pair) for pair in pairs[:position]]
-            # A null is the smallest, as in `change_order`. SQL's own comparison with it is neither true nor false.
+            # Null sorts first, as in `change_order`. SQL's own comparison with null is neither true nor false.
             greater = f"({their} > {our} OR ({their} IS NOT NULL AND {our} IS NULL))"
             later.append("(" + " AND ".join([*equal, greater]) + ")")
         return (
@@ -193,5 +193,5 @@ def _equal(left: str, right: str) -> str:
 
 
 def target_column(columns: Mapping[str, str], name: str) -> str:
-    """The target's name of a column, whatever its case."""
+    """The target's name of a column, regardless of case."""
     return next(target for own, target in columns.items() if own.lower() == name.lower())

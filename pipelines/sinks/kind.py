@@ -1,4 +1,4 @@
-"""What a sink of any kind does with Spark: the half of its kind that `headwater.pipelines.definition` cannot hold."""
+"""The Spark half of a kind of sink; `headwater.pipelines.definition` has the pure half."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headwater.pipelines.definition.sinks import SinkModel
     from headwater.pipelines.formats.topic_encoding import Encoding
 
-    # How topics are written, by their names.
+    # Encodings by topic name.
     Encodings: TypeAlias = Mapping[str, Encoding]
 
 S_contra = TypeVar("S_contra", bound="SinkModel", contravariant=True)
@@ -28,16 +28,17 @@ class SinkKind(Protocol[S_contra]):
     """A kind of sink; `kinds` lists them."""
 
     def check(self, loaded: Loaded, sink: S_contra, rows: DataFrame, encodings: Encodings, /) -> None:
-        """Look at empty rows. Raises ValueError, UserCodeError, or what Spark says, if it cannot write such."""
+        """Check, with empty rows, that the sink can write them. Raises ValueError, UserCodeError or Spark's errors."""
 
     def shown(self, sink: S_contra, rows: DataFrame, encodings: Encodings, /) -> DataFrame:
-        """The rows as it would hold them, for people: records as text, tables with their columns."""
+        """The rows as the sink would store them, in readable form: records as text, tables with their columns."""
 
     def stored(self, sink: S_contra, rows: DataFrame, /) -> StructType | None:
-        """Columns that a stage which reads what it writes finds there; None if only its target can tell."""
+        """Columns that a stage reading the sink's output gets; None if only the target determines them."""
 
     def writer(self, loaded: Loaded, stage: Stage, sink: S_contra, /) -> BatchWrite | None:
-        """What writes a stage's micro-batches; None for a topic, which `batch_writing` writes in its transaction.
+        """The function that writes a stage's micro-batches; None for topics: `batch_writing` writes them in a
+        transaction.
 
-        Raises PipelineFailed if the user's code cannot be loaded, which analysis has tried before.
+        Raises PipelineFailed if the user's code cannot be loaded, which the analysis has already tried.
         """

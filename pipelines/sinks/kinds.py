@@ -1,4 +1,4 @@
-"""The kinds of sinks: a row for each, whose file has everything that needs Spark."""
+"""The kinds of sinks: one entry each; the kind's module has all its code that needs Spark."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ SINK_KINDS: Final[Mapping[type, SinkKind[Any]]] = {
 
 
 def kind_of_sink(sink: Sink) -> SinkKind[Any]:
-    """What a sink does with Spark."""
+    """The Spark half of a sink's kind."""
     return SINK_KINDS[type(sink)]

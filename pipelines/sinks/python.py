@@ -1,4 +1,4 @@
-"""Rows to a function of the user's, which gets the number of the micro-batch to tell one that runs again."""
+"""Passes rows to a user's function, with the micro-batch's number, by which it can recognize a repeated batch."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class PythonKind:
     """See `SinkKind`."""
 
     def check(self, loaded: Loaded, sink: PythonSink, _rows: DataFrame, _encodings: Encodings) -> None:
-        """The function must be there."""
+        """Check that the function exists."""
         python.load(loaded.path(sink.python.file), sink.python.function)
 
     def shown(self, _sink: PythonSink, rows: DataFrame, _encodings: Encodings) -> DataFrame:
-        """The rows as they are: what the function does with them is not known."""
+        """The unchanged rows: the function's effect on them is unknown."""
         return rows
 
     def stored(self, sink: PythonSink, rows: DataFrame) -> None:
-        """Nothing that a stage reads."""
+        """None: no stage reads a function's output."""
 
     def writer(self, loaded: Loaded, stage: Stage, sink: PythonSink) -> BatchWrite:
-        """Calls the function, which is loaded once. Its failure names the line of the user's file."""
+        """A function that calls the user's function, loaded once. An error names the line in the user's file."""
         path = loaded.path(sink.python.file)
         try:
             function = python.load(path, sink.python.function)

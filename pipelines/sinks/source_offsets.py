@@ -1,6 +1,6 @@
-"""Source offsets of a stage without transactions, committed for its consumer group when a micro-batch is written.
+"""Source offsets of a stage without transactions, committed for its consumer group after each micro-batch's writes.
 
-They are for those who watch: the stage itself goes on from its checkpoint. So a commit that fails never fails a batch.
+The offsets serve only monitoring: the stage itself resumes from its checkpoint. So a failed commit never fails a batch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["SourceOffsets"]
 
 logger = logging.getLogger(__name__)
 
-# A broker that is away is told by the batch that needs it.
+# A batch that needs an unavailable broker reports it.
 COMMIT_MS_MAX: Final = 5_000
 
 
 class SourceOffsets:
-    """Commits for one group. One thread uses it; `close` it."""
+    """Commits offsets for one group. For use by one thread; call `close` at the end."""
 
     def __init__(self, client: ClientConfig, pipeline: str, stage: str) -> None:
         self._group = f"{pipeline}.{stage}"
@@ -33,7 +33,7 @@ class SourceOffsets:
         self._is_told = False
 
     def commit(self, batch: int, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit where the sources end in a batch that is written. Never raises for what a broker answers."""
+        """Commit the sources' end offsets of a written batch. Never raises for a broker's errors."""
         try:
             commit_group_offsets(self._cluster, self._group, offsets, f"batch={batch}")
             self._is_told = False

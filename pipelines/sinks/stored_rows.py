@@ -1,4 +1,4 @@
-"""A stage's rows as something that is no topic holds them: which columns, and one row a key where keys are given."""
+"""A stage's rows as sinks other than topics store them: their columns, and one row per key if keys are declared."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from headwater.pipelines.sinks.change_order import known_positions, order
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-DELETED: Final = "headwater_deleted"  # 1 for rows that delete their key's, else 0
+DELETED: Final = "headwater_deleted"  # 1 for rows that delete their key's row, else 0
 
 
 def with_lineage(rows: DataFrame, *more: str) -> DataFrame:
-    """The rows without the columns that are of use to a stage only; those of `columns.KEPT`, and `more`, stay."""
+    """The rows without the columns for a stage's internal use; `columns.KEPT` and `more` remain."""
     kept = (*columns.KEPT, *more)
     return rows.drop(*(name for name in columns.RESERVED if name in rows.columns and name not in kept))
 
 
 def without_origin(rows: DataFrame) -> DataFrame:
-    """The rows without any column that says where they come from."""
+    """The rows without the columns of their origin."""
     return rows.drop(*(name for name in columns.RESERVED if name in rows.columns))
 
 
 def with_partitions(rows: DataFrame, partition_by: Sequence[str]) -> DataFrame:
-    """The rows with the partition columns that they do not have yet."""
+    """The rows with missing partition columns added."""
     from pyspark.sql import functions as f
 
     for expression in partition_by:
@@ -38,7 +38,7 @@ def with_partitions(rows: DataFrame, partition_by: Sequence[str]) -> DataFrame:
 
 
 def with_deleted(rows: DataFrame, delete_when: str | None) -> DataFrame:
-    """The rows with the column DELETED; a condition that is null is not met."""
+    """The rows with the column DELETED; a null condition counts as false."""
     from pyspark.sql import functions as f
 
     deletes = f.lit(False) if delete_when is None else f.coalesce(f.expr(delete_when).cast("boolean"), f.lit(False))
@@ -46,7 +46,7 @@ def with_deleted(rows: DataFrame, delete_when: str | None) -> DataFrame:
 
 
 def same_key(keys: Sequence[str], left: str, right: str) -> Column:
-    """Whether two rows have the same key; null is equal to null."""
+    """Whether two rows have the same key; null equals null."""
     from pyspark.sql import functions as f
 
     found = f.lit(True)
@@ -56,10 +56,10 @@ def same_key(keys: Sequence[str], left: str, right: str) -> Column:
 
 
 def latest_of_each(rows: DataFrame, keys: Sequence[str], sequence: Sequence[str]) -> DataFrame:
-    """One row for each value of `keys`: the last by `sequence` and position (`change_rule`), without both any.
+    """One row for each value of `keys`: the last by `sequence` and position (`change_rule`); any row without both.
 
-    Without a sequence the order of arrival tells, which is that of offsets. A delete is the last of what cannot be told
-    apart.
+    Without a sequence the order of arrival decides, which is the order of offsets. Among rows that compare equal, a
+    delete is the last.
     """
     from pyspark.sql import functions as f
 

@@ -1,4 +1,4 @@
-"""Rows become the records of a topic; and their at-least-once way there. `exactly_once` has the other one."""
+"""Converts rows to a topic's records, and writes them at least once. `exactly_once` writes exactly once."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from headwater.pipelines.definition import Loaded, Stage, TopicSink
     from headwater.pipelines.sinks.kind import Encodings
 
-# Nodes of a physical plan behind which rows are not in the order of their source any more. A column of such a name
-# only brings a sort that was not needed.
+# Nodes of a physical plan after which rows are no longer in source order. A column of such a name only causes an
+# unnecessary sort.
 _REORDERS: Final = re.compile(r"(?<!Broadcast)\bExchange\b|\bShuffleQueryStage\b|\bAQEShuffleRead\b|\bSort \[")
 
 _READABLE: Final = ("json", "string", "raw", "csv")  # values of other formats are shown as JSON
 
 
 def records(rows: DataFrame, sink: TopicSink, encoding: Encoding) -> DataFrame:
-    """The records to write: key and value, binary; `headers` and `timestamp_ms` where the sink says so.
+    """The records to write: key and value, binary; `headers` and `timestamp_ms` if the sink declares them.
 
-    Raises ValueError if the rows do not suit the topic's format.
+    Raises ValueError if the rows do not fit the topic's format.
     """
     from pyspark.sql import functions as f
 
     key = _encoded_key(rows, sink, encoding)
     value = encoding.value(rows) if sink.value is None else _given_value(rows, sink.value, encoding)
     if sink.tombstone_when is not None:
-        # A condition that is null is not met.
+        # A null condition counts as false.
         value = f.when(f.expr(sink.tombstone_when).cast("boolean"), f.lit(None).cast("binary")).otherwise(value)
     made = [key.alias("key"), value.alias("value")]
     if sink.headers:
@@ -50,7 +50,7 @@ def records(rows: DataFrame, sink: TopicSink, encoding: Encoding) -> DataFrame:
 
 
 def headers(pairs: Sequence[tuple[str, Column]]) -> Column:
-    """The column headers of (name, binary value); those whose value is null are left out."""
+    """The column `headers` from (name, binary value) pairs, omitting null values."""
     from pyspark.sql import functions as f
 
     made = f.array(*(f.struct(f.lit(name).alias("key"), value.alias("value")) for name, value in pairs))
@@ -58,10 +58,11 @@ def headers(pairs: Sequence[tuple[str, Column]]) -> Column:
 
 
 def in_source_order(rows: DataFrame, sink: TopicSink, *, is_stateful: bool) -> DataFrame:
-    """The rows so that those of one key and one source partition are in the order of their source offsets.
+    """The rows, with those of one key and one source partition in the order of their source offsets.
 
-    They are so already unless something on the way shuffled or sorted them; then, if they still know where they come
-    from, all rows of a key are brought together and sorted. Rows that do not (aggregates) have no such order.
+    Rows are already in this order unless a step shuffled or sorted them. In that case, if the rows still have the
+    columns of their origin, all rows of a key are brought together and sorted. Rows without these columns (aggregates)
+    have no such order.
     """
     origin = [name for name in (columns.TOPIC, columns.PARTITION, columns.OFFSET) if name in rows.columns]
     if sink.key is None or columns.PARTITION not in origin or columns.OFFSET not in origin:
@@ -72,7 +73,7 @@ def in_source_order(rows: DataFrame, sink: TopicSink, *, is_stateful: bool) -> D
 
 
 def reorders(rows: DataFrame) -> bool:
-    """Whether rows may not be in the order of their source, as far as the physical plan tells."""
+    """Whether the physical plan may change the source order of rows."""
     return _REORDERS.search(jvm.physical_plan_text(rows)) is not None
 
 
@@ -106,7 +107,7 @@ def expression_type(rows: DataFrame, expression: str) -> DataType:
 
 
 def _binary(rows: DataFrame, expression: str) -> Column:
-    """An SQL expression as bytes: bytes as they are, structures as JSON, the rest as text."""
+    """An SQL expression as bytes: binary unchanged, structures as JSON, other types as text."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
@@ -120,9 +121,9 @@ def _binary(rows: DataFrame, expression: str) -> Column:
 
 
 def write_records(frame: DataFrame, topic: str, bootstrap_servers: Brokers, compression: str = "none") -> None:
-    """Write records at least once; returns when every one is acknowledged.
+    """Write records at least once; returns after every record is acknowledged.
 
-    A micro-batch that runs again after a crash writes its records again.
+    A micro-batch repeated after a crash writes its records again.
     """
     from headwater.pipelines.datasource.writing import TIMESTAMP_COLUMN
 
@@ -141,12 +142,12 @@ class TopicKind:
     """See `SinkKind`."""
 
     def check(self, _loaded: Loaded, sink: TopicSink, rows: DataFrame, encodings: Encodings) -> None:
-        """The rows must suit the topic's format, which analysis has found out."""
+        """Check that the rows fit the topic's format, which the analysis has determined."""
         made = records(rows, sink, encodings[sink.topic]).columns
         assert made[:2] == ["key", "value"], f"a topic sink made {made}"
 
     def shown(self, sink: TopicSink, rows: DataFrame, encodings: Encodings) -> DataFrame:
-        """Key, value, headers and timestamp as text. A registry is not asked: its formats are shown as JSON."""
+        """Key, value, headers and timestamp as text. Formats with a registry are shown as JSON, without a request."""
         from pyspark.sql import functions as f
 
         encoding = encodings[sink.topic]
@@ -162,7 +163,7 @@ class TopicKind:
         return made.select(*shown)
 
     def stored(self, sink: TopicSink, rows: DataFrame) -> None:
-        """What a topic's readers find is kept by topic, with its format."""
+        """None: the columns of a topic are recorded by topic, with its format."""
 
     def writer(self, loaded: Loaded, stage: Stage, sink: TopicSink) -> None:
-        """Topics are written last, and together (`batch_writing`)."""
+        """None: `batch_writing` writes all topics together, last."""
