@@ -1,1 +1,1 @@
-"""Where a stage's records come from."""
+"""Reading of a stage's inputs and tables."""

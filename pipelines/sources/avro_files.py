@@ -1,6 +1,6 @@
-"""Avro files as frames: Spark brings them as bytes, the decoder of topics reads them in Spark's tasks.
+"""Avro files as frames: Spark reads the files as bytes, and the topics' decoder decodes them in Spark's tasks.
 
-A file that cannot be read gives one row without values, with `columns.ERROR`; the records before its fault stand.
+An unreadable file yields one row without values, with `columns.ERROR`; the records before its fault are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.schemas.avro.types import AvroType
 
-BATCH_ROWS: Final = 10_000  # of one Arrow batch that a task gives
+BATCH_ROWS: Final = 10_000  # of one Arrow batch from a task
 _BINARY_FILE: Final = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
 _FORMAT: Final = "binaryFile"
 
@@ -30,7 +30,7 @@ def declared(text: str) -> StructType:
 
 
 def first_schema(spark: SparkSession, path: str) -> StructType | None:
-    """Columns of the first file that is there; None if there is none. Raises ValueError."""
+    """Columns of the first existing file; None without any file. Raises ValueError."""
     from headwater.pipelines.formats.avro.container import header
 
     row = spark.read.format(_FORMAT).load(path).orderBy("path").select("content").first()
@@ -46,7 +46,7 @@ def _columns_of(schema: AvroType) -> StructType:
 
 
 def stream(spark: SparkSession, path: str, schema: StructType, max_files_per_trigger: int | None) -> DataFrame:
-    """The rows of files as they appear."""
+    """The rows of new files as a streaming frame."""
     reader = spark.readStream.format(_FORMAT).schema(_BINARY_FILE)
     if max_files_per_trigger is not None:
         reader = reader.option("maxFilesPerTrigger", max_files_per_trigger)
@@ -54,12 +54,12 @@ def stream(spark: SparkSession, path: str, schema: StructType, max_files_per_tri
 
 
 def batch(spark: SparkSession, paths: Sequence[str], schema: StructType) -> DataFrame:
-    """The rows of files that are there."""
+    """The rows of existing files."""
     return decoded(spark.read.format(_FORMAT).load(list(paths)), schema)
 
 
 def decoded(files: DataFrame, schema: StructType) -> DataFrame:
-    """Files as bytes become rows: the schema's columns, `columns.FILE`, `columns.VALUE` (null), `columns.ERROR`."""
+    """Decode files to rows: the schema's columns, `columns.FILE`, `columns.VALUE` (null), `columns.ERROR`."""
     from pyspark.sql.types import BinaryType, StringType, StructType
 
     whole = StructType(list(schema.fields))
@@ -71,7 +71,7 @@ def decoded(files: DataFrame, schema: StructType) -> DataFrame:
 def _decoding(
     names: Sequence[str], whole: StructType
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a task runs: it is pickled, hence holds plain values only."""
+    """The function that a task runs. It is pickled, and so holds only plain values."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     arrow = to_arrow_schema(whole, timezone="UTC")
@@ -90,7 +90,7 @@ def _decoding(
 
 
 def rows_of(path: str, content: bytes, whole: pa.Schema, count: int) -> Iterator[pa.RecordBatch]:
-    """The rows of one file, whose values have the first `count` columns; the last one says what is wrong with it."""
+    """The rows of one file, with values in the first `count` columns; the last row holds the file's error, if any."""
     import pyarrow as pa
 
     from headwater.pipelines.formats.avro.arrays import TooManyEntriesError

@@ -1,10 +1,9 @@
-"""Change events of Debezium: an envelope around the row before and the row after a change, made one row.
+"""Debezium's change events: envelopes around the rows before and after a change, converted to one row.
 
 The value is `{"before": …, "after": …, "op": …, "source": {"ts_ms": …}, "ts_ms": …}`, in JSON also wrapped as
 `{"schema": …, "payload": …}`. A row has the columns of the row after the change (before it, if it was deleted), `_op`,
-`_sequence` and `_source_position`. A delete whose envelope does not hold the row before (a source table without full
-replica identity) has the columns that its key holds. Tombstones, which follow deletes for compaction's sake, say
-nothing new.
+`_sequence` and `_source_position`. A delete whose envelope lacks the row before (a source table without full replica
+identity) has the columns of its key. Tombstones, which follow deletes for compaction, carry no further information.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ SEQUENCE = "_sequence"
 
 CREATE, UPDATE, DELETE, READ = "c", "u", "d", "r"
 
-# Where the database wrote the change, as its connector says: lsn (PostgreSQL), file, pos and row (MySQL). As text,
-# since other connectors have other types there, and a type that does not fit would refuse the record.
+# The change's position in the database's log, from its connector: lsn (PostgreSQL), file, pos and row (MySQL). Read as
+# text, since other connectors use other types there, and a mismatched type would refuse the record.
 _ENVELOPE = "op STRING, ts_ms BIGINT, source STRUCT<ts_ms: BIGINT, lsn: STRING, file: STRING, pos: STRING, row: STRING>"
-_DIGITS = 20  # of a number of 64 bits
+_DIGITS = 20  # of a 64-bit number
 _PAYLOAD = "payload"
 
 
 def row_columns(declared: StructType) -> StructType:
-    """Columns of the row, whether the declared schema is that of the row or of the envelope."""
+    """Columns of the row, from a declared schema of either the row or the envelope."""
     from pyspark.sql.types import StructType
 
     if is_envelope(declared):
@@ -50,7 +49,7 @@ def is_envelope(declared: StructType) -> bool:
 
 
 def envelope_of(wanted: ValueColumns) -> ValueColumns:
-    """What a JSON value must be decoded as, for a row with these columns."""
+    """Columns for decoding a JSON envelope around a row with these columns."""
     from pyspark.sql.types import StructType
 
     assert wanted.schema is not None, "change events have fields"
@@ -62,14 +61,14 @@ def envelope_of(wanted: ValueColumns) -> ValueColumns:
 
 
 def result_columns(declared: StructType) -> StructType:
-    """Columns of the rows that `flattened` gives, without those of the record's origin."""
+    """Columns of the result of `flattened`, without the columns of the record's origin."""
     from pyspark.sql.types import LongType, StringType, StructType
 
     return StructType(list(row_columns(declared).fields)).add(OP, StringType()).add(SEQUENCE, LongType())
 
 
 def without_tombstones(records: DataFrame) -> DataFrame:
-    """Records that say something."""
+    """The records other than tombstones."""
     from pyspark.sql import functions as f
 
     return records.where(f.col("value").isNotNull())
@@ -113,7 +112,7 @@ def flattened(decoded: DataFrame, wanted: ValueColumns) -> DataFrame:
 
 
 def source_type(decoded: DataFrame) -> StructType:
-    """The fields of the envelope's `source`: in Avro and Protobuf those that its schema has."""
+    """The fields of the envelope's `source`: in Avro and Protobuf the fields of its schema."""
     from pyspark.sql.types import StructType
 
     envelope = decoded.schema
@@ -126,7 +125,7 @@ def source_type(decoded: DataFrame) -> StructType:
 
 
 def _source_position(source: Column, fields: StructType) -> Column:
-    """Where the database wrote the change as text that sorts so; null if the envelope does not say."""
+    """The change's position in the database's log as sortable text; null if the envelope lacks it."""
     from pyspark.sql import functions as f
 
     def number(text: Column) -> Column:
@@ -145,7 +144,7 @@ def _source_position(source: Column, fields: StructType) -> Column:
 
 
 def _key_columns(row: StructType) -> Column:
-    """The row as far as the record's key tells; null if that is no JSON object."""
+    """The row's columns from the record's key; null if the key is no JSON object."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 

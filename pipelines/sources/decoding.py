@@ -1,4 +1,4 @@
-"""A topic's records as an input's rows: by format, by event type, out of an envelope, with their keys.
+"""Decodes a topic's records to an input's rows: by format, event type and envelope, with their keys.
 
 A decoded frame has the input's columns, `columns.ORIGIN` and `columns.ERROR`.
 """
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 
 def needs_headers(known: KnownColumns, source: TopicSource) -> bool:
-    """Whether records must come with their headers."""
+    """Whether an input's records must be read with their headers."""
     return topic_needs_headers(known, source.topic)
 
 
 def topic_needs_headers(known: KnownColumns, name: str) -> bool:
-    """The same of a topic."""
+    """The same for a topic."""
     topic = known.topics.get(name)
     return topic is not None and topic.event_type is not None and topic.event_type.header is not None
 
 
 def json_fields(known: KnownColumns, source: TopicSource) -> JsonFields | None:
-    """The fields that the tasks which read an input's records can parse; None where Spark parses all, or none."""
+    """Fields that the reading tasks of an input can parse; None where Spark parses all, or no fields are parsed."""
     return topic_json_fields(known, source.topic) if source.envelope is None else None
 
 
 def topic_json_fields(known: KnownColumns, name: str) -> JsonFields | None:
-    """The same of a topic."""
+    """The same for a topic."""
     value = known.value_format(name)
     if name in known.events or value not in ("json", "json_schema"):
         return None
@@ -61,14 +61,14 @@ def decode_input(known: KnownColumns, records: DataFrame, source: TopicSource) -
     wanted = known.values.get(source.topic, ValueColumns())
     changes = debezium.without_tombstones(records)
     if known.value_format(source.topic) == "avro":
-        decoded = known.decode(changes, source.topic)  # its schema is that of the envelope
+        decoded = known.decode(changes, source.topic)  # the topic's schema is the envelope's
     else:
         decoded = format_of(known.value_format(source.topic)).decode(changes, debezium.envelope_of(wanted))
     return _with_key(known, debezium.flattened(decoded, wanted), source.topic)
 
 
 def decode_topic(known: KnownColumns, records: DataFrame, name: str, event: str | None = None) -> DataFrame:
-    """The rows of a topic: all of its events, or one."""
+    """The rows of a topic: all of its event types, or one."""
     topic = known.topics.get(name)
     declared = known.events.get(name)
     if topic is None or declared is None:
@@ -86,7 +86,7 @@ def decode_topic(known: KnownColumns, records: DataFrame, name: str, event: str 
 
 
 def _with_key(known: KnownColumns, decoded: DataFrame, name: str) -> DataFrame:
-    """With the column `key`, if the topic's keys have a format with fields."""
+    """The decoded rows with the column `key`, if the topic's keys have a format with fields."""
     wanted, topic = known.keys.get(name), known.topics.get(name)
     if wanted is None or topic is None or topic.key is None:
         return decoded
@@ -94,5 +94,5 @@ def _with_key(known: KnownColumns, decoded: DataFrame, name: str) -> DataFrame:
 
 
 def empty_records(session: SparkSession) -> DataFrame:
-    """No records, with their headers: what analysis decodes."""
+    """An empty frame of records with headers, for the analysis to decode."""
     return session.createDataFrame([], records_schema())

@@ -1,4 +1,4 @@
-"""Delta tables as streams: rows as they are added, or the change feed."""
+"""Delta tables as streams: appended rows, or the change data feed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stream(spark: SparkSession, source: DeltaSource, path: str) -> DataFrame:
 
 
 def columns(table: StructType, source: DeltaSource) -> StructType:
-    """What `stream` gives, of a table with these columns."""
+    """Columns of the result of `stream` for a table with these columns."""
     from pyspark.sql.types import StructType
 
     if not source.changes:
@@ -45,7 +45,7 @@ def columns(table: StructType, source: DeltaSource) -> StructType:
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Whether a Delta table lies there."""
+    """Whether a Delta table exists at the path."""
     from delta.tables import DeltaTable
 
     return bool(DeltaTable.isDeltaTable(spark, path))
@@ -55,7 +55,7 @@ class DeltaSourceKind:
     """See `SourceKind`."""
 
     def columns(self, session: SparkSession, loaded: Loaded, source: DeltaSource, known: KnownColumns) -> StructType:
-        """Those that a stage of the pipeline writes, else those of the table that is there."""
+        """The columns that a stage of the pipeline writes, else the columns of the existing table."""
         path = loaded.path(source.delta)
         if path in known.stored:
             return columns(known.stored[path], source)
@@ -70,21 +70,21 @@ class DeltaSourceKind:
         _known: KnownColumns,
         schema: StructType | None,
     ) -> DataFrame:
-        """The columns alone."""
+        """An empty frame of the columns."""
         return no_rows(session, schema)
 
     def stream(self, at: StageInput, source: DeltaSource, running: Running) -> DataFrame:
-        """The rows or the changes of a table, which is made before if a stage writes it: it may have had no row yet."""
+        """The rows or the changes of a table. A table that a stage writes is created first if missing."""
         path = at.loaded.path(source.delta)
         if path in at.known.stored:
             running.make_table(path, at.known.stored[path])
         return stream(at.session, source, path)
 
     def read_again(self, at: StageInput, source: DeltaSource, plan: Any) -> None:
-        """No row is refused."""
+        """None: no row is refused."""
 
     def sample(self, at: StageInput, source: DeltaSource, wanted: Sample) -> tuple[DataFrame, None]:
-        """The first rows; none of a table that a stage has not made yet."""
+        """The first rows; no rows of a table that its stage has not created yet."""
         path = at.loaded.path(source.delta)
         if not exists(at.session, path):
             return no_rows(at.session, at.schema), None
@@ -104,7 +104,7 @@ class DeltaTableKind:
         table: DeltaTable,
         known: KnownColumns,
     ) -> StructType | None:
-        """Those that the stage stores."""
+        """The columns that the writing stage stores."""
         return known.stored.get(loaded.path(table.delta))
 
     def read(
@@ -116,7 +116,7 @@ class DeltaTableKind:
         _known: KnownColumns,
         _servers: Brokers,
     ) -> DataFrame:
-        """The newest version, or the one that it stays with."""
+        """The latest version, or the declared fixed version."""
         path = loaded.path(table.delta)
         if schema is not None and not exists(session, path):
             return no_rows(session, schema)
@@ -124,8 +124,8 @@ class DeltaTableKind:
         return (reader if table.version is None else reader.option("versionAsOf", table.version)).load(path)
 
     def look_again(self, frame: DataFrame) -> None:
-        """Delta looks for a new version by itself."""
+        """Does nothing: Delta checks for a new version itself."""
 
     def hint(self, _loaded: Loaded, _table: DeltaTable) -> str:
-        """Spark says it all."""
+        """No hint: Spark's error is complete."""
         return ""

@@ -1,4 +1,4 @@
-"""How far the event times of a topic's partitions have come, by a look at the records that were read last."""
+"""The latest event times of a topic's partitions, from the records read last."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["event_time_ms", "latest_event_times"]
 
-# Of each partition: enough for its latest event time, and read in a moment.
+# Per partition: enough for its latest event time, and quickly read.
 RECORDS: Final = 100
 
 
 def event_time_ms(rows: DataFrame, column: str) -> Column:
-    """The event time of a watermark's column as milliseconds; of a window, as Spark takes it, its end."""
+    """The event time of a watermark's column in milliseconds; for a window its end, as in Spark."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
@@ -41,7 +41,8 @@ def latest_event_times(
 ) -> dict[tuple[str, int], int]:
     """The latest event time (ms) among the last records before `ends` (next offsets), by partition.
 
-    Partitions without one are left out. The source has a watermark. Raises what Spark or the broker says.
+    Partitions without an event time are omitted. The source must have a watermark. Raises the errors of Spark or of the
+    broker.
     """
     import json
 

@@ -1,7 +1,7 @@
-"""Several event types in one topic: each record says by a header, a field or its writer's schema which it is.
+"""Several event types in one topic: a header, a field or the writer's schema gives each record's type.
 
-All types: a struct column for each, null in records of another type, and `columns.EVENT`. One type: its fields as
-columns; records of other types are passed over.
+All types: a struct column for each type, null in records of another type, and `columns.EVENT`. One type: its fields as
+columns; records of other types are skipped.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def event_name(place: EventType, *, is_framed: bool = False) -> Column:
-    """The name of a record's event type; null if the record does not say it. A header needs the column `headers`.
+    """The name of a record's event type; null if the record lacks it. A header needs the column `headers`.
 
-    `is_framed` says that the id of a schema stands before the JSON.
+    `is_framed` means that a schema id precedes the JSON.
     """
     from pyspark.sql import functions as f
 
@@ -44,7 +44,7 @@ def _text(*, is_framed: bool) -> Column:
 def of_one(
     records: DataFrame, place: EventType, name: str, wanted: ValueColumns, *, is_framed: bool = False
 ) -> DataFrame:
-    """The records of one type, decoded."""
+    """The decoded records of one type."""
     own = records.where(event_name(place, is_framed=is_framed) == name)
     return format_of("json_schema" if is_framed else "json").decode(own, wanted)
 
@@ -52,12 +52,12 @@ def of_one(
 def of_framed(
     records: DataFrame, place: EventType | None, name: str | None, events: Mapping[str, ValueColumns]
 ) -> DataFrame:
-    """Records of Avro or Protobuf, of one type or of all. Without a place the schema of each tells its type."""
+    """The decoded Avro or Protobuf records of one type or all. Without a place, a record's schema gives its type."""
     from headwater.pipelines.formats import framed
 
     schemas = {event: wanted.schema for event, wanted in events.items() if wanted.schema is not None}
     readers = {event: wanted.reader for event, wanted in events.items() if wanted.reader is not None}
-    if len(readers) < len(schemas):  # a test of a stage
+    if len(readers) < len(schemas):  # in a test of a stage
         return framed.undecoded(records, schemas[name] if name is not None else result_columns(events))
     kind = None if place is None else event_name(place)
     if kind is not None and name is not None:
@@ -66,7 +66,7 @@ def of_framed(
 
 
 def result_columns(events: Mapping[str, ValueColumns]) -> StructType:
-    """Columns of `of_all`, without those of the record's origin."""
+    """Columns of the result of `of_all`, without the columns of the record's origin."""
     from pyspark.sql.types import StringType, StructType
 
     found = StructType().add(columns.EVENT, StringType())
@@ -79,7 +79,7 @@ def result_columns(events: Mapping[str, ValueColumns]) -> StructType:
 def of_all(
     records: DataFrame, place: EventType, events: Mapping[str, ValueColumns], *, is_framed: bool = False
 ) -> DataFrame:
-    """The records of every type, decoded in one pass."""
+    """The decoded records of every type, in one pass."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
 
@@ -95,7 +95,7 @@ def of_all(
         assert wanted.schema is not None, "an event has fields"
         schema = StructType(list(wanted.schema.fields)).add(CORRUPT, StringType())
         options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": CORRUPT}
-        own = f"_event_{number}"  # a record has columns such as `value`, and an event may be named so
+        own = f"_event_{number}"  # an event's name may equal a record's column, such as `value`
         named = named.withColumn(own, f.from_json(f.when(kind == name, text), schema, options))
         parsed = f.col(own)
         is_bad = (kind == name) & (parsed.isNull() | parsed[CORRUPT].isNotNull())

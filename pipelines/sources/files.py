@@ -1,7 +1,7 @@
-"""Files of a folder as frames: rows as files appear, lines that do not fit the schema beside them.
+"""Files of a folder as frames: rows of new files, and lines that do not fit the schema.
 
-A frame has the schema's columns, `columns.FILE`, `columns.VALUE` (the line, if it could not be used) and
-`columns.ERROR` (why).
+A frame has the schema's columns, `columns.FILE`, `columns.VALUE` (the line, if it does not fit) and `columns.ERROR`
+(the reason).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _WITH_LINES = ("csv", "json")
 
 
 class SchemaError(Exception):
-    """The columns of files cannot be told; the message says why."""
+    """The columns of files cannot be determined; the message gives the reason."""
 
 
 def reader_options(file_format: str, options: Mapping[str, Scalar]) -> dict[str, str]:
-    """Options of Spark's reader or writer; CSV has a header unless they say otherwise.
+    """Options of Spark's reader or writer; CSV has a header unless the options override it.
 
     >>> reader_options("csv", {"sep": ";"})
     {'header': 'true', 'sep': ';'}
@@ -48,7 +48,7 @@ def reader_options(file_format: str, options: Mapping[str, Scalar]) -> dict[str,
 
 
 def declared_columns(loaded: Loaded, schema: str) -> StructType:
-    """Columns that `schema:` gives: a list of them, or a JSON Schema file. Raises SchemaError."""
+    """Columns from `schema:`, which is a column list or a JSON Schema file. Raises SchemaError."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -72,9 +72,9 @@ def declared_columns(loaded: Loaded, schema: str) -> StructType:
 
 
 def found_columns(spark: SparkSession, loaded: Loaded, source: FilesSource | FilesTable, path: str) -> StructType:
-    """Columns of the files: those that are declared, else those that Spark finds in the files that are there.
+    """Columns of the files: the declared columns, else the columns that Spark infers from the existing files.
 
-    Raises SchemaError, or what Spark says of the files.
+    Raises SchemaError, or Spark's errors on the files.
     """
     if source.schema_source is not None:
         return declared_columns(loaded, source.schema_source)
@@ -93,7 +93,7 @@ def found_columns(spark: SparkSession, loaded: Loaded, source: FilesSource | Fil
 
 
 def stream(spark: SparkSession, source: FilesSource, path: str, schema: StructType) -> DataFrame:
-    """The rows of files as they appear, as a streaming frame."""
+    """The rows of new files as a streaming frame."""
     if source.format == "avro":
         return avro_files.stream(spark, path, schema, source.max_files_per_trigger)
     reader: Any = spark.readStream.format(source.format).options(**reader_options(source.format, source.options))
@@ -103,7 +103,7 @@ def stream(spark: SparkSession, source: FilesSource, path: str, schema: StructTy
 
 
 def batch(spark: SparkSession, source: FilesSource, paths: Sequence[str], schema: StructType) -> DataFrame:
-    """The rows of some files, as `stream` gives them."""
+    """The rows of some files, in the form of `stream`."""
     if source.format == "avro":
         return avro_files.batch(spark, paths, schema)
     reader = spark.read.format(source.format).options(**reader_options(source.format, source.options))
@@ -117,7 +117,7 @@ def _with_corrupt(schema: StructType, file_format: str) -> StructType:
 
 
 def with_origin(rows: DataFrame) -> DataFrame:
-    """Rows of files with the columns that say where they come from, as yet unknown."""
+    """Rows of files with the columns of their origin, still null."""
     from pyspark.sql import functions as f
 
     nothing = f.lit(None)
@@ -125,7 +125,7 @@ def with_origin(rows: DataFrame) -> DataFrame:
 
 
 def with_errors(rows: DataFrame, source: FilesSource, schema: StructType) -> DataFrame:
-    """What Spark read, with the names of `columns` for where a row comes from and what is wrong with it."""
+    """The rows read by Spark, with the columns of origin and error named as in `columns`."""
     from pyspark.sql import functions as f
 
     data = [f.col(f"`{name}`") for name in schema.fieldNames()]
@@ -143,7 +143,7 @@ def with_errors(rows: DataFrame, source: FilesSource, schema: StructType) -> Dat
         rows = rows.withColumn(_TEXTS, f.when(line.isNotNull(), texts))
         found = f.col(_TEXTS)
         misfit = csv_misfit(found, parsed, schema) if is_csv else json_misfit(line, found, parsed, schema, options)
-        # Beside its use to people, naming the other columns keeps Spark from reading the files for this one alone.
+        # Besides informing users, naming the other columns prevents Spark from reading the files for this column alone.
         read = f.to_json(parsed)
         said = "the line does not fit the schema: "
         why = f.concat(f.lit(said), misfit, f.lit("; what could be read of it: "), read)
@@ -152,7 +152,7 @@ def with_errors(rows: DataFrame, source: FilesSource, schema: StructType) -> Dat
 
 
 def file_paths(plan: Any) -> list[str]:
-    """The files of a folder that a micro-batch's plan reads."""
+    """The files that a micro-batch's plan reads from a folder."""
     if plan.nodeName() == "LogicalRelation":
         relation = plan.relation()
         return [str(path) for path in relation.location().inputFiles()] if hasattr(relation, "location") else []
@@ -164,7 +164,7 @@ class FilesSourceKind:
     """See `SourceKind`."""
 
     def columns(self, session: SparkSession, loaded: Loaded, source: FilesSource, _known: KnownColumns) -> StructType:
-        """Those that are declared, else those of the files that are there."""
+        """The declared columns, else the columns of the existing files."""
         try:
             return found_columns(session, loaded, source, loaded.path(source.files))
         except SchemaError as error:
@@ -177,16 +177,16 @@ class FilesSourceKind:
         _known: KnownColumns,
         schema: StructType | None,
     ) -> DataFrame:
-        """The columns, and those that say where a row comes from."""
+        """An empty frame of the columns, including the columns of a row's origin."""
         return with_origin(no_rows(session, schema))
 
     def stream(self, at: StageInput, source: FilesSource, _running: Running) -> DataFrame:
-        """The rows of the files as they appear."""
+        """The rows of new files."""
         found = stream(at.session, source, at.loaded.path(source.files), at.schema)
         return found if source.may_refuse else found.drop(columns.ERROR)
 
     def read_again(self, at: StageInput, source: FilesSource, plan: Any) -> DataFrame | None:
-        """The files that the batch reads."""
+        """The rows of the batch's files."""
         paths = file_paths(plan)
         return batch(at.session, source, paths, at.schema) if paths else None
 
@@ -201,7 +201,7 @@ class FilesTableKind:
     """See `TableKind`."""
 
     def written_columns(self, session: SparkSession, loaded: Loaded, table: FilesTable, known: KnownColumns) -> None:
-        """Only the files tell them."""
+        """None: only the files determine the columns."""
 
     def read(
         self,
@@ -222,9 +222,9 @@ class FilesTableKind:
         return session.read.format(table.format).options(**options).schema(found).load(path)
 
     def look_again(self, frame: DataFrame) -> None:
-        """A frame is bound to the files that were there: they are listed anew."""
+        """List the folder's files again: a frame is bound to the files at its creation."""
         jvm.list_files_again(frame)
 
     def hint(self, loaded: Loaded, table: FilesTable) -> str:
-        """The folder."""
+        """A hint that names the folder."""
         return "" if "://" in table.path else f"looked in {os.path.dirname(loaded.path(table.path))}"

@@ -1,4 +1,4 @@
-"""The inputs of a running stage as streaming frames, and what of a micro-batch could not be decoded.
+"""The inputs of a running stage as streaming frames, and the undecodable records of a micro-batch.
 
 A frame has its input's columns, and `columns.ERROR` where rows may be refused (topics, files of CSV, JSON and Avro).
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class StageInputs:
-    """Opens the inputs of one stage. `close` it at the end of the query."""
+    """Opens the inputs of one stage. Call `close` at the end of the query."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class StageInputs:
         checkpoint: str,
         make_table: Callable[[str, StructType], None],
     ) -> None:
-        """`make_table` makes a Delta table of this pipeline, by its path, unless it exists."""
+        """`make_table` creates a Delta table of this pipeline, by its path, if missing."""
         self._session = session
         self._loaded = loaded
         self._stage = stage
@@ -50,9 +50,9 @@ class StageInputs:
         self._running = Running(checkpoint, make_table)
 
     def open(self, *, available_now: bool, on_failure: Callable[[BaseException], None]) -> list[DataFrame]:
-        """A streaming frame for each input. `on_failure` hears when what feeds one of them in the background fails.
+        """A streaming frame for each input. `on_failure` is called if an input's background fetch fails.
 
-        Raises what Spark, the broker or the database says.
+        Raises the errors of Spark, the broker or the database.
         """
         frames = [
             kind_of_source(source).stream(self._at(position), source, self._running)
@@ -64,31 +64,31 @@ class StageInputs:
         return frames
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """End the background fetches."""
         for feed in self._running.feeds:
             feed.close()
 
     def _at(self, position: int) -> StageInput:
         return StageInput(self._session, self._loaded, self._stage, position, self._known, self._servers)
 
-    # -- what a micro-batch refuses ----------------------------------------------------------------------------------
+    # -- undecodable records -----------------------------------------------------------------------------------------
 
     def origin(self, source: Source) -> str:
-        """Whose dead letters the refused rows of an input are: its topic's, or the stage's own."""
+        """The owner of an input's dead letters: its topic, or the stage."""
         if isinstance(source, TopicSource):
             return source.topic
         return f"{self._loaded.pipeline.pipeline}.{self._stage.name}"
 
     def read_again(self, position: int, plan: Any) -> DataFrame | None:
-        """What an input reads in the micro-batch whose plan (a JVM LogicalPlan) this is, decoded once more.
+        """An input's rows in the micro-batch with this plan (a JVM LogicalPlan), read and decoded again.
 
-        None for a batch in which it reads nothing, such as one that closes windows.
+        None for a batch without rows of the input, such as a batch that closes windows.
         """
         source = self._stage.inputs[position]
         return kind_of_source(source).read_again(self._at(position), source, plan)
 
     def headers_again(self, plan: Any) -> DataFrame | None:
-        """The records with headers that the topics give to the micro-batch whose plan this is; None without topics.
+        """The topics' records with headers in the micro-batch with this plan; None without topics.
 
         Columns: `columns.TOPIC`, `columns.PARTITION`, `columns.OFFSET` and `headers`; each record once.
         """
@@ -104,7 +104,7 @@ class StageInputs:
                 )
                 place = {"topic": columns.TOPIC, "partition": columns.PARTITION, "offset": columns.OFFSET}
                 named = [f.col(name).alias(alias) for name, alias in place.items()]
-                # Pushed down: of records without headers, mostly all of them, none leaves the task that reads them.
+                # Pushed down: records without headers, usually all of them, do not leave the reading task.
                 some = records.where(f.col("headers").isNotNull()).select(*named, "headers")
                 found = some if found is None else found.unionAll(some)
                 break

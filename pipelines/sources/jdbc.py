@@ -28,7 +28,7 @@ def options(address: JdbcAddress) -> dict[str, str]:
 
 
 def table(spark: SparkSession, address: JdbcAddress, name: str) -> DataFrame:
-    """The rows of a table; filters and the choice of columns are left to the database."""
+    """The rows of a table; the database applies filters and selects columns."""
     return spark.read.format("jdbc").options(**options(address)).option("dbtable", name).load()
 
 
@@ -38,7 +38,7 @@ def query(spark: SparkSession, address: JdbcAddress, text: str) -> DataFrame:
 
 
 def table_or_query(spark: SparkSession, source: JdbcTable) -> DataFrame:
-    """The rows of what `tables` says."""
+    """The rows of the declared table or query."""
     if source.table is not None:
         return table(spark, source, source.table)
     assert source.query is not None, "the model has one of both"
@@ -49,7 +49,7 @@ class JdbcTableKind:
     """See `TableKind`."""
 
     def written_columns(self, session: SparkSession, loaded: Loaded, table: JdbcTable, known: KnownColumns) -> None:
-        """Only the database tells them."""
+        """None: only the database determines the columns."""
 
     def read(
         self,
@@ -64,8 +64,8 @@ class JdbcTableKind:
         return table_or_query(session, table)
 
     def look_again(self, frame: DataFrame) -> None:
-        """The database is asked whenever the frame is computed."""
+        """Does nothing: each computation of the frame queries the database."""
 
     def hint(self, _loaded: Loaded, _table: JdbcTable) -> str:
-        """The database says it all."""
+        """No hint: the database's error is complete."""
         return ""

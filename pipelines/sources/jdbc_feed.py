@@ -1,9 +1,10 @@
-"""Rows of a database's table as a stream: fetched in increments as a column grows, kept as files that Spark streams.
+"""A database table's rows as a stream: fetched by an increasing column, in increments of files that Spark streams.
 
 Invariant: each row whose column is above the position is fetched once. An increment is written to `fetching-N`; then
-the position (number N, the column's highest value) is on the device; then the folder is moved to `increments/N`, where
-the stream sees it. After a crash a folder up to the position's number is moved, one beyond it is fetched anew. Spark
-deletes the files it is done with. All of it lies in the stage's checkpoint: who removes that starts anew.
+the position (number N, the column's highest value) is written and synced; then the folder is moved to `increments/N`,
+where the stream finds it. After a crash, a folder up to the position's number is moved, and a folder beyond it is
+fetched again. Spark deletes processed files. All files are in the stage's checkpoint folder: a new checkpoint starts
+anew.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from headwater.pipelines.definition import Loaded
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-# Files wait for their turn as long as it takes: Spark would pass over old ones.
+# Files may wait for any time: by default, Spark would ignore old files.
 _FILE_AGE_MAX: Final = "36500d"
 _FETCHING: Final = "fetching-"
 
@@ -51,7 +52,7 @@ class JdbcFeed:
         self._value: Value | None = None
 
     def open(self) -> None:
-        """Take up where the last run ended."""
+        """Resume at the position of the last run."""
         self._files.make_folder(f"{self._folder}/increments")
         text = self._files.read(f"{self._folder}/position")
         if text is not None:
@@ -77,9 +78,9 @@ class JdbcFeed:
         )
 
     def fetch(self) -> bool:
-        """Fetch what is there beyond the position; returns whether there was something.
+        """Fetch the rows beyond the position; returns whether there were any.
 
-        Raises what Spark or the database says.
+        Raises the errors of Spark or of the database.
         """
         from pyspark.sql import functions as f
 
@@ -102,16 +103,16 @@ class JdbcFeed:
         return True
 
     def _highest(self, column: str) -> Value | None:
-        """The column's highest value, asked of the database itself: it may have an index."""
+        """The column's highest value, computed by the database, which may have an index."""
         dialect = jvm.jdbc_dialect(self._session, self._source.jdbc.reveal())
         text = f"SELECT MAX({dialect.quoteIdentifier(column)}) AS headwater_highest FROM {self._source.table}"  # noqa: S608
         row = jdbc.query(self._session, self._source, text).first()
         value: Value | None = None if row is None else row[0]
-        # Spark gives moments in this process's time zone without saying so; the next run may be in another.
+        # Spark returns moments in this process's time zone without an offset; the next run may use another time zone.
         return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) else value
 
     def follow(self, on_failure: Callable[[BaseException], None]) -> None:
-        """Fetch again and again, in a thread of its own, until `close`; `on_failure` hears why it ended otherwise."""
+        """Fetch periodically on a separate thread until `close`. An error ends the thread and goes to `on_failure`."""
         wait_s = interval_ms(self._source.poll) / 1000
 
         def run() -> None:
@@ -126,7 +127,7 @@ class JdbcFeed:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, after the increment that it fetches."""
+        """End the thread after the current increment."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -134,7 +135,7 @@ class JdbcFeed:
 
 
 def encode_position(number: int, value: Value) -> str:
-    """The position as JSON; the value's type is part of it.
+    """The position as JSON, including the value's type.
 
     >>> encode_position(3, 17)
     '{"increment": 3, "type": "int", "value": "17"}'
@@ -165,7 +166,7 @@ class JdbcSourceKind:
     """See `SourceKind`."""
 
     def columns(self, session: SparkSession, _loaded: Loaded, source: JdbcSource, _known: KnownColumns) -> StructType:
-        """Those of the table, as the database tells them."""
+        """The table's columns from the database."""
         return jdbc.table(session, source, source.table).schema
 
     def empty(
@@ -175,11 +176,11 @@ class JdbcSourceKind:
         _known: KnownColumns,
         schema: StructType | None,
     ) -> DataFrame:
-        """The columns alone."""
+        """An empty frame of the columns."""
         return no_rows(session, schema)
 
     def stream(self, at: StageInput, source: JdbcSource, running: Running) -> DataFrame:
-        """The increments, the first of which is fetched here."""
+        """The increments; the first is fetched here."""
         folder = f"{running.checkpoint}/headwater/input-{at.position}"
         feed = JdbcFeed(at.session, source, folder, nullable(at.schema))
         running.feeds.append(feed)
@@ -188,7 +189,7 @@ class JdbcSourceKind:
         return feed.stream()
 
     def read_again(self, at: StageInput, source: JdbcSource, plan: Any) -> None:
-        """No row is refused."""
+        """None: no row is refused."""
 
     def sample(self, at: StageInput, source: JdbcSource, wanted: Sample) -> tuple[DataFrame, None]:
         """The first rows of the table."""

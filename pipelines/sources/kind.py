@@ -1,4 +1,4 @@
-"""What a source or a table of any kind does with Spark: the half that `headwater.pipelines.definition` cannot hold."""
+"""The Spark half of a kind of source or table; `headwater.pipelines.definition` has the pure half."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T_contra = TypeVar("T_contra", bound="TableModel", contravariant=True)
 
 
 class InputMistake(Exception):  # noqa: N818 - as Mistake is
-    """What is wrong with an input, at one of its fields."""
+    """A problem of an input, at one of its fields."""
 
     def __init__(self, field: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class InputMistake(Exception):  # noqa: N818 - as Mistake is
 
 @dataclass(frozen=True, slots=True)
 class StageInput:
-    """One input of a stage, where it is read: in which session, from which brokers, with what is known of columns."""
+    """One input of a stage, with its session, brokers and known columns."""
 
     session: SparkSession
     loaded: Loaded
@@ -43,23 +43,23 @@ class StageInput:
 
     @property
     def schema(self) -> StructType:
-        """The columns of an input that is no topic."""
+        """The columns of an input other than a topic."""
         return self.known.inputs[self.stage.name, self.position]
 
 
 class InputFeed(Protocol):
-    """What brings an input's rows in the background of a continuous run."""
+    """A background fetch of an input's rows during a continuous run."""
 
     def follow(self, on_failure: Callable[[BaseException], None]) -> None:
-        """Begin; `on_failure` hears why it ended otherwise than by `close`."""
+        """Begin fetching; an error ends the fetching and is passed to `on_failure`."""
 
     def close(self) -> None:
-        """End it."""
+        """End the fetching."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a stage's streams need beside. `make_table` makes a Delta table of this pipeline, unless it exists."""
+    """Further dependencies of a stage's streams. `make_table` creates a Delta table of this pipeline if missing."""
 
     checkpoint: str
     make_table: Callable[[str, StructType], None]
@@ -67,7 +67,7 @@ class Running:
 
 
 class TopicOffsets(NamedTuple):
-    """Records of a topic as `startingOffsets` and `endingOffsets` have them, and how many offsets there are at all."""
+    """A range of a topic's records as `startingOffsets` and `endingOffsets`, and the topic's number of offsets."""
 
     start: str
     end: str
@@ -76,7 +76,7 @@ class TopicOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How much a preview reads: so many rows; of a topic these records."""
+    """The amount that a preview reads: a number of rows; for a topic a range of records."""
 
     rows_max: int
     range_of: Callable[[TopicSource], TopicOffsets]
@@ -88,27 +88,27 @@ class SourceKind(Protocol[S_contra]):
     def columns(
         self, session: SparkSession, loaded: Loaded, source: S_contra, known: KnownColumns, /
     ) -> StructType | None:
-        """The columns of its rows; None for a topic, of which `known` has them.
+        """The columns of the source's rows; None for a topic, whose columns are in `known`.
 
-        Raises InputMistake, SecretMissingError, or what Spark or the database says.
+        Raises InputMistake, SecretMissingError, or the errors of Spark or of the database.
         """
 
     def empty(
         self, session: SparkSession, source: S_contra, known: KnownColumns, schema: StructType | None, /
     ) -> DataFrame:
-        """No rows, as the stage's first step sees them; `schema` is what `columns` told."""
+        """An empty frame as the stage's first step sees it; `schema` is the result of `columns`."""
 
     def stream(self, at: StageInput, source: S_contra, running: Running, /) -> DataFrame:
-        """Its rows as a streaming frame, with `columns.ERROR` if it may refuse some."""
+        """The source's rows as a streaming frame, with `columns.ERROR` if the source may refuse rows."""
 
     def read_again(self, at: StageInput, source: S_contra, plan: Any, /) -> DataFrame | None:
-        """What it reads in the micro-batch whose plan (a JVM LogicalPlan) this is, as `stream` gives it.
+        """The source's rows in the micro-batch with this plan (a JVM LogicalPlan), in the form of `stream`.
 
-        None for a batch in which it reads nothing, and where no row is ever refused.
+        None for a batch without rows of the source, and for sources that never refuse rows.
         """
 
     def sample(self, at: StageInput, source: S_contra, wanted: Sample, /) -> tuple[DataFrame, int | None]:
-        """Some rows, as `stream` gives them; and how many offsets a topic spans, None for what is no topic."""
+        """Some rows in the form of `stream`, and a topic's number of offsets, None for other sources."""
 
 
 class TableKind(Protocol[T_contra]):
@@ -117,7 +117,7 @@ class TableKind(Protocol[T_contra]):
     def written_columns(
         self, session: SparkSession, loaded: Loaded, table: T_contra, known: KnownColumns, /
     ) -> StructType | None:
-        """Columns of what stages write, or of a declared topic; None if they are not known."""
+        """Columns from the writing stages, or from a declared topic; None if unknown."""
 
     def read(
         self,
@@ -129,19 +129,19 @@ class TableKind(Protocol[T_contra]):
         servers: Brokers,
         /,
     ) -> DataFrame:
-        """The table as it is now; without rows if a stage has not written it yet. `schema` are its columns if known.
+        """The current table; an empty frame if its stage has not written it yet. `schema` are its columns if known.
 
-        Raises SchemaError, SecretMissingError, or what Spark, the broker or the database says.
+        Raises SchemaError, SecretMissingError, or the errors of Spark, the broker or the database.
         """
 
     def look_again(self, frame: DataFrame, /) -> None:
-        """Let a frame that `read` gave see what is there now, where Spark does not do so by itself."""
+        """Refresh a frame from `read` to the current content, where Spark does not do so itself."""
 
     def hint(self, loaded: Loaded, table: T_contra, /) -> str:
-        """What to look at if it cannot be read."""
+        """A hint for a table that cannot be read."""
 
 
 def no_rows(session: SparkSession, schema: StructType | None) -> DataFrame:
-    """A frame of these columns."""
+    """An empty frame of these columns."""
     assert schema is not None, "no topic: its columns are told by itself"
     return session.createDataFrame([], schema)

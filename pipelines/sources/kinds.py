@@ -1,4 +1,4 @@
-"""The kinds of sources and of tables: a row for each, whose file has everything that needs Spark."""
+"""The kinds of sources and of tables: one entry each; the kind's module has all its code that needs Spark."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ TABLE_KINDS: Final[Mapping[type, TableKind[Any]]] = {
 
 
 def kind_of_source(source: Source) -> SourceKind[Any]:
-    """What a source does with Spark."""
+    """The Spark half of a source's kind."""
     return SOURCE_KINDS[type(source)]
 
 
 def kind_of_table(table: Table) -> TableKind[Any]:
-    """What a table does with Spark."""
+    """The Spark half of a table's kind."""
     return TABLE_KINDS[type(table)]

@@ -1,4 +1,4 @@
-"""The columns of everything that stages read and write, as far as they are known."""
+"""The known columns of the inputs, tables and sinks of stages."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KnownColumns:
-    """A value: whoever learns of more columns makes another one by `dataclasses.replace`.
+    """Known columns, immutable: `dataclasses.replace` adds further columns.
 
     Attributes:
         topics: The declared topics, by name.
         values: Columns of topics' values, by topic.
-        events: The same of topics with several event types, by topic and event type.
+        events: Columns of values in topics with several event types, by topic and event type.
         tables: Columns of tables, by name.
-        inputs: Columns of each input that is no topic, by stage and position.
+        inputs: Columns of each input other than a topic, by stage and position.
         stored: Columns of the Delta tables that stages write, by path.
-        keys: Columns of keys that have a format with fields, by topic.
+        keys: Columns of keys in formats with fields, by topic.
     """
 
     topics: Mapping[str, Topic]
@@ -46,5 +46,5 @@ class KnownColumns:
         return format_of(self.value_format(topic)).decode(records, self.values.get(topic, ValueColumns()))
 
     def has_columns(self, topic: str) -> bool:
-        """Whether the columns of a topic are known: text and bytes have the same everywhere."""
+        """Whether the columns of a topic are known; text and bytes always have the same columns."""
         return self.value_format(topic) in ("raw", "string") or topic in self.values or topic in self.events

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def latest_records(records: DataFrame) -> DataFrame:
-    """Of a topic's records (`columns.RECORD_DDL`) the one with the highest offset for each key; no deleted keys.
+    """A topic's record (`columns.RECORD_DDL`) with the highest offset for each key, without deleted keys.
 
-    A tombstone, which is a record without a value, deletes its key. Keys are told apart within a partition, as
-    compaction does. Records without a key belong to none.
+    A tombstone, which is a record without a value, deletes its key. Keys are compared within a partition, as in
+    compaction. Records without a key are omitted.
     """
     from pyspark.sql import functions as f
 
@@ -34,7 +34,7 @@ def latest_records(records: DataFrame) -> DataFrame:
 
 
 def topic_rows(known: KnownColumns, records: DataFrame, table: TopicTable) -> DataFrame:
-    """The latest values among records as rows, without the columns that say where a record comes from."""
+    """The latest values among records as rows, without the columns of a record's origin."""
     from pyspark.sql import functions as f
 
     decoded = latest_decoded(known, records, table)
@@ -42,7 +42,7 @@ def topic_rows(known: KnownColumns, records: DataFrame, table: TopicTable) -> Da
 
 
 def latest_decoded(known: KnownColumns, records: DataFrame, table: TopicTable) -> DataFrame:
-    """The latest values among records, with those that cannot be decoded, and with where each comes from."""
+    """The latest values among records, including undecodable ones, with the columns of their origin."""
     return decoding.decode_topic(known, latest_records(records), table.topic)
 
 
@@ -56,7 +56,7 @@ class TopicTableKind:
         table: TopicTable,
         known: KnownColumns,
     ) -> StructType | None:
-        """Those of the topic's values."""
+        """The columns of the topic's values."""
         if not known.has_columns(table.topic):
             return None
         return topic_rows(known, decoding.empty_records(session), table).schema
@@ -70,12 +70,12 @@ class TopicTableKind:
         known: KnownColumns,
         servers: Brokers,
     ) -> DataFrame:
-        """The latest values of now."""
+        """The current latest values."""
         return topic_rows(known, topic_source.batch(session, servers, table.topic), table)
 
     def look_again(self, frame: DataFrame) -> None:
-        """The offsets are asked whenever the frame is computed."""
+        """Does nothing: each computation of the frame requests the offsets."""
 
     def hint(self, _loaded: Loaded, _table: TopicTable) -> str:
-        """The broker says it all."""
+        """No hint: the broker's error is complete."""
         return ""

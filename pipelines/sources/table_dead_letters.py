@@ -1,8 +1,8 @@
-"""Records of tables' topics that cannot be decoded: each becomes a dead letter once, however often a table is read.
+"""Undecodable records of tables' topics: each becomes a dead letter once, regardless of how often a table is read.
 
-The micro-batch that first sees such records owns them: what it has looked at is committed with it, as offsets of the
-stage's consumer group for the table's topic, in the transaction that holds the letters. A batch that runs again looks
-at the same records again, a later run begins where the last batch ended.
+The first micro-batch that reads such records owns them. Its progress is committed as offsets of the stage's consumer
+group for the table's topic, in the transaction of the dead letters. A repeated batch reads the same records again; a
+later run begins at the last batch's end.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = ["TableDeadLetters", "TableRefusals", "unseen"]
 
 @dataclass(frozen=True, slots=True)
 class TableRefusals:
-    """Records that a stage's tables leave out since they cannot be decoded, as frames with `columns.ORIGIN` and ERROR.
+    """Undecodable records that a stage's tables omit, as frames with `columns.ORIGIN` and ERROR.
 
-    `refused` and `headers` (those of the records that have some, by their places) are by topic; `ends` is up to where
-    the topics were looked at.
+    `refused` and `headers` (of records with headers, with their topic, partition and offset) are by topic; `ends` are
+    the end offsets of the read.
     """
 
     refused: dict[str, DataFrame] = field(default_factory=dict)
@@ -44,14 +44,14 @@ class TableRefusals:
 
 
 def unseen(seen: Mapping[TopicPartition, int], first: Offsets, last: Offsets) -> dict[TopicPartition, tuple[int, int]]:
-    """What is to be looked at of each partition: from where the last look ended, as far as that is still there.
+    """The offsets to read in each partition: from the end of the last read, or from the first remaining offset.
 
     >>> unseen(
     ...     {("t", 0): 5, ("t", 1): 7, ("t", 2): 9}, {("t", n): 6 for n in range(4)}, {("t", n): 8 for n in range(4)}
     ... )
     {('t', 0): (6, 8), ('t', 1): (7, 8), ('t', 2): (6, 8), ('t', 3): (6, 8)}
     """
-    # An offset beyond the end is of a topic that was deleted and made anew since.
+    # An offset beyond the end belongs to a topic that was deleted and recreated since.
     return {
         key: (max(first[key], seen.get(key, 0)) if seen.get(key, 0) <= end else first[key], end)
         for key, end in last.items()
@@ -59,10 +59,10 @@ def unseen(seen: Mapping[TopicPartition, int], first: Offsets, last: Offsets) ->
 
 
 class TableDeadLetters:
-    """Looks at the topics of one stage's tables. One thread uses it, after the stage's earlier runs are fenced off."""
+    """Reads the topics of one stage's tables. For use by one thread, after the stage's earlier runs are fenced."""
 
     def __init__(self, session: SparkSession, known: KnownColumns, bootstrap_servers: Brokers, group: str) -> None:
-        """`group` is the consumer group that the stage commits to."""
+        """`group` is the stage's consumer group."""
         self._session = session
         self._known = known
         self._servers = bootstrap_servers
@@ -70,7 +70,7 @@ class TableDeadLetters:
         self._seen: Offsets | None = None
 
     def look(self, topics: Iterable[str]) -> TableRefusals:
-        """What came to topics since the last look, whose batch must be written before the next. Raises SourceError."""
+        """Read the records since the last call. Its batch must be written before the next call. Raises SourceError."""
         found = TableRefusals()
         for topic in topics:
             ranges = self._unseen(topic)
@@ -106,7 +106,7 @@ class TableDeadLetters:
             headers=decoding.topic_needs_headers(self._known, topic),
             json_fields=decoding.topic_json_fields(self._known, topic),
         )
-        # The others are no rows of the table, whatever they hold.
+        # The other records are no rows of the table, regardless of their content.
         rows = records.where(f.col("key").isNotNull() & f.col("value").isNotNull())
         decoded = decoding.decode_topic(self._known, rows, topic)
         found.refused[topic] = decoded.where(f.col(columns.ERROR).isNotNull())

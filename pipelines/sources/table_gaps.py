@@ -1,4 +1,4 @@
-"""What tables of topics lack since it cannot be decoded, counted for people who look at rows without a run."""
+"""Counts of undecodable records missing from tables of topics, for commands that show rows without a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["TableGap", "gaps_of"]
 
 @dataclass(frozen=True, slots=True)
 class TableGap:
-    """The latest records of keys that a table leaves out: how many, where the first of them is, and what is wrong.
+    """The latest records of keys that a table omits: their number, the first one's position, and the error.
 
     >>> print(TableGap("shops", "s", 2, 0, 17, "qty is no INT"))
     table shops lacks 2 records of topic s that cannot be decoded; the first is partition 0, offset 17: qty is no INT
@@ -44,7 +44,7 @@ class TableGap:
 def gaps_of(
     session: SparkSession, loaded: Loaded, known: KnownColumns, tables: Iterable[str], where: Brokers
 ) -> list[TableGap]:
-    """The gaps of those of the tables that are topics. Reads their topics; raises what Spark or the broker says."""
+    """The gaps of the tables that are topics. Reads their topics; raises the errors of Spark or of the broker."""
     from pyspark.sql import functions as f
 
     found = []

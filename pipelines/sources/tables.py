@@ -1,4 +1,4 @@
-"""The tables that a stage joins with: read, made views of its session, read again when they are due."""
+"""The tables that a stage joins with: reads them, registers them as views, and refreshes them when due."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 def read_table(
     spark: SparkSession, loaded: Loaded, known: KnownColumns, name: str, bootstrap_servers: Brokers
 ) -> DataFrame:
-    """A table as it is now; without rows if it is a stage's that has not been written yet.
+    """The current table; an empty frame if its stage has not written it yet.
 
-    Raises what Spark, the broker or the database says.
+    Raises the errors of Spark, the broker or the database.
     """
     table = loaded.pipeline.tables[name]
     return kind_of_table(table).read(spark, loaded, table, known.tables.get(name), known, bootstrap_servers)
@@ -38,9 +38,9 @@ def read_table(
 class StageTables:
     """The tables of one stage's session, as views that its query and its batches read.
 
-    A table that is read once, or at intervals, is kept in Spark's cache; the others Spark reads whenever a micro-batch
-    needs them. A query is bound to the files of a table when it starts, hence they are listed anew. What `refresh`
-    does is seen by the next micro-batch: the present one is planned already.
+    Tables that are read once, or at intervals, are in Spark's cache; Spark reads the others whenever a micro-batch
+    needs them. A query is bound to a table's files at its start, so the files are listed again. A `refresh` takes
+    effect in the next micro-batch: the current one is already planned.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class StageTables:
         }
         self._frames: dict[str, DataFrame] = {}
         self._read_at_s: dict[str, float] = {}
-        inputs = {source.topic for source in stage.topic_inputs}  # their records are refused as those of the inputs
+        inputs = {source.topic for source in stage.topic_inputs}  # their records are refused as input records
         self._topics = {
             name: table.topic
             for name, table in self._tables.items()
@@ -64,7 +64,7 @@ class StageTables:
         self._read_topics: set[str] = set()
 
     def open(self) -> None:
-        """Make every table a view."""
+        """Register every table as a view."""
         for name, table in self._tables.items():
             frame = read_table(self._session, self._loaded, self._known, name, self._servers)
             if table.refresh != EVERY_BATCH:
@@ -74,7 +74,7 @@ class StageTables:
             self._note_read(name)
 
     def refresh(self) -> None:
-        """Let those be read again that are due."""
+        """Refresh the tables that are due."""
         now_s = time.monotonic()
         for name, table in self._tables.items():
             if table.refresh == ONCE:
@@ -95,13 +95,13 @@ class StageTables:
             self._read_topics.add(self._topics[name])
 
     def take_read_topics(self) -> list[str]:
-        """The topics of the tables that were read since the last call, but for those that are inputs, too."""
+        """The topics of the tables read since the last call, without topics that are also inputs."""
         found = sorted(self._read_topics)
         self._read_topics.clear()
         return found
 
     def close(self) -> None:
-        """Forget what is kept."""
+        """Release the cached tables."""
         for name, frame in self._frames.items():
             if self._tables[name].refresh != EVERY_BATCH:
                 frame.unpersist()

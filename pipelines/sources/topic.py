@@ -1,4 +1,4 @@
-"""Topics as frames, in a stream and in a batch."""
+"""Topics as streaming and batch frames."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stream(
 ) -> DataFrame:
     """The records of a topic as a streaming frame: the columns of `columns.RECORD_DDL`, timestampType, HEADERS_SEEN.
 
-    `json_fields` become columns, too, wherever the tasks that read are sure of them.
+    `json_fields` become columns, too, for records that the reading tasks can parse exactly.
     """
     from headwater.pipelines.datasource import (
         HEADERS_SEEN_OPTION,
@@ -59,7 +59,7 @@ def stream(
     if json_fields is not None:
         reader = reader.option(JSON_FIELDS_OPTION, json_fields.text())
     if name == "startingTimestamp":
-        # A partition without a record since then is read from its end: later records come after the moment.
+        # A partition without a record since the moment is read from its end: later records come after the moment.
         reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
     if max_offsets_per_trigger is not None:
         reader = reader.option("maxOffsetsPerTrigger", max_offsets_per_trigger)
@@ -81,12 +81,12 @@ def batch_between(
     headers: bool = False,
     json_fields: JsonFields | None = None,
 ) -> DataFrame:
-    """The records of a topic from `start` to `end` (excluded), as `startingOffsets` and `endingOffsets` have them."""
+    """The records of a topic from `start` to `end` (excluded), in the form of `startingOffsets` and `endingOffsets`."""
     from headwater.pipelines.datasource import JSON_FIELDS_OPTION, PUSHDOWN_OPTION
 
     reader = (
         spark.read.format(SPARK_FORMAT)
-        .option(PUSHDOWN_OPTION, "true")  # headwater.pipelines.spark.session has the setting that this needs
+        .option(PUSHDOWN_OPTION, "true")  # needs a setting from headwater.pipelines.spark.session
         .options(**connection_options(bootstrap_servers))
         .option("kafka.isolation.level", isolation)
         .option("subscribe", topic)
@@ -108,7 +108,7 @@ def batch(
     isolation: str = READ_COMMITTED,
     json_fields: JsonFields | None = None,
 ) -> DataFrame:
-    """The records of a topic from its first to its last offset of now. `headers` adds the column headers."""
+    """The records of a topic from its first to its current last offset. `headers` adds the column `headers`."""
     return batch_between(
         spark,
         bootstrap_servers,
@@ -133,7 +133,7 @@ class TopicSourceKind:
     """See `SourceKind`."""
 
     def columns(self, _session: SparkSession, _loaded: Loaded, source: TopicSource, known: KnownColumns) -> None:
-        """They must be known; those of an Avro envelope must be an envelope's."""
+        """None; checks that the columns are known, and that an Avro envelope's columns are an envelope's."""
         topic = source.topic
         if not known.has_columns(topic):
             raise InputMistake("topic", f"the columns of '{topic}' are unknown", f"add a schema to topics.{topic}")
@@ -150,11 +150,11 @@ class TopicSourceKind:
         known: KnownColumns,
         _schema: StructType | None,
     ) -> DataFrame:
-        """What decoding makes of no records."""
+        """The decoded empty frame."""
         return decoding.decode_input(known, decoding.empty_records(session), source).drop(columns.ERROR)
 
     def stream(self, at: StageInput, source: TopicSource, _running: Running) -> DataFrame:
-        """The records, decoded."""
+        """The decoded records."""
         headers = decoding.needs_headers(at.known, source)
         limit = source.offsets_per_trigger(has_watermark=at.stage.has_watermark)
         fields = decoding.json_fields(at.known, source)
@@ -162,7 +162,7 @@ class TopicSourceKind:
         return decoding.decode_input(at.known, records, source)
 
     def read_again(self, at: StageInput, source: TopicSource, plan: Any) -> DataFrame | None:
-        """The records between the batch's offsets; of a topic that is read twice, those of this input."""
+        """The records between the batch's offsets; for a topic that is read twice, the offsets of this input."""
         found = [offsets for offsets in topic_ranges(plan) if source.topic in json.loads(offsets[1])]
         same = [i for i, other in enumerate(at.stage.inputs) if other.place == source.place]
         place = same.index(at.position)
@@ -183,7 +183,7 @@ class TopicSourceKind:
         return decoding.decode_input(at.known, records, source)
 
     def sample(self, at: StageInput, source: TopicSource, wanted: Sample) -> tuple[DataFrame, int]:
-        """The records of a range, decoded."""
+        """The decoded records of a range."""
         found = wanted.range_of(source)
         records = batch_between(
             at.session,
