@@ -1,1 +1,1 @@
-"""Every stage's columns, found by Spark on empty frames, before a record is read."""
+"""Analysis of every stage's columns by Spark on empty frames, before any record is read."""

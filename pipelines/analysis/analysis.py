@@ -1,4 +1,4 @@
-"""Every stage's columns, found by Spark on empty frames: an SQL mistake is reported before a record is read."""
+"""Analysis of every stage's columns by Spark on empty frames: reports SQL errors before any record is read."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What is known of a pipeline before it runs.
+    """The analysis of a pipeline before its run.
 
     Attributes:
-        columns: Of topics, tables and inputs.
-        chains: Each stage's transformation, ready to run, by stage.
-        encodings: How keys and values of topics are written, by topic: of every topic that a stage writes.
+        columns: Columns of topics, tables and inputs.
+        chains: Each stage's loaded steps, by stage.
+        encodings: Encodings of keys and values, by topic, for every topic that a stage writes.
     """
 
     columns: KnownColumns
@@ -47,10 +47,10 @@ def analyse(
     stages: Collection[str] | None = None,
     known: KnownColumns | None = None,
 ) -> Analysis:
-    """Find every stage's columns. Raises PipelineError with the problems of all stages.
+    """Determine every stage's columns. Raises PipelineError with the problems of all stages.
 
-    `bootstrap_servers` is the broker whose topics tell the columns of `schema: inferred`. `stages` are those to look
-    at, if not all: with a stage those whose output it reads. What is `known` already is not looked for.
+    `bootstrap_servers` is the broker whose records determine the columns of `schema: inferred`. `stages` limits the
+    analysis to these stages and the stages whose output they read. Columns in `known` are not determined again.
     """
     columns = KnownColumns(topics_of(loaded.pipeline)) if known is None else known
     wanted = [stage for stage in topological_order(loaded.pipeline) if stages is None or stage.name in stages]
@@ -66,7 +66,7 @@ def analyse(
     failed: set[str] = set()
     for stage in wanted:
         if any(s.name in failed for s in upstream(loaded.pipeline, stage)):
-            failed.add(stage.name)  # its columns hang on those of a stage that is wrong
+            failed.add(stage.name)  # its columns depend on a stage with problems
             continue
         written = _written_tables(spark, loaded, stage, columns, failed)
         if written is None:
@@ -91,7 +91,7 @@ def analyse(
 def _written_tables(
     spark: SparkSession, loaded: Loaded, stage: Stage, known: KnownColumns, failed: set[str]
 ) -> tuple[dict[str, StructType], list[Problem]] | None:
-    """Columns of the tables that the stage uses and other stages write; None if one of those is wrong."""
+    """Columns of the tables that the stage uses and other stages write; None if such a stage has problems."""
     tables: dict[str, StructType] = {}
     problems = []
     for name in tables_used(loaded.pipeline, stage):

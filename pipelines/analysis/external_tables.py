@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def external_tables(
     spark: SparkSession, loaded: Loaded, known: KnownColumns, wanted: Collection[str] | None = None
 ) -> tuple[dict[str, StructType], list[Problem]]:
-    """Columns of the tables that are known, and of those that no stage writes; of `wanted` ones, if not of all."""
+    """Known columns of tables, extended by the tables that no stage writes; `wanted` limits the tables."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -47,7 +47,7 @@ def external_tables(
             PySparkException,
             Py4JError,
             SecretMissingError,
-        ) as error:  # a file of another format comes as the second
+        ) as error:  # a file of another format raises the second
             hint = kind_of_table(table).hint(loaded, table)
             what = f"cannot read the table {name}: {first_line(error)}"
             problems.append(loaded.problem(loc, what.rstrip("."), hint))

@@ -1,4 +1,4 @@
-"""One stage on empty frames: its inputs' columns, its steps, its expectations, its sinks."""
+"""Analysis of one stage on empty frames: its inputs' columns, its steps, its expectations, its sinks."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StageAnalysis:
-    """What was found of one stage.
+    """The analysis of one stage.
 
     Attributes:
-        columns: What is known now: the stage's inputs, and the topics and tables that it writes, are added.
-        encodings: How the topics are written that the stage writes.
-        chain: Its transformation; None if that is wrong.
-        problems: What is wrong.
+        columns: Known columns, including the stage's inputs and the topics and tables that it writes.
+        encodings: Encodings of the topics that the stage writes.
+        chain: Its loaded steps; None if they have problems.
+        problems: Problems of the stage.
     """
 
     columns: KnownColumns
@@ -50,9 +50,9 @@ class StageAnalysis:
 def analyse_stage(
     spark: SparkSession, loaded: Loaded, stage: Stage, known: KnownColumns, encodings: Mapping[str, Encoding]
 ) -> StageAnalysis:
-    """Find the stage's chain and the columns of what it writes.
+    """Determine the stage's chain and its output's columns.
 
-    `encodings` are those of the topics that are declared or that other stages write.
+    `encodings` are the encodings of declared topics and of topics that other stages write.
     """
     session = spark.newSession()
     for name, schema in known.tables.items():
@@ -106,7 +106,7 @@ def _steps(loaded: Loaded, stage: Stage, chain: Chain, frames: list[DataFrame]) 
 
 
 def no_event_time(rows: DataFrame, column: str) -> str:
-    """What is wrong with a watermark's column, if something is: Spark says so of streams only, not of empty frames."""
+    """The problem of a watermark's column, '' if none: Spark checks it only in streams, not in empty frames."""
     from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
 
     kind = rows.select(column).schema[0].dataType
@@ -118,7 +118,7 @@ def no_event_time(rows: DataFrame, column: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """An empty frame with the columns of an input, its watermark set; and the columns of one that is no topic."""
+    """An empty frame with an input's columns and watermark; and the columns of an input other than a topic."""
 
     rows: DataFrame
     stored: StructType | None = None
@@ -171,7 +171,7 @@ def _expectations(loaded: Loaded, stage: Stage, rows: DataFrame) -> list[Problem
 def _sinks(
     loaded: Loaded, stage: Stage, rows: DataFrame, known: KnownColumns, encodings: Mapping[str, Encoding]
 ) -> tuple[KnownColumns, dict[str, Encoding], list[Problem]]:
-    """What is known with the sinks' topics and tables, how the topics are written, what is wrong."""
+    """The known columns including the sinks' topics and tables, the topics' encodings, and the problems."""
     from pyspark.errors import PySparkException
 
     problems = []

@@ -1,4 +1,4 @@
-"""What a stage's topics hold from its rows on, told on empty frames."""
+"""Columns and encodings of the topics that a stage writes, determined on empty frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopicColumns:
-    """What is known with a sink's topic, and how that is written."""
+    """Known columns including a sink's topic, and the topic's encoding."""
 
     columns: KnownColumns
     encoding: Encoding
@@ -27,9 +27,9 @@ class TopicColumns:
 def topic_columns(
     loaded: Loaded, sink: TopicSink, rows: DataFrame, known: KnownColumns, encoding: Encoding | None
 ) -> TopicColumns:
-    """Raises ValueError, or what Spark says, if the topic cannot take the rows.
+    """Determine a sink topic's columns. Raises ValueError or Spark's errors if the rows do not fit the topic.
 
-    A topic without a schema of its own has from now on the columns of these rows. `encoding` is the topic's so far.
+    A topic without a declared schema gets the columns of these rows. `encoding` is the topic's encoding so far.
     """
     topic = sink.topic
     values = derive(loaded, known, topic, rows) if sink.value is None else None

@@ -1,4 +1,4 @@
-"""What columns the values and keys of declared topics have: from schema files, a registry, the records themselves."""
+"""Columns of the values and keys of declared topics: from schema files, a registry, or the records."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 
-INFERENCE_RECORDS_MAX = 100_000  # of a topic, that are looked at for their fields
-KEY = "key"  # the column of keys that have a format with fields
+INFERENCE_RECORDS_MAX = 100_000  # records of a topic that inference reads
+KEY = "key"  # the column of keys in a format with fields
 
 
 class _Mistake(Exception):  # noqa: N818 - it becomes a Problem
-    """What is wrong with a schema, and where in the file."""
+    """A problem of a schema, with its path in the file."""
 
     def __init__(self, loc: Loc, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class _Mistake(Exception):  # noqa: N818 - it becomes a Problem
 
 @dataclass(frozen=True, slots=True)
 class SchemaColumns:
-    """The columns of a schema; and the schema in the registry, for formats that have theirs there."""
+    """The columns of a schema; and its registered form, for formats with a registry."""
 
     columns: ValueColumns
     part: RegisteredPart | None = None
@@ -54,12 +54,12 @@ class SchemaColumns:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What declared topics say.
+    """Columns and encodings of declared topics.
 
     Attributes:
-        columns: What is known with the columns of their values and keys.
-        encodings: How each of them is written, by topic.
-        problems: What is wrong.
+        columns: Known columns, including their values and keys.
+        encodings: Encodings by topic.
+        problems: Problems of their schemas.
     """
 
     columns: KnownColumns
@@ -70,10 +70,10 @@ class Declared:
 def find_declared(
     spark: SparkSession, loaded: Loaded, known: KnownColumns, bootstrap_servers: Brokers | None
 ) -> Declared:
-    """Find the columns of every topic that says where they come from.
+    """Determine the columns of every topic that declares their source.
 
-    Without a broker's address no other system is asked: the columns of a topic with `schema: inferred` or `registry`
-    stay unknown.
+    Without a broker's address no other system is contacted: the columns of topics with `schema: inferred` or `registry`
+    remain unknown.
     """
     problems: list[Problem] = []
     encodings: dict[str, Encoding] = {}
@@ -107,9 +107,9 @@ def _schema(values: ValueColumns | None) -> StructType | None:
 
 
 def derive(loaded: Loaded, known: KnownColumns, topic: str, rows: DataFrame) -> SchemaColumns | None:
-    """The columns that a stage writes, for a topic that has no schema of its own; else None.
+    """The columns that a stage writes, for a topic without a declared schema; otherwise None.
 
-    Raises ValueError for columns that the topic's format has no type for.
+    Raises ValueError for column types that the topic's format does not support.
     """
     from pyspark.sql.types import StructType
 
@@ -119,7 +119,7 @@ def derive(loaded: Loaded, known: KnownColumns, topic: str, rows: DataFrame) -> 
         return None
     declared = known.topics.get(topic)
     if value_format == "json":
-        # A declared schema is what readers of the topic go by; else they get what this stage writes.
+        # Readers of the topic use its declared schema; otherwise the columns that this stage writes.
         options = _options(declared) if declared is not None else {}
         return SchemaColumns(ValueColumns(StructType(fields), options=options))
     assert declared is not None, "a topic that nobody declared is json"
@@ -132,7 +132,7 @@ def derive(loaded: Loaded, known: KnownColumns, topic: str, rows: DataFrame) -> 
 
 
 def derive_key(loaded: Loaded, known: KnownColumns, topic: str, kind: DataType) -> SchemaColumns | None:
-    """The same of keys that say no schema: that of the type that a stage writes. Raises ValueError."""
+    """The same for keys without a declared schema: the columns of the type that a stage writes. Raises ValueError."""
     declared = known.topics.get(topic)
     if declared is None or declared.key not in FRAMED:
         return None
@@ -158,7 +158,7 @@ def _derived_schema(value_format: str, kind: DataType, name: str) -> str:
 
 
 def _connection(loaded: Loaded, *, is_asked: bool = False) -> Connection:
-    """How to reach the pipeline's registry. Raises ValueError; for a missing secret only if it will be asked."""
+    """Connection to the pipeline's registry. Raises ValueError; for a missing secret only if requests will follow."""
     own = loaded.pipeline.registry
     if own is None:
         raise ValueError("the pipeline has no registry: add `registry: {url: …}`")
@@ -181,7 +181,7 @@ def _connection(loaded: Loaded, *, is_asked: bool = False) -> Connection:
     except SecretMissingError as error:
         if is_asked:
             raise ValueError(str(error)) from None
-        return Connection(())  # a run asks for the secrets before anything else; this is a test
+        return Connection(())  # a run checks the secrets first; this is a test
 
 
 def _part(
@@ -241,7 +241,7 @@ def _options(declared: Topic) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """What a topic says of its values: their columns, those of its event types, how they are written."""
+    """A topic's values: their columns, the columns of its event types, their encoding."""
 
     encoding: Encoding
     values: ValueColumns | None = None
@@ -250,14 +250,14 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """What it says of its keys; `columns` are those of keys with fields."""
+    """A topic's keys; `columns` are set for keys with fields."""
 
     encoding: Encoding
     columns: ValueColumns | None = None
 
 
 class _Finder:
-    """Finds what one topic says of its values and keys."""
+    """Determines the columns and encodings of one topic's values and keys."""
 
     def __init__(self, spark: SparkSession, loaded: Loaded, servers: Brokers | None, name: str, topic: Topic) -> None:
         self._spark = spark
@@ -268,7 +268,7 @@ class _Finder:
         self._loc: Loc = ("topics", name)
 
     def values(self, known: KnownColumns) -> _Values:
-        """Raises _Mistake."""
+        """The topic's values. Raises _Mistake."""
         topic, name = self._topic, self._name
         if topic.events:
             events = dict(known.events.get(name, {}))
@@ -292,7 +292,7 @@ class _Finder:
         return Encoding(self._name, self._topic.value, wanted or ValueColumns(), key_format=self._topic.key)
 
     def _declared(self, loc: Loc, subject_loc: Loc, declared: Topic | Event, subject: str) -> SchemaColumns | None:
-        """The columns of values, or of one event. None if nothing but a writing stage tells them."""
+        """The columns of values, or of one event type. None if only a writing stage determines them."""
         topic = self._topic
         if topic.value not in FRAMED:
             text = self._text(loc, declared.schema_file)
@@ -300,7 +300,7 @@ class _Finder:
         is_written = bool(writers(self._loaded.pipeline, self._name))
         source = declared.schema_source
         if source is None and is_written and topic.value != "protobuf":
-            return None  # the stage that writes it tells them
+            return None  # the writing stage determines the columns
         if source in (None, FROM_REGISTRY) and self._servers is None:
             return None
         text = self._text(loc, declared.schema_file)
@@ -321,7 +321,7 @@ class _Finder:
         return SchemaColumns(values, part)
 
     def keys(self, taken: Sequence[str], encoding: Encoding) -> _Keys:
-        """`taken` are the names of the values' columns. Raises _Mistake."""
+        """The topic's keys; `taken` are the names of the values' columns. Raises _Mistake."""
         topic, name = self._topic, self._name
         loc = (*self._loc, "key_schema")
         if topic.key is None or topic.key in ("raw", "string"):
@@ -354,7 +354,7 @@ class _Finder:
             raise _Mistake(loc, what, "leave key_schema out, and read the key as _key")
 
     def _text(self, loc: Loc, file_name: str | None) -> str | None:
-        """The text of a schema's file. None without one."""
+        """The text of a schema file. None without a file."""
         if file_name is None:
             return None
         path = self._loaded.path(file_name)
@@ -382,7 +382,7 @@ class _Finder:
             raise _Mistake(("registry",), str(error)) from None
 
     def _latest(self, loc: Loc, subject: str) -> RegisteredSchema:
-        """What a registry has as the latest version of a subject."""
+        """The latest version of a subject in the registry."""
         try:
             found = client_of(self._connection()).latest(subject)
         except NotFoundError as error:
@@ -396,7 +396,7 @@ class _Finder:
         return found
 
     def _inferred(self) -> ValueColumns:
-        """The fields of a topic's JSON values, as Spark finds them in the records that are there."""
+        """The fields of a topic's JSON values, as Spark infers them from the existing records."""
         from pyspark.errors import PySparkException
         from pyspark.sql import functions
 

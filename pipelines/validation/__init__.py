@@ -1,1 +1,1 @@
-"""Mistakes of a pipeline's file that are found without Spark, and the files that it names."""
+"""Checks of a pipeline's file, and of the files that it names, without Spark."""

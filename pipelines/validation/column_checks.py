@@ -1,6 +1,7 @@
-"""Mistakes in SQL that the declared columns and Spark's list of functions prove, without Spark. Nothing is guessed:
-what is not known for certain (code that may register functions, columns that only Spark tells, queries within queries)
-is left to Spark, which looks at every stage before a run reads anything.
+"""SQL errors that follow from the declared columns and Spark's list of functions, found without Spark.
+
+Only certain errors are reported. Spark checks the rest (code that may register functions, columns that only Spark
+determines, nested queries): it analyses every stage before a run reads any record.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ if TYPE_CHECKING:
 
 __all__ = ["check_columns"]
 
-#: Bare words that are arguments of functions rather than columns: `timestampadd(HOUR, 1, at)`.
+#: Identifiers that are function arguments rather than columns: `timestampadd(HOUR, 1, at)`.
 _UNITS: Final = frozenset(
     "microsecond millisecond second minute hour day dayofyear week month quarter year".split()  # noqa: SIM905
 )
-#: Not a function: it makes a name of text, of a column, a table or a function.
+#: No function: a clause that turns text into the name of a column, a table or a function.
 _MAKES_A_NAME: Final = "identifier"
 _Names = frozenset[str] | None
 
 
 def check_columns(loaded: Loaded) -> Iterator[Problem]:
-    """Unknown functions and columns, in all stages; state that Spark would refuse for want of a watermark."""
+    """Unknown functions and columns in all stages, and state that Spark would refuse without a watermark."""
     own_functions = _may_have_functions(loaded)
     for stage in loaded.pipeline.stages:
         known = {source.name.lower(): _input_names(loaded, source) for source in stage.inputs}
@@ -79,12 +80,12 @@ def check_columns(loaded: Loaded) -> Iterator[Problem]:
                 made = from_ddl(step.stateful.output)
                 names = None if made is None else frozenset(name.lower() for name in made)
             else:
-                names, has_watermark = None, True  # code may do anything
+                names, has_watermark = None, True  # the effect of code is unknown
         yield from _sinks(loaded, stage, names)
 
 
 def _may_have_functions(loaded: Loaded) -> bool:
-    """Whether functions may be there that are not Spark's own: registered by code, by extensions, or in a catalog."""
+    """Whether functions other than Spark's own may exist: registered by code, by extensions, or in a catalog."""
     pipeline = loaded.pipeline
     code = any(
         isinstance(part, PythonStep | StatefulStep | PythonSink)
@@ -96,7 +97,7 @@ def _may_have_functions(loaded: Loaded) -> bool:
 
 
 def _input_names(loaded: Loaded, source: Source) -> _Names:
-    """The columns of an input that are certain: files may have more, from the names of their folders."""
+    """The certain columns of an input: files may have more columns, from the names of their folders."""
     if not isinstance(source, TopicSource | RateSource):
         return None
     found = of_input(loaded, source)
@@ -104,7 +105,7 @@ def _input_names(loaded: Loaded, source: Source) -> _Names:
 
 
 def _is_column(name: str, names: Collection[str]) -> bool:
-    """Names that begin with _ are of a record's origin, which every stage may have."""
+    """Whether a name is a known column. Names with a leading _ are a record's origin, which every stage may have."""
     first = name.strip().strip("`").lower()
     return first in names or first.partition(".")[0].strip("`") in names or first.startswith("_")
 
@@ -143,7 +144,7 @@ def _functions(loaded: Loaded, loc: Loc, tree: exp.Query) -> Iterator[Problem]:
 
 
 def _plain_select(tree: exp.Query | None) -> exp.Select | None:
-    """A SELECT whose columns are those of the views in its FROM, and of nothing else."""
+    """The query, if it is a SELECT whose columns come only from the views in its FROM."""
     from sqlglot import exp
 
     if not isinstance(tree, exp.Select) or len(list(tree.find_all(exp.Select))) != 1:
@@ -172,7 +173,7 @@ def _columns(loaded: Loaded, loc: Loc, tree: exp.Query, views: dict[str, _Names]
         known |= names
     also = {column.alias for column in select.expressions if isinstance(column, exp.Alias)}
     also |= {str(each.name) for call in select.find_all(exp.Lambda) for each in call.expressions}
-    also |= FUNCTIONS | _UNITS  # functions without parentheses, and `window`, which grouping by it makes
+    also |= FUNCTIONS | _UNITS  # functions without parentheses, and `window`, which grouping by it adds
     told: set[str] = set()
     for column in select.find_all(exp.Column):
         parts = [part.name for part in column.parts]
@@ -189,7 +190,7 @@ def _columns(loaded: Loaded, loc: Loc, tree: exp.Query, views: dict[str, _Names]
 
 
 def _outputs(tree: exp.Query | None, views: dict[str, _Names]) -> _Names:
-    """The names of a SELECT's columns; None if only Spark knows them."""
+    """The names of a SELECT's columns; None if only Spark can determine them."""
     from sqlglot import exp
 
     select = _plain_select(tree)
@@ -211,7 +212,7 @@ def _outputs(tree: exp.Query | None, views: dict[str, _Names]) -> _Names:
 
 
 def _without_watermark(loaded: Loaded, stage: Stage, loc: Loc, step: SqlStep, position: int) -> Iterator[Problem]:
-    """What Spark refuses since no row would ever be final."""
+    """Operators that Spark refuses because no row would ever be final."""
     if stage.mode != "append":
         return
     for each in sql_shape(step.sql, input_views(stage, position)).operators:
@@ -235,7 +236,7 @@ def _sinks(loaded: Loaded, stage: Stage, names: _Names) -> Iterator[Problem]:
         for more, wanted, what in sink.columns_named():
             yield from _named(loaded, loaded.sink_loc(stage, position, *more), wanted, held, what)
         for more, expression in sink.expressions():
-            # A partition's column may be made of those before it; what says which rows delete sees none of them.
+            # A partition column may use the partition columns before it; the delete condition may use none of them.
             before = sink.partitions[: int(more[1])] if more[0] == "partition_by" else ()
             known = names | {name.lower() for name in before}
             yield from _expression(loaded, loaded.sink_loc(stage, position, *more), expression, known)

@@ -1,6 +1,6 @@
-"""Columns of inputs and tables as far as the pipeline's file and the schemas it names tell them: no JVM is needed.
+"""Columns of inputs and tables from the pipeline's file and its schemas, without a JVM.
 
-None means that they cannot be told here: then a test's rows are checked when it is run.
+None means that the columns are unknown without Spark: a test's rows are then checked when the test runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PLAIN: dict[str, dict[str, ColumnType]] = {
 
 
 def of_input(loaded: Loaded, source: Source) -> Found:
-    """Columns of an input, without those of a record's origin."""
+    """Columns of an input, without the columns of a record's origin."""
     if isinstance(source, TopicSource):
         return _of_topic(loaded, source)
     if isinstance(source, FilesSource):
@@ -92,7 +92,7 @@ def _of_json(loaded: Loaded, declared: Topic | Event) -> Found:
 
 
 def _of_schema(loaded: Loaded, schema: str | None) -> Found:
-    """Columns of a `schema:`; None for a file that cannot be used, of which others tell."""
+    """Columns of a `schema:`; None for an unusable file, which other checks report."""
     if schema is None:
         return None
     if is_columns(schema):

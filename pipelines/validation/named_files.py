@@ -1,4 +1,4 @@
-"""The files that a pipeline names: Python, schemas, rows of tests. Looked at before anything starts; nothing is run."""
+"""Checks of the files that a pipeline names (Python, schemas, tests' rows) before a start; no code is run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headwater.pipelines.definition.yaml_source import Loc
 from headwater.pipelines.errors import Problem, nearest
 from headwater.pipelines.formats import json_schema
 
-FILE_BYTES_MAX = 4 * 1024 * 1024  # of code or a schema; more is data that was named by mistake
+FILE_BYTES_MAX = 4 * 1024 * 1024  # of code or a schema; a larger file is data, named by mistake
 
 
 def check_files(loaded: Loaded) -> list[Problem]:
-    """What is wrong with the files that can be told without Spark."""
+    """Problems of the files that can be found without Spark."""
     from headwater.pipelines.validation.column_checks import check_columns
     from headwater.pipelines.validation.stage_test_checks import check_tests
 
@@ -78,7 +78,7 @@ def _schema(loaded: Loaded, loc: Loc, file: str, value: str, message: str | None
 
 
 def check_schema(text: str, value: str, message: str | None) -> None:
-    """Raises ValueError for a text that gives values of a format no columns."""
+    """Check that a schema's text defines columns for its format. Raises ValueError."""
     if len(text) > json_schema.SCHEMA_BYTES_MAX:
         raise ValueError(f"it is larger than {json_schema.SCHEMA_BYTES_MAX} bytes")
     if value == "avro":
@@ -135,7 +135,7 @@ def _named(loaded: Loaded, loc: Loc, file: str, name: str, field: str) -> Iterat
 
 
 def _defined(tree: ast.Module) -> set[str]:
-    """Names that a module has once it is run; `*` if it imports names that only running it tells."""
+    """Names that a module defines; `*` if it imports names that only running it would show."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

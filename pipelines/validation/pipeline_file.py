@@ -1,4 +1,4 @@
-"""A pipeline's file on a disk: read and checked, with the files that it includes or names."""
+"""Reads and checks a pipeline's file on disk, with the files that it includes or names."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ def load(
     environment: str = "",
     environ: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """Read and check a file. Raises PipelineError with every problem; a file that cannot be read is one, too.
+    """Read and check a file. Raises PipelineError with every problem; an unreadable file is also a problem.
 
-    `environment` is the choice among the file's `environments`; `environ` are the variables of `${env:NAME}`, by
-    default those of this process. A secret that is missing is a warning here: `Loaded.require_secrets` makes it a
-    problem where it is needed.
+    `environment` selects one of the file's `environments`; `environ` are the variables of `${env:NAME}`, by default the
+    variables of this process. A missing secret is a warning here; `Loaded.require_secrets` reports it as a problem.
     """
     try:
         text = _text(path, FILE_BYTES_MAX + 1)

@@ -1,4 +1,4 @@
-"""Mistakes in the rows of tests, as far as they can be told without a JVM; and the rows themselves, read."""
+"""Checks of tests' rows without a JVM; and reading of the rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LETTER_FIELDS = (
 
 
 def check_tests(loaded: Loaded) -> Iterator[Problem]:
-    """What is wrong with the tests' rows and with the files that hold them. Names are checked elsewhere."""
+    """Problems of the tests' rows and of their files. `stage_test_names` checks names."""
     stages = {stage.name: stage for stage in loaded.pipeline.stages}
     for index, test in enumerate(loaded.pipeline.tests):
         loc: Loc = ("tests", index)
@@ -40,7 +40,7 @@ def check_tests(loaded: Loaded) -> Iterator[Problem]:
 
 
 def known(loaded: Loaded, stage: Stage, name: str) -> Columns | None:
-    """Columns of an input or a table of that name, as far as files tell."""
+    """Columns of an input or a table of that name, as far as files define them."""
     for source in stage.inputs:
         if source.name == name:
             return declared_columns.of_input(loaded, source)
@@ -48,7 +48,7 @@ def known(loaded: Loaded, stage: Stage, name: str) -> Columns | None:
 
 
 def feature(source: Source | None) -> Feature:
-    """What rows of an input may be; None is a table."""
+    """The permitted rows of an input; None is a table."""
     if source is None:
         return Feature()
     topic = source.topic if isinstance(source, TopicSource) else None
@@ -58,7 +58,7 @@ def feature(source: Source | None) -> Feature:
 def check_rows(
     loaded: Loaded, loc: Loc, given: Rows | str, columns: Columns | None, kind: Feature
 ) -> Iterator[Problem]:
-    """What is wrong with rows, each at its place in the pipeline's file, or in the file of theirs."""
+    """Problems of rows, each at its position in the pipeline's file, or in the rows' file."""
     try:
         rows = rows_of(loaded, given)
     except (ValueError, OSError) as error:
@@ -75,7 +75,7 @@ def check_rows(
 
 
 def rows_of(loaded: Loaded, given: Rows | str) -> RowsOfFile:
-    """Rows as the test gives them, or those of its file. Raises ValueError or OSError."""
+    """The rows in the test, or in its file. Raises ValueError or OSError."""
     if not isinstance(given, str):
         return RowsOfFile(given, are_texts=False)
     path = loaded.path(given)
@@ -106,5 +106,5 @@ def _letters(loaded: Loaded, loc: Loc, given: Rows | str) -> Iterator[Problem]:
 
 
 def place_of(loaded: Loaded, test: PipelineTest) -> Loc:
-    """Where a test stands in the file."""
+    """Path of a test in the file."""
     return ("tests", loaded.pipeline.tests.index(test))
