@@ -1,1 +1,1 @@
-"""The Spark session with everything that our sources and sinks need, and Spark's own ways that we depend on."""
+"""The Spark session for Headwater's sources and sinks, and the Spark internals that they depend on."""

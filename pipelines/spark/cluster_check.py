@@ -1,7 +1,7 @@
-"""What a cluster's machines must have, asked of them before a pipeline starts.
+"""Checks the requirements on a cluster's machines before a pipeline starts.
 
-Without this a missing library is a traceback of the first task, and a state folder that a machine does not see is a
-stage that loses its state when a task moves.
+Without the check, a missing library appears as a traceback of the first task, and a stage loses its state when a task
+moves to a machine without access to the state folder.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 __all__ = ["LIBRARIES", "Answer", "ClusterError", "check_cluster", "faults"]
 
-#: What tasks import that has compiled parts, or that our code is written on.
+#: Libraries that tasks import: those with compiled parts, and those that Headwater's code builds on.
 LIBRARIES: Final = ("numpy", "numba", "pyarrow", "pandas", "cramjam", "crc32c", "kio", "google.protobuf")
-#: Tasks that ask: more than a cluster that is tried out has executors, few enough to be done in a moment.
+#: Number of check tasks: more than a trial cluster has executors, few enough to finish quickly.
 ASKING_TASKS_MAX: Final = 64
-#: What each does first, so that one executor does not answer for all.
+#: Initial pause of each task, so that one executor does not run all of them.
 PAUSE_S: Final = 0.2
 
 
 class ClusterError(Exception):
-    """The cluster cannot run pipelines as it is; the message says which machine lacks what."""
+    """The cluster does not meet the requirements; the message names the machine and the missing part."""
 
 
 class Answer(NamedTuple):
-    """What one task found on its machine."""
+    """One task's result on its machine."""
 
     host: str
     missing: tuple[str, ...]
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
 
 def check_cluster(spark: SparkSession, state: str) -> list[str]:
-    """Ask the executors that are there. Returns the hosts that do not see the state folder; raises ClusterError."""
+    """Check the available executors. Returns the hosts without access to the state folder. Raises ClusterError."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -62,7 +62,7 @@ def check_cluster(spark: SparkSession, state: str) -> list[str]:
 
 
 def faults(answers: Iterable[Answer]) -> list[str]:
-    """A line for each machine that lacks libraries.
+    """A message for each machine that lacks libraries.
 
     >>> faults([Answer("a", (), True), Answer("b", ("numba", "cramjam"), True), Answer("b", ("numba",), True)])
     ["the Python of b has no cramjam, numba: install Headwater's dependencies there (docs/how-to/spark_cluster.md)"]
@@ -79,7 +79,7 @@ def faults(answers: Iterable[Answer]) -> list[str]:
 
 
 def asking(libraries: tuple[str, ...], token: str) -> Callable[[Iterable[Any]], Iterator[tuple[str, list[str], bool]]]:
-    """The task. It uses nothing of ours, so that it runs whatever is missing."""
+    """The task. It imports none of Headwater's modules, so that it runs even if libraries are missing."""
     pause_s = PAUSE_S
 
     def ask(_rows: Iterable[Any]) -> Iterator[tuple[str, list[str], bool]]:
@@ -94,7 +94,7 @@ def asking(libraries: tuple[str, ...], token: str) -> Callable[[Iterable[Any]], 
             try:
                 if importlib.util.find_spec(name) is None:
                     missing.append(name)
-            except ImportError:  # of the package that it is in
+            except ImportError:  # of the enclosing package
                 missing.append(name)
         yield socket.gethostname(), missing, os.path.exists(token)
 

@@ -1,4 +1,4 @@
-"""Rows of a frame in this process, as typed values: moments in UTC, structures and maps as mappings, bytes as bytes."""
+"""Collects a frame's rows as typed values: moments in UTC, structures and maps as mappings, binary as bytes."""
 
 from __future__ import annotations
 

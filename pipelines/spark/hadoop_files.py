@@ -1,6 +1,6 @@
-"""Files and folders on any file system that Hadoop knows (local disks, HDFS, object stores), through Spark's JVM.
+"""Files and folders on any of Hadoop's file systems (local disks, HDFS, object stores), through Spark's JVM.
 
-For the few small files that decide what counts: they are written to the device before they get their name.
+For the few small files that decide on commits: they are synced to the device before they get their name.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class HadoopFiles:
         return jvm.hadoop_path(self._spark, path)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder is there."""
+        """Whether a file or folder exists."""
         return bool(self._fs.exists(self._path(path)))
 
     def names(self, folder: str) -> list[str]:
-        """Names in a folder, sorted; none if it is not there."""
+        """Names in a folder, sorted; empty for a missing folder."""
         if not self.exists(folder):
             return []
         return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path(folder)))
 
     def files(self, folder: str) -> list[str]:
-        """Every file below a folder, as a path within it, sorted."""
+        """Every file below a folder, as a path relative to the folder, sorted."""
         root = self._fs.makeQualified(self._path(folder)).toUri().getPath()
         found = []
         listing = self._fs.listFiles(self._path(folder), True)
@@ -46,7 +46,7 @@ class HadoopFiles:
         return sorted(found)
 
     def read(self, path: str) -> str | None:
-        """A small text; None if the file is not there."""
+        """Read a small text file; None if missing."""
         if not self.exists(path):
             return None
         stream = self._fs.open(self._path(path))
@@ -56,7 +56,7 @@ class HadoopFiles:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """A small text, whole or not at all: on the device under another name first. An old file is replaced."""
+        """Write a small text file atomically: first to the device under another name. Replaces an existing file."""
         temporary = f"{path}.writing"
         stream = self._fs.create(self._path(temporary), True)
         try:
@@ -68,21 +68,21 @@ class HadoopFiles:
         self.rename(temporary, path)
 
     def make_folder(self, path: str) -> None:
-        """A folder, with those above it."""
+        """Create a folder with its parents."""
         self._fs.mkdirs(self._path(path))
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or a folder to a name that is free. Raises OSError if the file system will not."""
+        """Move a file or a folder to an unused name. Raises OSError if the file system refuses."""
         if not self._fs.rename(self._path(source), self._path(target)):
             raise OSError(f"cannot rename {source} to {target}")
         self._sync(os.path.dirname(target))
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all that is in it; nothing if it is not there."""
+        """Remove a file, or a folder with its content, if it exists."""
         self._fs.delete(self._path(path), True)
 
     def _sync(self, folder: str) -> None:
-        """On a local disk a new name is on the device only once its folder is."""
+        """Sync a folder: on a local disk, a new name is durable only after its folder is synced."""
         local = urllib.parse.urlsplit(folder)
         if local.scheme not in ("", "file") or not os.path.isdir(local.path):
             return

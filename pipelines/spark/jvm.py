@@ -1,8 +1,8 @@
-"""Spark's own objects in the JVM, where PySpark has no call for what we need.
+"""Access to Spark's objects in the JVM where PySpark has no equivalent.
 
-The only module that touches PySpark's private ways there (`_jvm`, `_jdf`, `_jsq` and the like). What it calls
-behind them is no interface of Spark's or Delta's: each function names the classes that it depends on, for whoever moves
-to another version. What it returns is typed `Any`: objects of the JVM, each method of which is a call over py4j.
+This is the only module that uses PySpark's private attributes for the JVM (`_jvm`, `_jdf`, `_jsq` and so on). The JVM
+methods it calls are no public interface of Spark or Delta: each function names the classes that it depends on, as a
+guide for version upgrades. Results are typed `Any`: JVM objects, each method of which is a call over py4j.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def java_process() -> subprocess.Popen[bytes] | None:
-    """The JVM that PySpark launched from this process, running or ended; None if it launched none.
+    """The JVM that PySpark launched from this process, running or ended; None if none was launched.
 
-    Depends on `SparkContext._gateway` and on the attribute `proc` that PySpark's launcher gives it.
+    Depends on `SparkContext._gateway` and on its attribute `proc`, which PySpark's launcher sets.
     """
     from pyspark import SparkContext
 
@@ -32,7 +32,7 @@ def java_process() -> subprocess.Popen[bytes] | None:
 
 
 def close_gateway() -> subprocess.Popen[bytes] | None:
-    """Close the connection to the JVM, so that a later session launches another. Returns the JVM, which still runs.
+    """Close the connection to the JVM, so that a later session launches another JVM. Returns the JVM, which still runs.
 
     Depends on `SparkContext` launching a JVM whenever its `_gateway` is None.
     """
@@ -60,9 +60,9 @@ def physical_plan_text(frame: DataFrame) -> str:
 
 
 def list_files_again(frame: DataFrame) -> None:
-    """Look for the files of a folder once more, for every plan that holds this frame's.
+    """List the files of a folder again, for every plan that contains this frame's plan.
 
-    Depends on `LogicalRelation` holding a `HadoopFsRelation`, whose `FileIndex` all frames made of this one share.
+    Depends on `LogicalRelation` holding a `HadoopFsRelation`, whose `FileIndex` all frames derived from this one share.
     """
     leaves = analyzed_plan(frame).collectLeaves()
     for position in range(leaves.size()):
@@ -72,9 +72,9 @@ def list_files_again(frame: DataFrame) -> None:
 
 
 def json_columns(spark: SparkSession, texts: DataFrame) -> StructType:
-    """The columns of JSON texts, a frame of one column of strings; texts that are no JSON are passed over.
+    """The columns of JSON texts in a frame of one string column; invalid texts are ignored.
 
-    Depends on `DataFrameReader.json(Dataset[String])`, which only the JVM's reader takes, and on `Encoders.STRING`.
+    Depends on `DataFrameReader.json(Dataset[String])`, which only the JVM's reader has, and on `Encoders.STRING`.
     """
     from pyspark.sql import DataFrame
 
@@ -87,9 +87,9 @@ def json_columns(spark: SparkSession, texts: DataFrame) -> StructType:
 
 
 def logged_offsets(session: SparkSession, query: str, batch: int) -> tuple[str | None, ...]:
-    """The end offset of each source of a micro-batch as JSON, as the offset log has it; None for one without data yet.
+    """The end offset of each source of a micro-batch as the offset log's JSON; None for a source without data yet.
 
-    `session` is the one that started the query. Depends on `StreamExecution.offsetLog`, an `OffsetSeqLog`.
+    `session` is the session that started the query. Depends on `StreamExecution.offsetLog`, an `OffsetSeqLog`.
     """
     entry = session._jsparkSession.streams().get(query).streamingQuery().offsetLog().get(batch)
     assert entry.isDefined(), f"micro-batch {batch} runs and is not in the offset log"
@@ -99,28 +99,28 @@ def logged_offsets(session: SparkSession, query: str, batch: int) -> tuple[str |
 
 
 def last_progress(query: StreamingQuery) -> Any | None:
-    """The newest progress of a query: a `StreamingQueryProgress`, a public class; None before the first.
+    """The latest progress of a query: a `StreamingQueryProgress`, a public class; None before the first.
 
-    PySpark's own `lastProgress` reads all of its JSON with each call.
+    PySpark's own `lastProgress` parses the whole JSON on each call.
     """
     return query._jsq.lastProgress()
 
 
 def recent_progress(query: StreamingQuery) -> Any:
-    """The last progresses of a query, oldest first, none of them read: a Java array of `StreamingQueryProgress`."""
+    """The last progresses of a query, oldest first and unparsed: a Java array of `StreamingQueryProgress`."""
     return query._jsq.recentProgress()
 
 
 def last_execution(session: SparkSession, query: str) -> Any:
-    """How the present micro-batch of a query runs: `StreamExecution.lastExecution`, an `IncrementalExecution`.
+    """The execution of a query's current micro-batch: `StreamExecution.lastExecution`, an `IncrementalExecution`.
 
-    `session` is the one that started the query.
+    `session` is the session that started the query.
     """
     return session._jsparkSession.streams().get(query).streamingQuery().lastExecution()
 
 
 def observed(execution: Any, name: str) -> Any | None:
-    """What `DataFrame.observe` has counted under a name in an execution: a Scala `Row`; None if it is not known yet.
+    """The metrics of `DataFrame.observe` under a name in an execution: a Scala `Row`; None if not available yet.
 
     Depends on `QueryExecution.observedMetrics`.
     """
@@ -132,13 +132,13 @@ def observed(execution: Any, name: str) -> Any | None:
 
 
 def hadoop_path(spark: SparkSession, path: str) -> Any:
-    """A path as Hadoop has it: `org.apache.hadoop.fs.Path`, a public class."""
+    """A path as Hadoop's `org.apache.hadoop.fs.Path`, a public class."""
     jvm: Any = spark._jvm
     return jvm.org.apache.hadoop.fs.Path(path)
 
 
 def hadoop_file_system(spark: SparkSession, path: str) -> Any:
-    """The file system of a path: Hadoop's `FileSystem`, configured by `SessionState.newHadoopConf` as Spark's is."""
+    """The file system of a path: Hadoop's `FileSystem`, configured by Spark's `SessionState.newHadoopConf`."""
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     return hadoop_path(spark, path).getFileSystem(conf)
 
@@ -147,13 +147,13 @@ def hadoop_file_system(spark: SparkSession, path: str) -> Any:
 
 
 def jdbc_dialect(spark: SparkSession, url: str) -> Any:
-    """What Spark knows of a database's SQL: a `JdbcDialect`, which `JdbcDialects` (both public) finds by the URL."""
+    """Spark's dialect of a database's SQL: a `JdbcDialect`, which `JdbcDialects` (both public) selects by the URL."""
     jvm: Any = spark._jvm
     return jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(url)
 
 
 def jdbc_connection(spark: SparkSession, dialect: Any, options: Mapping[str, str]) -> Any:
-    """A new connection of the driver's, a `java.sql.Connection`.
+    """A new connection from the driver, a `java.sql.Connection`.
 
     Depends on `JdbcDialect.createConnectionFactory` taking the partition -1 for the driver.
     """
@@ -168,25 +168,25 @@ def jdbc_table_exists(spark: SparkSession, connection: Any, options: Mapping[str
 
 
 def _jdbc_options(spark: SparkSession, options: Mapping[str, str]) -> Any:
-    """Options as Spark's JDBC sink has them: `JdbcOptionsInWrite`."""
+    """Options in the form of Spark's JDBC sink: `JdbcOptionsInWrite`."""
     jvm: Any = spark._jvm
     scala = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(options))
     return jvm.org.apache.spark.sql.execution.datasources.jdbc.JdbcOptionsInWrite(scala)
 
 
 # -- Delta -----------------------------------------------------------------------------------------------------------
-# Its Python API has no calls for transactions. The version of Delta's jar is pinned with Spark's.
+# Delta's Python API has no transactions. The version of Delta's jar is pinned with Spark's.
 
 
 def start_delta_transaction(spark: SparkSession, path: str) -> Any:
-    """A transaction on a table's newest snapshot: `OptimisticTransaction`, of `DeltaLog.startTransaction`."""
+    """A transaction on a table's latest snapshot: `OptimisticTransaction`, from `DeltaLog.startTransaction`."""
     jvm: Any = spark._jvm
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
     return log.startTransaction()
 
 
 def delta_last_batch(transaction: Any, app_id: str) -> int | None:
-    """The last batch that a table has of an application, -1 for none, None where its checksum does not tell.
+    """An application's last batch in a table, -1 for none, None if the checksum lacks the list.
 
     Depends on `Snapshot.checksumOpt` (`VersionChecksum.setTransactions`), which is read with the snapshot.
     """
@@ -211,10 +211,10 @@ def commit_delta_append(
     *,
     merge_schema: bool,
 ) -> None:
-    """Write a frame's rows and commit them with the batch's number, which `delta_last_batch` then tells.
+    """Write a frame's rows and commit them with the batch's number, which `delta_last_batch` returns afterwards.
 
     Depends on `WriteIntoDelta.writeAndReturnCommitData`, `DeltaOperations.Write`, the action `SetTransaction`,
-    `OptimisticTransaction.readTxn` (a commit of this application by another is then a conflict) and the number of
+    `OptimisticTransaction.readTxn` (a concurrent commit for this application is then a conflict) and the number of
     their arguments.
     """
     session = frame.sparkSession
@@ -242,5 +242,5 @@ def commit_delta_append(
 
 
 def _scala_object(jvm: Any, name: str) -> Any:
-    """A Scala object, which Java sees as the field MODULE$ of a class of its name with a `$`."""
+    """A Scala object: in Java, the static field MODULE$ of the class with its name and a `$`."""
     return getattr(getattr(jvm, f"{name}$"), "MODULE$")

@@ -1,4 +1,4 @@
-"""Schemas whose columns may all be null."""
+"""Schemas with nullable columns only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def nullable(schema: StructType) -> StructType:
-    """The same columns, all of which may be null: what holds for one batch is no law for the table."""
+    """The same columns, all nullable: one batch's nullability does not apply to the whole table."""
     from pyspark.sql.types import StructField, StructType
 
     return StructType([StructField(field.name, field.dataType, nullable=True) for field in schema.fields])

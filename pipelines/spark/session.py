@@ -1,9 +1,9 @@
 """The Spark session of pipelines and of ad hoc SQL.
 
-Everything that Spark prints while it starts (Ivy, incubator modules, host names) goes to a log file: the console is the
-user's. The Delta jars are resolved by Spark's own Ivy, once; afterwards they come from its cache.
+Spark's output during its start (Ivy, incubator modules, host names) goes to a log file: the console is for the user.
+Spark's own Ivy resolves the Delta jars once; later starts use its cache.
 
-With a `spark.master` that is no `local[...]`, executors get our code shipped (see `shipping`).
+With a `spark.master` other than `local[...]`, Headwater's code is shipped to executors (see `shipping`).
 """
 
 from __future__ import annotations
@@ -31,42 +31,42 @@ LOCAL_MASTER = "local[*]"
 CHECKPOINT_FILES_CONF = "spark.sql.streaming.checkpointFileManagerClass"
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 CODEGEN_CACHE_ENTRIES = 2_000
-# The JVM's other compiler makes code three times as fast and takes two fifths of the processor time of a session that
-# ends before it pays: the tests of the flights pipeline took 66 s with it and 37 without, both on busy cores.
+# The JVM's C2 compiler makes code three times as fast, and takes two fifths of the processor time of a session that is
+# too short to benefit: the tests of the flights pipeline took 66 s with it and 37 without, both on busy cores.
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-# A session on one machine has a heap of a few GiB, and its tasks use every core: the JVM's default, which collects
-# beside them, takes more of their time than the collector that stops them for a moment. The stage `clean` of ten
-# million flights: 91,200 and 95,500 events/s with the default, 97,900 to 100,400 with this one.
+# A session on one machine has a heap of a few GiB, and its tasks use every core: the JVM's default collector, which
+# runs concurrently, takes more of their time than a stop-the-world collector. The stage `clean` with ten million
+# flights: 91,200 and 95,500 events/s with the default, 97,900 to 100,400 with this collector.
 COLLECTOR = "-XX:+UseParallelGC"
-# A JVM that is told of two collectors does not start.
+# A JVM with options for two collectors does not start.
 _COLLECTORS = re.compile(r"-XX:\+Use\w*GC\b")
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 JAVA_OPTIONS_CONF = "spark.driver.extraJavaOptions"
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-LOG_BYTES_MAX = 65_536  # of Spark's log that are searched for why it did not start
+LOG_BYTES_MAX = 65_536  # of Spark's log that are searched for the cause of a failed start
 JVM_END_SECONDS_MAX = 10.0
-JVM_LOST_SECONDS_MAX = 5.0  # between its last connection and its end
+JVM_LOST_SECONDS_MAX = 5.0  # between the JVM's last connection and its end
 DRIVER_MEMORY = "2g"  # the state of a year of flights and a persisted micro-batch fit in half of it
 
 
-# Without a cluster nothing of Spark's is to be reached from outside.
+# Without a cluster, Spark must not be reachable from outside.
 LOOPBACK_CONF = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
-# The setting by which spark-submit is told what PYSPARK_PYTHON says; it wins there, too.
+# spark-submit's setting for PYSPARK_PYTHON, which it overrides there, too.
 PYTHON_CONF = "spark.pyspark.python"
 
 WORKER_ENVIRONMENT = {
-    # Workers run the interpreter that runs this, whatever `python3` is on the PATH.
+    # Workers run the interpreter of this process, regardless of `python3` on the PATH.
     "PYSPARK_PYTHON": sys.executable,
     "PYSPARK_DRIVER_PYTHON": sys.executable,
-    # Workers start in the user's folder, and Python puts it first on its path: a file called numbers.py there, or a
-    # folder called pipelines, must not stand in for the standard library's or ours.
+    # Workers start in the user's folder, which Python puts first on its path: a file numbers.py or a folder pipelines
+    # there must not shadow the standard library's or Headwater's modules.
     "PYTHONSAFEPATH": "1",
 }
 
 
 class SessionError(Exception):
-    """Spark could not start; the message says why and where its log is."""
+    """Spark could not start; the message gives the cause and the path of its log."""
 
 
 def settings(
@@ -75,12 +75,12 @@ def settings(
     few_rows: bool = False,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """The Spark settings of a session; `extra` wins. What a cluster needs besides is `shipping.for_cluster`'s.
+    """The Spark settings of a session; `extra` overrides. `shipping.for_cluster` adds the settings for a cluster.
 
-    Java options of `extra` come after ours: of two for the same, the JVM takes the later one.
+    Java options of `extra` follow Headwater's: of two conflicting options, the JVM uses the later.
 
-    `few_rows`: the session ends soon, and each job of it is small. The collector of `environment`'s Java options, or of
-    those given, is left as it is.
+    `few_rows`: the session is short, and each of its jobs is small. A collector set in the Java options of
+    `environment` or `extra` is kept.
     """
     from headwater.pipelines.datasource import SESSION_CONF
 
@@ -108,14 +108,14 @@ def settings(
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": DRIVER_MEMORY,
         **({} if on_cluster else LOOPBACK_CONF),
-        # One small log, no cluster: the default of 50 tasks for a table's state costs more than the state.
+        # One small log, no cluster: the default of 50 tasks for a table's state costs more than computing the state.
         "spark.databricks.delta.snapshotPartitions": str(cores),
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(cores),
-        # A micro-batch is kept for as long as it is written: finding out how its columns would compress best is a tenth
-        # of a profile's samples where a stage only filters, and frees memory that nobody waits for.
+        # A micro-batch is cached only while it is written: choosing the best compression of its columns takes a tenth
+        # of a profile's samples in a stage that only filters, and saves memory that is not scarce.
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
-        # A micro-batch of a stage with a few sinks needs about 120 generated classes, Spark keeps 100 of them: some two
-        # dozen were thrown away before their next use, and generated and compiled again in every micro-batch.
+        # A micro-batch of a stage with a few sinks needs about 120 generated classes, and Spark caches 100 by default:
+        # some two dozen were evicted before their next use, and generated and compiled again in every micro-batch.
         "spark.sql.codegen.cache.maxEntries": str(CODEGEN_CACHE_ENTRIES),
         # With Spark's default, Hadoop starts 20 processes a micro-batch (16 readlink, 4 chmod) for a checkpoint on a
         # local disk, with this the 4 chmod: 12 ms instead of 55 for each commit. Both write a new file and rename it.
@@ -127,10 +127,11 @@ def settings(
 
 
 def cluster_environment(conf: Mapping[str, str], environment: Mapping[str, str], code: str) -> dict[str, str]:
-    """The variables for the JVM of a cluster's driver and its Python workers.
+    """The environment variables for the JVM of a cluster's driver and its Python workers.
 
-    The user may name another interpreter than the one that runs this: one path on every machine, since Spark runs the
-    data source's planner, on the driver's machine, with the same. There it finds our code in the folder `code`.
+    The user may name another interpreter than that of this process. Its path must be the same on every machine, since
+    Spark also runs the data source's planner, on the driver's machine, with it. There the interpreter finds Headwater's
+    code in the folder `code`.
 
     >>> cluster_environment({"spark.pyspark.python": "/env/bin/python"}, {}, "/cache/code")["PYTHONPATH"]
     '/cache/code'
@@ -169,8 +170,8 @@ def open_session(
     for key, value in conf.items():
         builder = builder.config(key, value)
     os.makedirs(os.path.dirname(os.path.abspath(log_path)), exist_ok=True)
-    # While the JVM starts, this process would only wait; compiling takes seconds the first time, in every worker at
-    # once if it is left to them.
+    # This process is idle while the JVM starts. The first compilation takes seconds; otherwise every worker would
+    # compile at the same time.
     compiling = threading.Thread(target=_warm_kernels, name="warm-kernels", daemon=True)
     compiling.start()
     began_at = os.path.getsize(log_path) if os.path.exists(log_path) else 0
@@ -186,7 +187,7 @@ def open_session(
 
 @cache
 def _warm_kernels() -> None:
-    """Fill the cache of compiled kernels for the workers. Never raises: a worker meets the same fault and tells it."""
+    """Fill the cache of compiled kernels for the workers. Never raises: a worker reports the same fault."""
     from headwater.pipelines.datasource.compiled import warm_cache
 
     with suppress(Exception):
@@ -201,9 +202,10 @@ def running_session() -> SparkSession | None:
 
 
 def lost_jvm(wait_s: float = 0.0) -> str | None:
-    """Say how the session's JVM has ended; None while it runs, or when none was started.
+    """Describe how the session's JVM has ended; None while it runs, or if none was started.
 
-    A connection to it breaks a moment before its process is gone: who has seen that waits for at most `wait_s`.
+    A connection to the JVM breaks shortly before its process ends: after a broken connection, callers wait for at most
+    `wait_s`.
     """
     process = jvm.java_process()
     if process is None:
@@ -216,7 +218,7 @@ def lost_jvm(wait_s: float = 0.0) -> str | None:
 
 
 def jvm_end(code: int) -> str:
-    """What an exit code of the JVM says.
+    """Describe an exit code of the JVM.
 
     >>> jvm_end(-9)
     'SIGKILL, as the kernel sends it when memory is short (dmesg tells); a smaller spark.driver.memory may help'
@@ -232,9 +234,9 @@ def jvm_end(code: int) -> str:
 
 
 def close_session() -> None:
-    """End Spark, if it runs, and its JVM, which would stay (1.4 GiB) for as long as this process."""
+    """End Spark, if it runs, and its JVM, which would otherwise remain (1.4 GiB) until this process ends."""
     if lost_jvm() is not None:
-        return  # nothing is left to end, and pyspark's own way asks the JVM
+        return  # nothing remains to be ended, and pyspark's own stop calls the JVM
     spark = running_session()
     if spark is None:
         return
@@ -243,7 +245,7 @@ def close_session() -> None:
     if process is None:
         return
     assert process.stdin is not None, "PySpark launches the JVM with a pipe"
-    process.stdin.close()  # its sign to end
+    process.stdin.close()  # the JVM's signal to end
     try:
         process.wait(JVM_END_SECONDS_MAX)
     except subprocess.TimeoutExpired:
@@ -254,7 +256,7 @@ def close_session() -> None:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Variables for the JVM, which hands them to its Python workers; this process has its own again afterwards."""
+    """Set variables for the JVM, which passes them to its Python workers; restores this process's own afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -269,7 +271,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _output_to(path: str) -> Iterator[None]:
-    """The JVM inherits our standard output and error: while it is launched they are the log file."""
+    """Redirect standard output and error to the log file during the launch of the JVM, which inherits them."""
     sys.stdout.flush()
     sys.stderr.flush()
     saved = [os.dup(1), os.dup(2)]
@@ -288,7 +290,7 @@ def _output_to(path: str) -> Iterator[None]:
 
 
 def start_failure(log_path: str, began_at: int, error: Exception) -> str:
-    """Why Spark did not start, from what it logged since `began_at` (earlier runs wrote before), and what to do."""
+    """The cause of a failed start, from Spark's log since `began_at` (earlier runs wrote before), and a remedy."""
     try:
         with open(log_path, "rb") as log:
             log.seek(max(began_at, os.path.getsize(log_path) - LOG_BYTES_MAX))
@@ -307,7 +309,8 @@ def start_failure(log_path: str, began_at: int, error: Exception) -> str:
 
 
 def _quiet_loggers() -> None:
-    # What they log is raised as well, and told in our words; py4j logs each connection that a stop cuts.
+    # Their messages are also raised as errors, and reported in Headwater's terms; py4j logs each connection that a stop
+    # closes.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j", "py4j.clientserver", "pyspark"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.CRITICAL + 1)

@@ -1,4 +1,4 @@
-"""Settings of a Spark session that hold for one job: for what Spark takes from nowhere else."""
+"""Settings of a Spark session for one job, for options that Spark reads only from the session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["settings_for_a_job"]
 
 @contextmanager
 def settings_for_a_job(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """Set them for what is planned meanwhile; then the session is as it was. A stage's session has one thread."""
+    """Apply settings to jobs planned in the block, and restore them afterwards. A stage's session has one thread."""
     before = {name: spark.conf.get(name, None) for name in conf}
     for name, value in conf.items():
         spark.conf.set(name, value)

@@ -1,12 +1,12 @@
-"""Our code on its way to the machines of a cluster: an archive that Spark unpacks beside each executor.
+"""Shipping of Headwater's code to the machines of a cluster: an archive that Spark unpacks beside each executor.
 
-An executor's tasks find it by `PYTHONPATH`, which names the folder relative to where the executor runs: the same on
-every machine, whatever is installed there. Libraries are not shipped: they have compiled parts (see `cluster_check`).
-The compiled kernels are: numba knows them by the content of their sources, so that a worker with the driver's processor
-compiles nothing.
+Tasks find the code by `PYTHONPATH`, which names the folder relative to the executor's working directory: the same on
+every machine, independent of installed packages. Libraries are not shipped, since they have compiled parts (see
+`cluster_check`). Compiled kernels are shipped: numba identifies them by the content of their sources, so a worker with
+the driver's processor type compiles nothing.
 
-Files, under the user's cache folder: `headwater/code/<digest>/`, made once for each version of the code, with
-`headwater_code/` and the archive of it. Nobody changes what is there.
+Files, under the user's cache folder: `headwater/code/<digest>/`, created once for each version of the code, with
+`headwater_code/` and its archive. The folder never changes afterwards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Final
 
 __all__ = ["FOLDER", "ShippedCode", "for_cluster", "is_cluster", "shipped_code"]
 
-#: What tasks import of ours, by the names of packages. Of `headwater` itself they get its `__init__` alone.
+#: Headwater's packages that tasks import. Of `headwater` itself only `__init__` is shipped.
 PACKAGES: Final = ("headwater.logtier", "headwater.pipelines", "pyspark_headwater")
 #: The folder beside an executor.
 FOLDER: Final = "headwater_code"
@@ -40,14 +40,14 @@ _WARM: Final = "from headwater.pipelines.datasource.compiled import warm_cache; 
 
 @dataclass(frozen=True, slots=True)
 class ShippedCode:
-    """Our packages in a folder of their own, and its archive."""
+    """The folder of the shipped packages, and its archive."""
 
     folder: str
     archive: str
 
 
 def is_cluster(master: str) -> bool:
-    """Whether a `spark.master` starts executors that are not the driver itself.
+    """Whether a `spark.master` starts executors other than the driver.
 
     >>> [is_cluster(master) for master in ("local", "local[2,4]", "spark://m:7077", "yarn", "local-cluster[2,1,1024]")]
     [False, False, True, True, True]
@@ -56,7 +56,7 @@ def is_cluster(master: str) -> bool:
 
 
 def for_cluster(given: Mapping[str, str], archive: str) -> dict[str, str]:
-    """The Spark settings by which executors get the code; what the user has set for the same is kept beside it.
+    """The Spark settings that ship the code to executors; the user's values of these settings are kept.
 
     >>> for_cluster({"spark.archives": "env.tar.gz#environment"}, "/c/headwater_code.tar.gz")["spark.archives"]
     'env.tar.gz#environment,file:///c/headwater_code.tar.gz#headwater_code'
@@ -69,14 +69,14 @@ def for_cluster(given: Mapping[str, str], archive: str) -> dict[str, str]:
     return {
         "spark.archives": ",".join([*archives, f"file://{archive}#{FOLDER}"]),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([FOLDER, *paths]),
-        # As in the driver's own workers: nothing beside the executor stands in for the standard library.
+        # As in the driver's own workers: no file beside the executor may shadow the standard library.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.executor.extraJavaOptions": options,
     }
 
 
 def shipped_code() -> ShippedCode:
-    """The folder and the archive, made if this version of the code has none yet. Raises OSError."""
+    """The folder and the archive, created if missing for this version of the code. Raises OSError."""
     sources = dict(_sources())
     root = _root()
     place = os.path.join(root, _digest(sources))
@@ -86,7 +86,7 @@ def shipped_code() -> ShippedCode:
             _make(making, sources)
             os.rename(making, place)
         except OSError:
-            if not os.path.isdir(place):  # else another run was faster
+            if not os.path.isdir(place):  # otherwise another run created it meanwhile
                 raise
         finally:
             shutil.rmtree(making, ignore_errors=True)
@@ -98,7 +98,7 @@ def _archive(place: str) -> str:
 
 
 def _sources() -> Iterator[tuple[str, str]]:
-    """Every source file of the packages: its path in the archive, and where it lies."""
+    """Every source file of the packages: its path in the archive, and its path on disk."""
     for parent in sorted({package.rpartition(".")[0] for package in PACKAGES} - {""}):
         above = importlib.util.find_spec(parent)
         assert above is not None
@@ -117,7 +117,7 @@ def _sources() -> Iterator[tuple[str, str]]:
 
 
 def _digest(sources: Mapping[str, str]) -> str:
-    """Of the sources, and of what decides whether compiled kernels can be used."""
+    """Digest of the sources, and of the properties that compiled kernels depend on."""
     found = hashlib.sha256()
     for part in (sys.version, platform.machine(), version("numba")):
         found.update(part.encode() + b"\0")
@@ -128,7 +128,7 @@ def _digest(sources: Mapping[str, str]) -> str:
 
 
 def _root() -> str:
-    """A folder that stays; a temporary one where the user has no cache folder that can be written."""
+    """A persistent folder; a temporary folder if the user has no writable cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     root = os.path.join(home, "headwater", "code")
     try:
@@ -154,7 +154,7 @@ def _make(place: str, sources: Mapping[str, str]) -> None:
 
 
 def _take_compiled(folder: str, sources: Mapping[str, str]) -> None:
-    """What numba has compiled beside the sources already; it knows what is of another source or processor."""
+    """Copy numba's compiled kernels from beside the sources; numba rejects kernels of other sources or processors."""
     for name, path in sources.items():
         cache = os.path.join(os.path.dirname(path), "__pycache__")
         stem = os.path.basename(path).removesuffix(".py")
@@ -165,7 +165,7 @@ def _take_compiled(folder: str, sources: Mapping[str, str]) -> None:
 
 
 def _compile(folder: str) -> None:
-    """Fill the kernels' caches beside their sources. What fails here, a worker does for itself."""
+    """Fill the kernels' caches beside their sources. After a failure here, a worker compiles for itself."""
     left_out = ("NUMBA_CACHE_DIR", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     with suppress(subprocess.SubprocessError, OSError):

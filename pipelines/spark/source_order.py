@@ -1,4 +1,4 @@
-"""Rows that something has shuffled, back in the order in which their records stood at the source."""
+"""Restores the source order of shuffled rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def by_source(rows: DataFrame, key: Column, place: Sequence[str]) -> DataFrame:
-    """The rows of each key in one task, sorted by `place`, the columns that say where their records stand.
+    """The rows with each key in one task, sorted by `place`, the columns of their records' position.
 
-    `key` is binary; rows for which it is null are spread by their offset.
+    `key` is binary; rows with a null key are distributed by their offset.
     """
     from pyspark.sql import functions as f
 

@@ -1,4 +1,4 @@
-"""Spark's errors in one line, at the place of the pipeline's file that caused them."""
+"""Spark's errors in one line, at the position in the pipeline's file that caused them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SQL_PLACE = re.compile(r"[;(]?\s*\(?line (\d+),? pos (\d+)\)?")
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line: without the plan, the SQLSTATE and the stack trace that Spark appends.
+    """An error's message in one line, without the plan, the SQLSTATE and the stack trace that Spark appends.
 
     >>> first_line(ValueError("[X] no such column. SQLSTATE: 42703; line 1 pos 7;\\n'Project ['a]\\n"))
     '[X] no such column.'
@@ -32,14 +32,14 @@ def first_line(error: BaseException) -> str:
         return raised[-1] if raised else lines[0]
     java = re.search(r"^: ((?:[a-z]\w*\.)+[A-Z]\w*: .*)$", text, re.MULTILINE)
     if java:
-        return java[1]  # py4j's own first line only says which call failed
+        return java[1]  # py4j's own first line names only the failed call
     line = next((part.strip() for part in text.splitlines() if part.strip()), type(error).__name__)
     line = re.sub(r"\s*SQLSTATE:.*$", "", line)
     return _SQL_PLACE.sub("", line).strip().rstrip(";")
 
 
 def problem_at(loaded: Loaded, loc: Loc, error: BaseException, what: str) -> Problem:
-    """A problem at `loc`. In a block of SQL text (`sql: |`) its line is that of the SQL's own line."""
+    """A problem at `loc`. In a block of SQL text (`sql: |`) its line is the line of the error within the block."""
     problem = loaded.problem(loc, f"{what}: {first_line(error)}")
     place = _SQL_PLACE.search(str(error))
     block = loaded.document.mark(loc).block

@@ -1,10 +1,9 @@
 """Unix domain sockets between the JVM of a local Spark session and its Python workers.
 
-Over TCP, a worker that knows what to do waits some 36 ms for the beginning of its rows, about as long as a delayed
-acknowledgement takes: half of a small micro-batch's task (docs/benchmarks_spark.md). Over a Unix domain socket it does
-not.
+Over TCP, a ready worker waits some 36 ms for its first rows, about as long as a delayed acknowledgement takes: half of
+a small micro-batch's task (docs/benchmarks_spark.md). Unix domain sockets avoid this wait.
 
-Spark asks whoever connects to such a socket for no secret, so they are in a folder that only this user may enter.
+Spark does not authenticate connections to such a socket, so the sockets are in a folder that only this user may enter.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ __all__ = ["FOLDER_CONF", "SOCKETS_CONF", "remove_socket_folders", "socket_conf"
 SOCKETS_CONF: Final = "spark.python.unix.domain.socket.enabled"
 FOLDER_CONF: Final = "spark.python.unix.domain.socket.dir"
 
-# What every system takes as the path of a socket (macOS 103 bytes, Linux 107), less the name that Spark gives it.
+# Limit of a socket's path on all systems (macOS 103 bytes, Linux 107), minus the length of Spark's file name.
 _FOLDER_BYTES_MAX: Final = 103 - len("/.00000000-0000-0000-0000-000000000000.sock")
 
 _folders: list[TemporaryDirectory[str]] = []
 
 
 def socket_conf(folder: str) -> dict[str, str]:
-    """Spark's settings for sockets in a folder; none, that is TCP, where the path would be too long for a socket.
+    """Spark's settings for sockets in a folder; empty, which means TCP, if the path is too long for a socket.
 
     >>> sorted(socket_conf("/var/headwater-x").values())
     ['/var/headwater-x', 'true']
@@ -45,6 +44,6 @@ def socket_folder() -> str:
 
 
 def remove_socket_folders() -> None:
-    """Remove what `socket_folder` made. Like Spark's temporary files, it stays where this process is killed."""
+    """Remove the folders from `socket_folder`. Like Spark's temporary files, they remain if this process is killed."""
     while _folders:
         _folders.pop().cleanup()
