@@ -1,1 +1,1 @@
-"""Records that were refused, as records of dead-letter topics: made, read, filtered, written back."""
+"""Dead letters: refused records in dead-letter topics, and their reading, filtering and replay."""

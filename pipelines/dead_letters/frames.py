@@ -1,8 +1,8 @@
-"""Records that could not be used, kept in `<topic>.dead_letters`.
+"""Refused records, stored in `<topic>.dead_letters`.
 
-A dead letter is the record as it came, same key, value and headers, so that it can be produced again once the fault is
-mended; headers of ours, after those, say what happened. A row that no longer knows its record (an aggregate, or SQL
-that left the origin columns out) is written as JSON instead, without those headers that nobody knows.
+A dead letter is the original record with the same key, value and headers, so that it can be produced again after the
+fault is fixed; Headwater's headers, appended to the record's, describe the failure. A row without its record's origin
+(an aggregate, or SQL that omits the origin columns) is written as JSON instead, without the headers of the origin.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LETTER = "_letter"
 
 
 def _headers(pairs: list[tuple[str, Column]]) -> Column:
-    """Headers without those whose value is null."""
+    """The headers, omitting null values."""
     from pyspark.sql import functions as f
 
     made = f.array(*(f.struct(f.lit(k).alias("key"), v.cast("string").cast("binary").alias("value")) for k, v in pairs))
@@ -41,10 +41,10 @@ def _headers(pairs: list[tuple[str, Column]]) -> Column:
 
 
 def undecodable(rejected: DataFrame, pipeline: str, stage: str, headers: DataFrame | None = None) -> DataFrame:
-    """Dead letters (key, value, headers) of what a format refused.
+    """Dead letters (key, value, headers) of undecodable records and lines.
 
-    Records have the columns of ORIGIN and ERROR, lines of files VALUE, FILE and ERROR. `headers` are those of the
-    records, by their places.
+    Records have the columns of ORIGIN and ERROR, lines of files VALUE, FILE and ERROR. `headers` are the records'
+    headers by topic, partition and offset.
     """
     from pyspark.sql import functions as f
 
@@ -59,9 +59,9 @@ def undecodable(rejected: DataFrame, pipeline: str, stage: str, headers: DataFra
 def unmet(
     rows: DataFrame, pipeline: str, stage: str, conditions: dict[str, str], headers: DataFrame | None = None
 ) -> DataFrame:
-    """Dead letters of rows whose FAILED names an expectation.
+    """Dead letters of rows with a violated expectation in FAILED.
 
-    `conditions` are the expectations' texts by name, `headers` those of the records by their places.
+    `conditions` are the expectations' texts by name; `headers` are the records' headers by topic, partition and offset.
     """
     from pyspark.sql import functions as f
 
@@ -85,21 +85,21 @@ def unmet(
 
 
 def _with_own(rows: DataFrame, headers: DataFrame | None, said: Column) -> tuple[DataFrame, Column]:
-    """Rows joined with the headers that their records had, in the order of their source, and these followed by ours.
+    """Rows in source order, joined with their records' headers; and these headers followed by Headwater's.
 
-    Of headers that begin as ours do, left over from an earlier dead letter, only the count of replays is kept.
+    Of headers with Headwater's prefix, left from an earlier dead letter, only the count of replays is kept.
     """
     from pyspark.sql import functions as f
 
     if headers is None:
         return rows, said
     place = [columns.TOPIC, columns.PARTITION, columns.OFFSET]
-    # Dead letters are few, headers may be many: those of other records are dropped before the join.
+    # Dead letters are few, headers may be many: headers of other records are dropped before the join.
     wanted = headers.join(rows.select(*place).distinct(), place, "left_semi").withColumnRenamed("headers", _OWN)
     own = f.filter(_OWN, lambda header: ~header["key"].startswith(PREFIX) | (header["key"] == REPLAYED))
     empty = f.array().cast("array<struct<key:string,value:binary>>")
     joined = rows.join(wanted, place, "left")
-    # A join may shuffle: dead letters of one key are brought back into the order of their source.
+    # A join may shuffle: dead letters of one key are sorted back into source order.
     key = f.col(columns.KEY) if columns.KEY in rows.columns else f.lit(None).cast("binary")
     return by_source(joined, key, place), f.concat(f.coalesce(own, empty), said)
 
@@ -111,11 +111,11 @@ def _origin() -> list[tuple[str, Column]]:
 
 
 def readable(records: DataFrame) -> DataFrame:
-    """Dead letters for people: the headers as columns, key and value as text. Needs the column headers."""
+    """Dead letters in readable form: headers as columns, key and value as text. Needs the column `headers`."""
     from pyspark.sql import functions as f
 
     empty = f.array().cast("array<struct<key:string,value:binary>>")
-    # The record's own headers may have one name several times.
+    # The record's own headers may repeat a name.
     ours = f.filter(f.coalesce(f.col("headers"), empty), lambda header: header["key"].startswith(PREFIX))
     by_name = f.map_from_entries(ours)
     found = records.withColumn("_h", by_name)

@@ -1,4 +1,4 @@
-"""Names of the headers by which a dead letter says what happened. Pure."""
+"""Names of the headers that describe a dead letter's failure. Pure."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ TOPIC: Final = PREFIX + "topic"
 PARTITION: Final = PREFIX + "partition"
 OFFSET: Final = PREFIX + "offset"
 FILE: Final = PREFIX + "file"
-# How often a record was written again by `headwater dead-letters replay`: it stays with the record.
+# Number of times `headwater dead-letters replay` has written the record; it stays with the record.
 REPLAYED: Final = PREFIX + "replayed"

@@ -1,7 +1,7 @@
-"""Dead letters as records: what one says, which are meant, what is written back, and which were written before. Pure.
+"""Dead letters as records: their content, filters, replayed records, and progress of replays. Pure.
 
-Which dead letters of a partition were replayed is kept as a consumer group's offset and, for those behind it, as ranges
-in the offset's metadata: a later replay with another filter takes what is left.
+The replayed dead letters of a partition are stored as a consumer group's offset and, beyond it, as ranges in the
+offset's metadata: a later replay with another filter covers the remaining ones.
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ class DeadLetter:
     headers: Headers = ()
 
     def header(self, name: str) -> str | None:
-        """The text of one of our headers."""
+        """The text of one of Headwater's headers."""
         found = next((value for header, value in self.headers if header == name), None)
         return None if found is None else found.decode("utf-8", "replace")
 
     @property
     def own_headers(self) -> Headers:
-        """The headers that the record came with."""
+        """The original record's headers."""
         return tuple((name, value) for name, value in self.headers if not name.startswith(PREFIX))
 
     @property
     def rounds(self) -> int:
-        """How often it was written back before."""
+        """The number of earlier replays."""
         return _number(self.header(REPLAYED)) or 0
 
     @property
     def source(self) -> tuple[str, int, int] | None:
-        """Topic, partition and offset of the record; None if it is a row that no longer knew it."""
+        """Topic, partition and offset of the record; None for a row without its record's origin."""
         topic, partition, offset = self.header(TOPIC), _number(self.header(PARTITION)), _number(self.header(OFFSET))
         return None if topic is None or partition is None or offset is None else (topic, partition, offset)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; bytes that are no UTF-8 as `{"base64": ...}`."""
+        """Plain values for JSON; bytes other than UTF-8 as `{"base64": ...}`."""
         source = self.source
         return {
             "topic": self.topic,
@@ -93,7 +93,7 @@ class DeadLetter:
 
 
 def plain(value: bytes | None) -> Any:
-    """Bytes as JSON can hold them.
+    """Bytes as a JSON value.
 
     >>> plain(b"abc"), plain(None), plain(b"\\xff")
     ('abc', None, {'base64': '/w=='})
@@ -112,7 +112,7 @@ def _number(text: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters are meant; what is not set does not count. `errors` are parts of the text: one is enough."""
+    """A filter of dead letters; unset fields match all. `errors` are parts of the error's text: one match is enough."""
 
     since_ms: int | None = None
     errors: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class DeadLetterFilter:
     expectation: str | None = None
 
     def takes(self, dead_letter: DeadLetter) -> bool:
-        """Whether a dead letter is meant."""
+        """Whether a dead letter matches."""
         if self.since_ms is not None and dead_letter.timestamp_ms < self.since_ms:
             return False
         error = (dead_letter.header(ERROR) or "").lower()
@@ -133,7 +133,7 @@ class DeadLetterFilter:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A dead letter as it is written back. `partition` is that of its source, None where the key decides."""
+    """A replayed record. `partition` is the source's partition, None if the key decides."""
 
     topic: str
     partition: int | None
@@ -143,10 +143,11 @@ class Written:
 
 
 def written_back(dead_letter: DeadLetter, to: str | None, partitions: int | None) -> Written | None:
-    """What is written for a dead letter: into its source, or into `to`; None if it does not know its source.
+    """The replayed record of a dead letter: to its source, or to `to`; None without a known source.
 
-    It goes to the partition that it came from, if the target is its source and still has that: `partitions` is how many
-    the target has. So it stays with the others of its key, whoever had placed them.
+    The record returns to its original partition if the target is its source and still has that partition: `partitions`
+    is the target's number of partitions. So it stays with other records of its key, regardless of the original
+    partitioner.
     """
     source = dead_letter.source
     if to is None and source is None:
@@ -163,7 +164,7 @@ def written_back(dead_letter: DeadLetter, to: str | None, partitions: int | None
 
 
 def replay_group(topic: str) -> str:
-    """The consumer group that remembers which dead letters of a topic were replayed.
+    """The consumer group that stores the progress of replays of a dead-letter topic.
 
     >>> replay_group("orders.dead_letters")
     'headwater.replay.orders.dead_letters'
@@ -172,24 +173,24 @@ def replay_group(topic: str) -> str:
 
 
 class Replayed:
-    """Which dead letters of one partition were replayed: all below `offset`, and those in ranges behind it."""
+    """The replayed dead letters of one partition: all below `offset`, and the ranges beyond it."""
 
     def __init__(self, offset: int = 0, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        """`ranges` are first and last offsets, both included."""
+        """`ranges` are pairs of first and last offset, inclusive."""
         self._offset = offset
         self._ranges = list(ranges)
         self._join()
 
     @property
     def offset(self) -> int:
-        """The first dead letter that was not replayed."""
+        """The offset of the first dead letter that was not replayed."""
         return self._offset
 
     def __contains__(self, offset: int) -> bool:
         return offset < self._offset or any(first <= offset <= last for first, last in self._ranges)
 
     def add(self, first: int, last: int | None = None) -> None:
-        """A dead letter was replayed; or what is from `first` to `last` is none: a marker, or what compaction left."""
+        """Add a replayed dead letter, or offsets `first` to `last` without any: control records, or compacted ones."""
         self._ranges.append((first, first if last is None else last))
         self._join()
 
@@ -216,7 +217,7 @@ class Replayed:
 
     @staticmethod
     def decode(offset: int, metadata: str | None) -> Replayed:
-        """The inverse; metadata that somebody else wrote is passed over.
+        """The inverse of `metadata`; ignores metadata from other programs.
 
         >>> Replayed.decode(3, "5-9,12").metadata(), Replayed.decode(3, "mine").metadata()
         ('5-9,12', '')
