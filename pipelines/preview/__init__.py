@@ -1,1 +1,1 @@
-"""What a stage would write, without writing."""
+"""Preview of a stage's output, without any write."""

@@ -1,7 +1,7 @@
-"""What a stage would write, of records that are there now, without writing anything.
+"""Preview of a stage's output from existing records, without any write.
 
-No checkpoint, no topic, no table is made, nothing is committed, no schema is registered. Everything is computed as one
-batch: of a stage that keeps state, what comes out is not cut off by the watermark.
+A preview creates no checkpoint, topic or table, commits nothing, and registers no schema. It computes all records as
+one batch: for a stateful stage, the watermark does not limit the output.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InputRead:
-    """What was read of an input. `there` is how many offsets a topic spans, None for what is no topic."""
+    """The read of one input. `there` is the topic's number of offsets, None for other inputs."""
 
     kind: str
     target: str
@@ -55,7 +55,7 @@ class InputRead:
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """The first rows that a sink would get."""
+    """The first rows for a sink."""
 
     kind: str
     target: str
@@ -65,9 +65,9 @@ class SinkRows:
 
 @dataclass(slots=True)
 class Preview:
-    """What came of it. `stopped_by` names expectations at which a run would stop, before it writes anything.
+    """The result of a preview. `stopped_by` names expectations that would stop a run before any write.
 
-    `gaps` are of the tables that the stage joins with.
+    `gaps` belong to the tables that the stage joins with.
     """
 
     stage: str
@@ -88,7 +88,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to look at: where to begin, how many records of each input to read, how many rows to show."""
+    """Options of a preview: start, number of records per input, number of rows shown."""
 
     start: Start
     records_max: int
@@ -96,7 +96,7 @@ class Request:
 
 
 class StagePreview:
-    """Computes a stage once. `empty_folder` has no files: a stream of it tells whether the stage keeps state."""
+    """Computes a stage once. `empty_folder` has no files: a stream of it shows whether the stage keeps state."""
 
     def __init__(
         self, spark: SparkSession, loaded: Loaded, stage: Stage, analysis: Analysis, where: Brokers, empty_folder: str
@@ -109,7 +109,7 @@ class StagePreview:
         self._empty_folder = empty_folder
 
     def compute(self, request: Request) -> Preview:
-        """Read, transform, count. Raises SourceError, PipelineFailed, or what Spark says."""
+        """Read, transform and count. Raises SourceError, PipelineFailed, or Spark's errors."""
         from pyspark.sql import functions as f
 
         tables = tables_used(self._loaded.pipeline, self._stage)
@@ -146,7 +146,7 @@ class StagePreview:
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def _read(self, request: Request, found: Preview) -> tuple[list[DataFrame], list[DataFrame]]:
-        """The inputs' rows, and what of them cannot be decoded."""
+        """The inputs' rows and their undecodable records."""
         from pyspark.sql import functions as f
 
         inputs, refused = [], []
@@ -178,7 +178,7 @@ class StagePreview:
         return kind_of_source(source).sample(at, source, Sample(request.records_max, range_of))
 
     def _keeps_state(self, inputs: Sequence[DataFrame]) -> bool:
-        """Whether the stage as a stream keeps state; a stream of no files has the plan without being run."""
+        """Whether the stage as a stream keeps state, from the plan of a stream without files, which is not run."""
         streams = []
         for source, frame in zip(self._stage.inputs, inputs, strict=True):
             stream = self._session.readStream.schema(frame.schema).parquet(self._empty_folder)

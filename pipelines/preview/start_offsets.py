@@ -1,4 +1,4 @@
-"""Which records of a topic a preview reads: from a place on, and no more than a limit. Pure but for `ranges_of`."""
+"""Offset ranges that a preview reads: a start and a limit. Pure except for `ranges_of`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from headwater.pipelines.datasource.brokers import Brokers, connection_options
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-RECORDS_MAX: Final = 10_000  # of a topic, unless more are asked for
+RECORDS_MAX: Final = 10_000  # of a topic, by default
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: the first records, the last ones, those from an offset on, or those since a moment (ms)."""
+    """Start of a preview: the first records, the last records, records from an offset on, or since a moment (ms)."""
 
     kind: str
     number: int = 0
 
 
 def parse_start(text: str) -> Start:
-    """Read `earliest`, `latest`, an offset or a moment.
+    """Parse `earliest`, `latest`, an offset or a moment.
 
     >>> parse_start("latest"), parse_start("47")
     (Start(kind='latest', number=0), Start(kind='offset', number=47))
@@ -45,7 +45,7 @@ def parse_start(text: str) -> Start:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The offsets of a partition that are read (the end excluded), and those that there are."""
+    """The offsets of a partition to read (excluding the end), and the existing offsets."""
 
     first: int
     end: int
@@ -56,9 +56,9 @@ class Range:
 def ranges(
     start: Start, bounds: Mapping[int, tuple[int, int]], since: Mapping[int, int], records_max: int
 ) -> dict[int, Range]:
-    """The range of each partition. `bounds` are its first and next offset, `since` where the moment begins.
+    """The range of each partition. `bounds` are its first and next offset; `since` is the first offset of the moment.
 
-    The limit is shared: a partition with fewer records leaves its share to the others.
+    The partitions share the limit: the rest of a short partition's share goes to the others.
 
     >>> ranges(Start("earliest"), {0: (0, 100), 1: (5, 8)}, {}, 10)
     {0: Range(first=0, end=7, earliest=0, latest=100), 1: Range(first=5, end=8, earliest=5, latest=8)}
@@ -83,7 +83,7 @@ def ranges(
 
 
 def _shared(there: Mapping[int, int], most: int) -> dict[int, int]:
-    """How many each gets of what there is, as evenly as it goes."""
+    """Distribute the limit over the partitions as evenly as possible."""
     shares = {}
     left = most
     for count, partition in enumerate(sorted(there, key=lambda p: (there[p], p))):
@@ -93,7 +93,7 @@ def _shared(there: Mapping[int, int], most: int) -> dict[int, int]:
 
 
 def ranges_of(where: Brokers, topic: str, start: Start, records_max: int, *, committed: bool) -> dict[int, Range]:
-    """Ask the brokers. Raises SourceError; a topic that is not there is one, too."""
+    """Request the ranges from the brokers. Raises SourceError, also for a missing topic."""
     from headwater.logtier.client import cluster as client
     from headwater.pipelines.datasource.errors import client_errors
     from headwater.pipelines.datasource.options import ReadOptions
@@ -112,5 +112,5 @@ def ranges_of(where: Brokers, topic: str, start: Start, records_max: int, *, com
 
 
 def offsets_json(topic: str, ranges: Mapping[int, Range], *, end: bool) -> str:
-    """One end of the ranges as the option `startingOffsets` or `endingOffsets` has it."""
+    """One end of the ranges in the form of the option `startingOffsets` or `endingOffsets`."""
     return json.dumps({topic: {str(p): one.end if end else one.first for p, one in ranges.items()}})

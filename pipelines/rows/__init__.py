@@ -1,1 +1,1 @@
-"""Rows and values without a JVM: their types, what is given in tests, how two sets differ. Pure."""
+"""Rows and values without a JVM: their types, tests' rows, comparison of two sets. Pure."""

@@ -1,6 +1,6 @@
-"""Types of columns as Spark writes them in JSON (`"long"`, `{"type": "array", …}`), of whatever says them. Pure.
+"""Column types in Spark's JSON form (`"long"`, `{"type": "array", …}`), from any declaration. Pure.
 
-What rows of tests are checked against must be known without a JVM, where a file declares it, and later from Spark.
+Checks of tests' rows need the types of declared columns without a JVM, and later the types from Spark.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SQL = {
 
 
 def from_ddl(text: str) -> dict[str, ColumnType] | None:
-    """Columns of a list such as `id BIGINT, tags ARRAY<STRING>`; None if sqlglot cannot tell the type of one.
+    """Columns of a list such as `id BIGINT, tags ARRAY<STRING>`; None if sqlglot cannot parse a type.
 
     >>> from_ddl("id BIGINT, at TIMESTAMP, tags ARRAY<STRING>")["tags"]
     {'type': 'array', 'elementType': 'string', 'containsNull': True}
@@ -119,7 +119,7 @@ def fields_of(kind: dict[str, Any]) -> dict[str, ColumnType]:
 
 
 def shown(kind: ColumnType) -> str:
-    """A type as SQL writes it.
+    """A type in SQL's notation.
 
     >>> shown({"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True})
     'MAP<STRING, BIGINT>'
@@ -136,7 +136,7 @@ def shown(kind: ColumnType) -> str:
 
 
 def inferred(rows: Iterable[Mapping[str, Any]]) -> dict[str, ColumnType]:
-    """Columns of rows that nothing else tells the columns of.
+    """Columns inferred from rows without a declaration.
 
     >>> inferred([{"a": 1}, {"a": 1.5, "b": None}, {"c": [{"d": "x"}]}])["a"]
     'double'

@@ -1,6 +1,6 @@
-"""Rows that were expected against rows that came: what is missing, what is too much, what is nearly right. Pure.
+"""Comparison of expected and actual rows: missing, unexpected and nearly equal rows. Pure.
 
-A row that is expected names some columns; the others are not looked at, nor are fields of structs that are not named.
+An expected row names some columns; other columns, and struct fields that it does not name, are ignored.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, Literal, TypeAlias
 
 Row: TypeAlias = Mapping[str, Any]
 
-RELATIVE_TOLERANCE = 1e-9  # of floating point: sums may be added up in another order
-SHOWN_MAX = 20  # differences of one run; the rest is counted
+RELATIVE_TOLERANCE = 1e-9  # of floating point: the order of summation may differ
+SHOWN_MAX = 20  # differences of one run; the rest are counted
 _VALUE_CHARACTERS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that differs. `row` counts the expected ones from 1; `columns` are those that differ from the nearest."""
+    """A differing row. `row` counts expected rows from 1; `columns` are the differences from the nearest row."""
 
     kind: Literal["missing", "unexpected", "order"]
     row: int = 0
@@ -31,7 +31,7 @@ class Difference:
     columns: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """What a person reads."""
+        """Readable lines."""
         if self.kind == "unexpected":
             assert self.actual is not None
             return [f"unexpected  {row_text(self.actual)}"]
@@ -60,7 +60,7 @@ class Difference:
 
 
 def compare(expected: Sequence[Row], actual: Sequence[Row], *, in_order: bool = False) -> list[Difference]:
-    """What differs; nothing if each expected row is one of the actual ones and none is left over.
+    """The differences; empty if the expected and the actual rows match one to one.
 
     >>> [d.kind for d in compare([{"a": 1}], [{"a": 1, "b": 2}, {"a": 3, "b": 4}])]
     ['unexpected']
@@ -85,7 +85,7 @@ def compare(expected: Sequence[Row], actual: Sequence[Row], *, in_order: bool = 
         near = min(surplus, key=lambda j, i=i: len(_differing(expected[i], actual[j])), default=None)  # type: ignore[misc]
         differing = () if near is None else _differing(expected[i], actual[near])
         if near is None or len(differing) == len(expected[i]):
-            found.append(Difference("missing", i + 1, expected[i]))  # nothing is like it
+            found.append(Difference("missing", i + 1, expected[i]))  # no row is similar
         else:
             surplus.remove(near)
             found.append(Difference("missing", i + 1, expected[i], actual[near], differing))
@@ -93,7 +93,7 @@ def compare(expected: Sequence[Row], actual: Sequence[Row], *, in_order: bool = 
 
 
 def matches(expected: Row, actual: Row) -> bool:
-    """Whether a row has what is expected of it."""
+    """Whether a row has the expected values."""
     return all(equal(value, actual.get(name)) for name, value in expected.items())
 
 
@@ -123,9 +123,9 @@ def _differing(expected: Row, actual: Row) -> tuple[str, ...]:
 
 
 def _same(expected: Sequence[Row], actual: Sequence[Row]) -> dict[int, int]:
-    """Pairs of rows that are the same to the letter, as most are; only where all expected rows name the same columns.
+    """Pairs of exactly equal rows, which are most pairs; only if all expected rows name the same columns.
 
-    Then no other pairing could have more pairs, since rows that are the same can stand in for each other.
+    In that case no other pairing has more pairs, since equal rows are interchangeable.
     """
     if len({frozenset(row) for row in expected}) != 1:
         return {}
@@ -142,15 +142,16 @@ def _same(expected: Sequence[Row], actual: Sequence[Row]) -> dict[int, int]:
 
 
 def _matching(expected: Sequence[Row], actual: Sequence[Row]) -> dict[int, int]:
-    """As many pairs as can be made of expected rows and rows that match them, each row in one pair at most.
+    """A maximum matching of expected and actual rows, each row in at most one pair.
 
-    Rows may name few columns, so that several match: pairs are exchanged (Kuhn's augmenting paths) until no more fit.
+    Expected rows may name few columns and so match several rows: Kuhn's augmenting paths exchange pairs until no more
+    can be added.
     """
     candidates = [[j for j, row in enumerate(actual) if matches(wanted, row)] for wanted in expected]
     owner: dict[int, int] = {}
 
     for start in range(len(expected)):
-        # A path of exchanges, breadth first: `came_from` says whose place an actual row would take.
+        # A path of exchanges, breadth first: `came_from` is the predecessor of an actual row on the path.
         came_from: dict[int, int] = {}
         waiting = [start]
         end = None
@@ -176,7 +177,7 @@ def _matching(expected: Sequence[Row], actual: Sequence[Row]) -> dict[int, int]:
 
 
 def row_text(row: Row) -> str:
-    """A row as the file would have it.
+    """A row in the file's notation.
 
     >>> row_text({"host": "a", "n": 2, "at": None})
     '{host: a, n: 2, at: null}'
@@ -185,7 +186,7 @@ def row_text(row: Row) -> str:
 
 
 def value_text(value: Any, characters_max: int = _VALUE_CHARACTERS_MAX) -> str:
-    """A value as the file would have it; long ones are cut."""
+    """A value in the file's notation; long values are truncated."""
     found = plain(value)
     if isinstance(found, str):
         text = found if found and found.isprintable() and not set(found) & set("{}[],:#'\"") else json.dumps(found)
@@ -200,7 +201,7 @@ def value_text(value: Any, characters_max: int = _VALUE_CHARACTERS_MAX) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it.
+    """A value for JSON.
 
     >>> plain([dt.date(2026, 1, 1), b"a", decimal.Decimal("1.50")])
     ['2026-01-01', 'a', 1.5]

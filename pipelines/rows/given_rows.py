@@ -1,8 +1,8 @@
-"""Rows of a test as what a stage is fed: rows of an input's columns, whole records, movements of the watermark. Pure.
+"""A test's input rows: rows with an input's columns, whole records, watermark advances. Pure.
 
-A row has the columns that the stage's SQL sees, those it leaves out are null. A row with `_value` is a record of the
-topic as it comes, to be decoded as in a run; it may also have `_key`, `_headers`, `_partition`, `_offset` and
-`_timestamp`. `{_watermark: MOMENT}` ends the micro-batch and moves the input's watermark to that moment.
+A row has the columns that the stage's SQL sees; omitted columns are null. A row with `_value` is an encoded record of
+the topic, decoded as in a run; it may also have `_key`, `_headers`, `_partition`, `_offset` and `_timestamp`.
+`{_watermark: MOMENT}` ends the micro-batch and advances the input's watermark to that moment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headwater.pipelines.rows.typed_values import from_text, typed
 WATERMARK: Final = "_watermark"
 HEADERS: Final = "_headers"
 
-# What is taken for a record's origin where a row does not say it.
+# Defaults of a record's origin.
 FIRST_TIMESTAMP: Final = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 
 ORIGIN_TYPES: Final[dict[str, ColumnType]] = {
@@ -40,7 +40,7 @@ _RECORD_FIELDS: Final = (names.VALUE, names.KEY, HEADERS, names.PARTITION, names
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What rows of an input may be: `topic` is None for what is none, which has no records."""
+    """The permitted rows of an input: `topic` is None for inputs other than topics, which have no records."""
 
     topic: str | None = None
     has_watermark: bool = False
@@ -48,7 +48,7 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a row, and where in it."""
+    """A fault of a row, with its position in the row."""
 
     rest: Loc
     message: str
@@ -57,7 +57,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Fed:
-    """What one micro-batch reads of an input. `watermark` is what it is moved to at the batch's end."""
+    """One micro-batch's rows of an input. `watermark` is the watermark to reach at the batch's end."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -65,12 +65,12 @@ class Fed:
 
     @property
     def count(self) -> int:
-        """Rows of either kind."""
+        """The number of rows and records."""
         return len(self.rows) + len(self.records)
 
 
 def check(given: RowsOfFile, columns: Columns | None, feature: Feature) -> list[Fault]:
-    """Everything that is wrong with rows; of their columns, as far as `columns` are known."""
+    """All faults of rows; their columns are checked if `columns` are known."""
     faults: list[Fault] = []
     for number, row in enumerate(given.rows):
         if WATERMARK in row:
@@ -146,9 +146,9 @@ def _cell(kind: ColumnType, value: Any, *, are_texts: bool) -> Any:
 
 
 def typed_rows(given: RowsOfFile, columns: Columns) -> list[dict[str, Any]]:
-    """Rows of a table, or of what is expected: values as their columns' types say; only the columns that are named.
+    """Rows of a table, or expected rows, with values of their columns' types; only named columns are included.
 
-    Raises ValueError if `check` has not been asked.
+    Raises ValueError for faulty rows, which `check` reports.
     """
     return [
         {
@@ -160,14 +160,14 @@ def typed_rows(given: RowsOfFile, columns: Columns) -> list[dict[str, Any]]:
 
 
 def micro_batches(given: RowsOfFile, columns: Columns, feature: Feature, rows_max: int | None) -> list[Fed]:
-    """What each micro-batch reads: at most `rows_max` rows, None for all up to the next movement of the watermark."""
+    """Each micro-batch's rows: at most `rows_max` rows, None for all rows up to the next watermark advance."""
     batches = [Fed()]
     offset = 0
     for row in given.rows:
         present = batches[-1]
         if WATERMARK in row:
             present.watermark = typed("timestamp", row[WATERMARK])
-            # Spark calls a row late by the watermark of the batch before: behind an empty batch, that is the new one.
+            # Spark drops late rows by the previous batch's watermark: after an empty batch, that is the new watermark.
             batches += [Fed(), Fed()]
             continue
         if rows_max is not None and present.count >= rows_max:
@@ -199,7 +199,7 @@ def _record(row: dict[str, Any], feature: Feature, offset: int) -> dict[str, Any
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Text and bytes as they are, anything else as JSON."""
+    """Text and bytes unchanged, other values as JSON."""
     if value is None or isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False).encode()
@@ -226,6 +226,6 @@ def _fed_row(
 
 
 def in_step(inputs: Sequence[list[Fed]]) -> list[list[Fed]]:
-    """The inputs with as many micro-batches each: those with fewer have nothing more to read."""
+    """The inputs with equal numbers of micro-batches: shorter inputs get empty ones."""
     count = max(len(batches) for batches in inputs)
     return [[*batches, *(Fed() for _ in range(count - len(batches)))] for batches in inputs]

@@ -1,4 +1,4 @@
-"""Rows of tests that have a file of their own: JSON, as an array or a row in each line, or CSV with a header."""
+"""Files of tests' rows: JSON, as an array or one row per line, or CSV with a header."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 FILE_BYTES_MAX: Final = 16 << 20
-FILE_ROWS_MAX: Final = 10_000  # a test compares rows one by one; data for load tests are no tests
+FILE_ROWS_MAX: Final = 10_000  # a test compares rows one by one; load tests need other tools
 
 
 @dataclass(frozen=True, slots=True)
 class RowsOfFile:
-    """The rows; those of CSV are text as yet, to be read as their columns' types say."""
+    """The rows; CSV values are still text, to be parsed by their columns' types."""
 
     rows: tuple[dict[str, Any], ...]
     are_texts: bool
 
 
 def read(path: str) -> RowsOfFile:
-    """Read a file. Raises ValueError, which says what is wrong with it, or OSError."""
+    """Read a file. Raises ValueError with the file's fault, or OSError."""
     if os.path.getsize(path) > FILE_BYTES_MAX:
         raise ValueError(f"the file is larger than {FILE_BYTES_MAX} bytes")
     with open(path, encoding="utf-8-sig", newline="") as file:

@@ -1,7 +1,7 @@
-"""Values of YAML, JSON and CSV as those of a column's type. Pure.
+"""Converts values of YAML, JSON and CSV to a column's type. Pure.
 
-A value must be of the type: text is no number, and a number no text. Moments are text or YAML's own, UTC unless they
-say otherwise.
+A value must have the type: text is no number, and a number is no text. Moments are text or YAML timestamps, in UTC
+unless they have an offset.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def typed(kind: ColumnType, value: Any, *, partial: bool = False) -> Any:
-    """The value as Arrow takes and gives it. Raises ValueError, which says where in the value the fault is.
+    """The value in Arrow's form. Raises ValueError with the fault's position in the value.
 
-    With `partial`, fields of structs that are not named stay away, instead of being null.
+    With `partial`, missing fields of structs are omitted instead of null.
 
     >>> typed("timestamp", "2026-01-01T10:00:00+01:00").isoformat()
     '2026-01-01T09:00:00+00:00'
@@ -50,7 +50,7 @@ def typed(kind: ColumnType, value: Any, *, partial: bool = False) -> Any:
 
 
 def typed_fields(fields: dict[str, ColumnType], value: dict[str, Any], *, partial: bool) -> dict[str, Any]:
-    """A row or a struct. Raises ValueError; for a field that there is not, with the nearest that is."""
+    """A row or a struct. Raises ValueError; for an unknown field, the message suggests the nearest field."""
     for name in value:
         if name not in fields:
             hint = nearest(name, list(fields))
@@ -161,7 +161,7 @@ def _decimal(kind: str, value: Any) -> decimal.Decimal | None:
 
 
 def from_text(kind: ColumnType, text: str) -> Any:
-    """What the text of a CSV cell, or of a map's key, says for a type; an empty cell is null, other than text stays.
+    """Parse the text of a CSV cell, or of a map's key, by type; empty text is null, other values are unchanged.
 
     >>> from_text("long", "7"), from_text("double", ""), from_text("boolean", "true"), from_text("string", "7")
     (7, None, True, '7')

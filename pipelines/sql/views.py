@@ -1,8 +1,8 @@
-"""Topics and Delta tables as views of a session.
+"""Registers topics and Delta tables as views of a session.
 
-A topic's view has the topic's name (backquoted if it holds dots). With a pipeline that knows the topic it has the
-value's columns and those of `columns.LINEAGE`; a dead-letter topic has its headers as columns; any other has key and
-value as text.
+A topic's view has the topic's name (backquoted if it contains dots). If a pipeline declares the topic, the view has the
+value's columns and the columns of `columns.LINEAGE`; a dead-letter topic's view has its headers as columns; any other
+view has key and value as text.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-INTERNAL_PREFIX = "__"  # Kafka's and our own topics; never a view unless a query names them
-DELTA_SUFFIX = "_delta"  # for a table whose name is that of a topic
+INTERNAL_PREFIX = "__"  # Kafka's and Headwater's internal topics; views only if a query names them
+DELTA_SUFFIX = "_delta"  # for a table with the name of a topic
 
 
 def topics_to_show(query: str, existing: Iterable[str]) -> frozenset[str]:
-    """The topics that a query names; all but internal ones if sqlglot cannot tell.
+    """The topics that a query names; all except internal topics if sqlglot cannot parse the query.
 
     >>> sorted(topics_to_show("SELECT * FROM Flights JOIN x", ["flights", "delays", "__consumer_offsets"]))
     ['flights']
@@ -44,7 +44,8 @@ def topics_to_show(query: str, existing: Iterable[str]) -> frozenset[str]:
 
 
 def delta_views(loaded: Loaded) -> dict[str, str]:
-    """View name -> path of the pipeline's Delta tables: the path's last part, and `_delta` if a topic has that name."""
+    """View name -> path of the pipeline's Delta tables: the path's last part, with `_delta` if a topic has that
+    name."""
     from headwater.pipelines.definition.graph import known_topics
 
     taken = {name.lower() for name in known_topics(loaded.pipeline) | loaded.pipeline.tables.keys()}
@@ -58,7 +59,7 @@ def delta_views(loaded: Loaded) -> dict[str, str]:
 
 
 def topic_frame(spark: SparkSession, bootstrap_servers: Brokers, topic: str, known: KnownColumns | None) -> DataFrame:
-    """The records of a topic for people to query. Records that cannot be decoded are left out."""
+    """The records of a topic for queries. Undecodable records are omitted."""
     from pyspark.sql import functions as f
 
     if topic.endswith(DEAD_LETTERS_SUFFIX):
@@ -76,13 +77,13 @@ def topic_frame(spark: SparkSession, bootstrap_servers: Brokers, topic: str, kno
 def register_topics(
     spark: SparkSession, bootstrap_servers: Brokers, topics: Iterable[str], known: KnownColumns | None = None
 ) -> None:
-    """Make topics views."""
+    """Register topics as views."""
     for topic in topics:
         topic_frame(spark, bootstrap_servers, topic, known).createOrReplaceTempView(f"`{topic}`")
 
 
 def register_deltas(spark: SparkSession, tables: Mapping[str, str]) -> list[str]:
-    """Make Delta tables views; returns the names of those that are not (yet) Delta tables."""
+    """Register Delta tables as views; returns the names of paths without a Delta table."""
     from pyspark.errors import AnalysisException
 
     missing = []

@@ -1,1 +1,1 @@
-"""Tests of pipelines: rows in, rows out, without a broker. `headwater pipeline test` runs them by `running`."""
+"""Tests of pipelines: rows in, rows out, without a broker. `headwater pipeline test` uses `running`."""

@@ -1,7 +1,7 @@
-"""Rows of tests as what a stage reads: files of a folder, one for each micro-batch, as a frame or as a stream.
+"""Feeds a test's rows to a stage: files in a folder, one for each micro-batch, as a frame or as a stream.
 
-Rows of the input's columns and records that are still to be decoded lie in a folder each, `rows/` and `records/`; a
-file with nothing in it is a micro-batch, too, so that the inputs of a stage keep in step.
+Rows with the input's columns are in `rows/`, and records to be decoded in `records/`. An empty file is also a
+micro-batch, so that the inputs of a stage stay in step.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-MOVES: Final = "_headwater_moves"  # true for a row that only moves the watermark
-# Of files that are written within a moment: the stream takes them by their age, in seconds.
+MOVES: Final = "_headwater_moves"  # true for a row that only advances the watermark
+# Age difference, in seconds, between files: the stream reads files in the order of their age.
 _FIRST_AGE_S: Final = 1_000_000_000
 
 
 def arrow_table(rows: Sequence[Mapping[str, Any]], schema: StructType) -> Any:
-    """Typed rows as Arrow; columns that a row does not name are null."""
+    """Typed rows as an Arrow table; columns missing from a row are null."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -41,7 +41,7 @@ def _for_arrow(row: Mapping[str, Any], schema: StructType) -> dict[str, Any]:
 
 
 def _value(value: Any, kind: Any) -> Any:
-    """Maps are lists of pairs in Arrow."""
+    """A value for Arrow, where maps are lists of pairs."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if value is None:
@@ -56,7 +56,7 @@ def _value(value: Any, kind: Any) -> Any:
 
 
 class Feed:
-    """One input of a stage. `schema` are its columns; they begin to exist with `write`."""
+    """One input of a stage. `schema` are its columns; `write` creates its files."""
 
     def __init__(self, session: SparkSession, known: KnownColumns, source: Source, schema: StructType) -> None:
         self._session = session
@@ -67,7 +67,7 @@ class Feed:
         self._has_records = False
 
     def write(self, batches: Sequence[Fed], folder: str) -> None:
-        """Write the files of all micro-batches into a folder that does not exist yet."""
+        """Write the files of all micro-batches into a new folder."""
         self._folder = folder
         self._has_records = any(fed.records for fed in batches)
         self._write("rows", [[*fed.rows, *self._moves(fed)] for fed in batches], self._rows_schema())
@@ -99,7 +99,7 @@ class Feed:
             os.utime(path, (_FIRST_AGE_S + number, _FIRST_AGE_S + number))
 
     def stream(self) -> DataFrame:
-        """The rows as a stream, its watermark set; what cannot be decoded is left out."""
+        """The rows as a stream with its watermark, omitting undecodable records."""
         return self._frame(self._session.readStream.option("maxFilesPerTrigger", 1))
 
     def batch(self) -> DataFrame:
@@ -107,7 +107,7 @@ class Feed:
         return self._frame(self._session.read)
 
     def undecodable(self) -> DataFrame | None:
-        """The records that cannot be decoded, with `columns.ORIGIN` and `columns.ERROR`."""
+        """The undecodable records, with `columns.ORIGIN` and `columns.ERROR`."""
         from pyspark.sql import functions as f
 
         if not self._has_records:
@@ -131,7 +131,7 @@ class Feed:
         mark = self._source.watermark
         if mark is not None:
             rows = rows.withWatermark(mark.column, mark.delay)
-        # Behind the watermark, which has to see the row; only a filter that is not deterministic stays where it is.
-        # Of one `rand()` against a number Spark knows the outcome, of two it does not.
+        # After the watermark, which must see the row; Spark does not push down a non-deterministic filter.
+        # Spark can evaluate the comparison of one `rand()` with a number in advance, but not of two.
         never = f.rand(0) + f.rand(1) < 0
         return rows.where(f.col(MOVES).isNull() | never).drop(MOVES)

@@ -1,4 +1,4 @@
-"""What became of tests, for people and for programs. Pure."""
+"""Results of tests as text and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.pipelines.rows.comparison import SHOWN_MAX, Difference
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """One way of running a test. `faults` are sentences about what is no row: counts, or that the stage failed."""
+    """The result of one way of running a test. `faults` are messages not about rows: counts, or the stage's failure."""
 
     way: str
     rows: tuple[Difference, ...] = ()
@@ -20,11 +20,11 @@ class RunOutcome:
 
     @property
     def passed(self) -> bool:
-        """Whether all came as expected."""
+        """Whether the output is as expected."""
         return not (self.rows or self.dead_letters or self.faults)
 
     def lines(self) -> list[str]:
-        """What a person reads, most telling first."""
+        """Readable lines, the most important first."""
         found = [*self.faults, *_lines(self.rows, "")]
         return found + _lines(self.dead_letters, "dead letter ")
 
@@ -58,11 +58,11 @@ class Judged:
 
     @property
     def passed(self) -> bool:
-        """Whether it passed in every way."""
+        """Whether the test passed in every way."""
         return all(run.passed for run in self.runs)
 
     def lines(self) -> list[str]:
-        """What a person reads: one line, and what differs below it."""
+        """Readable lines: the test's result, followed by its differences."""
         if self.passed:
             return [f"ok    {self.name}  ({self.stage}: {', '.join(run.way for run in self.runs)})"]
         found = [f"FAIL  {self.name}  ({self.file}:{self.line}:{self.column}, stage {self.stage})"]
@@ -86,7 +86,7 @@ class Judged:
 
 
 def summary(results: Sequence[Judged]) -> str:
-    """The last line.
+    """The summary line.
 
     >>> summary([])
     '0 tests, all passed'

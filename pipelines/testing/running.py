@@ -1,4 +1,4 @@
-"""Runs a pipeline's tests: all of them in one Spark session, none with a broker."""
+"""Runs a pipeline's tests in one Spark session, without a broker."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SESSION_CONF: Final = {
-    # A test's rows are few: a task costs more than all of them, and a session of its own less memory.
+    # A test has few rows: a task costs more than processing them, and a separate session needs less memory.
     "spark.sql.shuffle.partitions": "1",
     "spark.driver.memory": "1g",
     "spark.sql.adaptive.enabled": "false",
 }
-# Where a cluster is meant, and what is needed there only.
+# Settings that select a cluster, and settings that only a cluster needs.
 _OF_CLUSTERS: Final = ("spark.master", "spark.submit.", "spark.kubernetes.", "spark.yarn.", "spark.executor.")
 
 
 def session_settings(loaded: Loaded, given: Mapping[str, str]) -> dict[str, str]:
-    """Settings of the tests' session: the pipeline's own, as far as they do not say where it runs; `given` wins.
+    """Settings of the tests' session: the pipeline's own without deployment settings; `given` overrides.
 
-    Settings that hold a secret stay away, too: tests need none.
+    Settings with secrets are omitted, too: tests need no secrets.
     """
     own = {
         name: text.reveal()
@@ -52,7 +52,7 @@ def session_settings(loaded: Loaded, given: Mapping[str, str]) -> dict[str, str]
 
 
 def chosen(loaded: Loaded, names: Sequence[str]) -> list[PipelineTest]:
-    """The tests of these names; all if none is named. Raises PipelineError."""
+    """The tests with these names; all without names. Raises PipelineError."""
     tests = list(loaded.pipeline.tests)
     if not tests:
         what = "the pipeline has no tests"
@@ -66,7 +66,7 @@ def chosen(loaded: Loaded, names: Sequence[str]) -> list[PipelineTest]:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A test whose rows are known to suit the columns of its stage."""
+    """A test whose rows fit the columns of its stage."""
 
     test: PipelineTest
     stage: Stage
@@ -75,7 +75,7 @@ class _Prepared:
 
 
 class StageTests:
-    """The tests that are run. Making it finds every mistake in them: PipelineError."""
+    """The tests to run. The constructor raises PipelineError with every problem of the tests."""
 
     def __init__(self, spark: SparkSession, loaded: Loaded, tests: Sequence[PipelineTest]) -> None:
         self._spark = spark
@@ -87,7 +87,7 @@ class StageTests:
             raise PipelineError(problems)
 
     def run(self, on_result: Callable[[Judged], None]) -> list[Judged]:
-        """Run them one after the other; `on_result` hears of each as it ends."""
+        """Run the tests in sequence; `on_result` is called with each result."""
         results = []
         for prepared in self._prepared:
             with tempfile.TemporaryDirectory(prefix="headwater-test-") as folder:
@@ -119,7 +119,7 @@ class StageTests:
         return _Prepared(test, stage, inputs, output)
 
     def _unreadable_tables(self, session: SparkSession, test: PipelineTest, stage: Stage) -> list[Problem]:
-        """Tables that the stage uses, the test does not give, and that are not there."""
+        """Problems of tables that the stage uses, that the test does not provide, and that cannot be read."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -153,7 +153,7 @@ class StageTests:
         return Judged(test.name, test.stage, file, mark.line, mark.column, tuple(outcomes))
 
     def _ways(self, prepared: _Prepared, folder: str) -> list[tuple[str, int | None]]:
-        """How the test is run, in which order; for a stream, how many rows a micro-batch reads at most."""
+        """The ways to run the test, in order; for a stream with the maximum of rows per micro-batch."""
         test = prepared.test
         wanted = test.run
         if not wanted:
@@ -192,10 +192,10 @@ class StageTests:
                 try:
                     frame = read_table(session, self._loaded, self._analysis.columns, name, "")
                 except (PySparkException, Py4JError):
-                    continue  # code may read any table; the one it needs is told when it does
+                    continue  # code may read any table; a missing one is reported at the read
             frame.createOrReplaceTempView(f"`{name}`")
 
-    # -- what came of it ---------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------------------------
 
     def _judged(self, prepared: _Prepared, way: str, seen: Observed) -> RunOutcome:
         test = prepared.test
@@ -233,7 +233,7 @@ def _named(stage: Stage) -> set[str]:
 
 
 def _letter(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A dead letter that is expected: key and value as those that come."""
+    """An expected dead letter, with key and value in the form of actual ones."""
     assert set(row) <= set(LETTER_FIELDS), "checked when the file was read"
     return {
         name: dead_letter_part(v) if name in ("key", "value") and isinstance(v, str | bytes) else v

@@ -1,6 +1,6 @@
-"""Columns of a tested stage, its inputs and its tables, found without any outside system.
+"""Columns of a tested stage, its inputs and its tables, determined without external systems.
 
-What neither the file, nor a schema, nor a stage before tells has the columns of the rows that the tests give.
+Inputs and tables without columns from the file, a schema or an earlier stage have the columns of the tests' rows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def analyse_tested(spark: SparkSession, loaded: Loaded, tests: Sequence[PipelineTest]) -> Analysis:
-    """The columns of the stages under test and of those that feed them. Raises PipelineError."""
+    """The columns of the stages under test and of the stages that feed them. Raises PipelineError."""
     pipeline = loaded.pipeline
     known = KnownColumns(topics_of(pipeline))
     wanted: set[str] = set()
@@ -66,7 +66,7 @@ def analyse_tested(spark: SparkSession, loaded: Loaded, tests: Sequence[Pipeline
 
 
 def _given(loaded: Loaded, tests: Iterable[PipelineTest], name: str) -> list[dict[str, Any]]:
-    """All rows that tests give of an input or table, movements of the watermark aside."""
+    """All rows that tests provide for an input or table, without watermark advances."""
     found: list[dict[str, Any]] = []
     for test in tests:
         if name in test.given:
@@ -76,7 +76,7 @@ def _given(loaded: Loaded, tests: Iterable[PipelineTest], name: str) -> list[dic
 
 
 def _guessed(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Cells of CSV as what they look like, as Spark's own inference does."""
+    """CSV cells as inferred values, like Spark's own inference."""
     found = dict(row)
     for name, text in row.items():
         for kind in ("long", "double", "boolean"):
@@ -96,7 +96,7 @@ def _schema(rows: Iterable[Mapping[str, Any]]) -> StructType:
 def _with_input(
     spark: SparkSession, loaded: Loaded, stage: Stage, position: int, rows: list[dict[str, Any]], known: KnownColumns
 ) -> KnownColumns:
-    """What is known with the columns of an input, if only its rows, or the outside, tell them."""
+    """The known columns including an input's, if only its rows or an external system determine them."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -112,7 +112,7 @@ def _with_input(
         return replace(known, events={**known.events, source.topic: events})
     place = source.place
     if place is not None and place_writers(loaded.pipeline, place):
-        return known  # the stage that writes it tells them
+        return known  # the writing stage determines them
     schema = None
     if not isinstance(source, JdbcSource):
         try:
@@ -124,7 +124,7 @@ def _with_input(
 
 
 def _is_told_outside(loaded: Loaded, declared: Topic, source: TopicSource) -> bool:
-    """Whether only a topic's records, or a registry, tell the columns of an input."""
+    """Whether only a topic's records, or a registry, determine the columns of an input."""
     if declared.schema_source == INFERRED:
         return True
     if declared.value not in FRAMED:
@@ -140,7 +140,7 @@ def _is_told_outside(loaded: Loaded, declared: Topic, source: TopicSource) -> bo
 def _with_table(
     spark: SparkSession, loaded: Loaded, name: str, rows: list[dict[str, Any]], known: KnownColumns
 ) -> KnownColumns:
-    """The same of a table."""
+    """The same for a table."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -158,7 +158,7 @@ def _with_table(
         except files.SchemaError:
             return known  # the analysis says what is wrong with it
         except (PySparkException, Py4JError):
-            schema = None  # it is not there
+            schema = None  # it does not exist
     return replace(known, tables={**known.tables, name: _schema(rows) if schema is None else schema})
 
 
@@ -170,7 +170,7 @@ def input_schema(session: SparkSession, stage: Stage, position: int, known: Know
 
 
 def output_rows(session: SparkSession, stage: Stage, analysis: Analysis) -> DataFrame:
-    """What the stage writes, without rows."""
+    """An empty frame of the stage's output."""
     chain = analysis.chains[stage.name]
     empty = [
         session.createDataFrame([], input_schema(session, stage, position, analysis.columns))

@@ -1,7 +1,7 @@
-"""A stage run over the rows of a test, as a batch or as a stream, and what came of it. Nothing is written to its sinks.
+"""Runs a stage over the rows of a test, as a batch or as a stream, and collects its output without writing to sinks.
 
-A stream runs to the end of its rows, micro-batch by micro-batch, with a checkpoint of its own; Spark adds batches
-without rows where the watermark has moved.
+A stream runs to the end of its rows, micro-batch by micro-batch, with its own checkpoint; Spark adds batches without
+rows after the watermark has advanced.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RUN_SECONDS_MAX: Final = 600
-ROWS_MAX: Final = 100_000  # that a test's stage may write: they are compared in this process
+ROWS_MAX: Final = 100_000  # limit of a stage's output in a test: rows are compared in this process
 
 
 @dataclass(slots=True)
 class Observed:
-    """What a stage made of a test's rows. `error` says why it failed, '' if it did not."""
+    """A stage's output for a test's rows. `error` is its failure, '' without one."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     unmet: dict[str, int] = field(default_factory=dict)
@@ -46,11 +46,11 @@ class Observed:
 
 
 class _Stopped(Exception):  # noqa: N818 - as a run's stage stops
-    """An expectation with `otherwise: fail` is not met."""
+    """An expectation with `otherwise: fail` is violated."""
 
 
 class StageRun:
-    """Runs a stage once, over the inputs that `feeds` have, in a session where its tables are views."""
+    """Runs a stage once over the inputs of `feeds`, in a session with its tables as views."""
 
     def __init__(
         self, session: SparkSession, loaded: Loaded, stage: Stage, analysis: Analysis, feeds: Sequence[Feed]
@@ -69,7 +69,7 @@ class StageRun:
         return not is_stateless(jvm.analyzed_plan(rows))
 
     def as_batch(self) -> Observed:
-        """All rows at once."""
+        """Run over all rows at once."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -83,7 +83,7 @@ class StageRun:
         return self._seen
 
     def as_stream(self, folder: str) -> Observed:
-        """Micro-batch by micro-batch; `folder` is for the checkpoint."""
+        """Run micro-batch by micro-batch; `folder` is for the checkpoint."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -115,17 +115,17 @@ class StageRun:
         return self._loaded.redacted(first_line(error))
 
     def _batch(self, frame: DataFrame, batch_id: int) -> None:  # noqa: ARG002 - foreachBatch's signature
-        """Called by Spark on a thread of its own; of what is raised it shows the text only."""
+        """The foreachBatch callback. Spark calls it on its own thread and shows only the text of its exceptions."""
         try:
             if self._stage.mode == "complete":
-                self._seen.rows, self._seen.unmet = [], {}  # all rows come anew
+                self._seen.rows, self._seen.unmet = [], {}  # each batch has all rows
             self._take(frame)
         except BaseException as error:
             self._failure = error
             raise
 
     def _take(self, frame: DataFrame) -> None:
-        """The rows of a batch: those that meet all expectations, the others as counts and dead letters."""
+        """Collect a batch's rows that meet all expectations; count the others, and collect their dead letters."""
         from pyspark.sql import functions as f
 
         unmarked = self._chain.apply_to_batch(frame)
@@ -186,7 +186,7 @@ def _number(text: str | None) -> int | None:
 
 
 def dead_letter_part(data: bytes | str | None) -> Any:
-    """A dead letter's key or value: JSON objects and arrays as such, other text as it is, or bytes."""
+    """A dead letter's key or value: JSON objects and arrays parsed, other text unchanged, or bytes."""
     if isinstance(data, bytes):
         try:
             data = data.decode()

@@ -1,1 +1,1 @@
-"""What happens to a stage's rows in between."""
+"""A stage's steps between its inputs and its sinks."""

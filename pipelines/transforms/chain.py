@@ -1,4 +1,4 @@
-"""A stage's steps, one after the other, with the user's code loaded."""
+"""A stage's steps in sequence, with the user's code loaded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ApplyStep: TypeAlias = "Callable[[Mapping[str, DataFrame]], DataFrame]"
 
 
 class Chain:
-    """What a stage does, step by step. Loading raises python.UserCodeError; `loc` says where a step stands."""
+    """A stage's steps. Loading raises python.UserCodeError; `loc` is a step's path in the file."""
 
     def __init__(self, loaded: Loaded, stage: Stage) -> None:
         self._loaded = loaded
@@ -39,11 +39,11 @@ class Chain:
 
     @property
     def keeps_user_state(self) -> bool:
-        """Whether a step has a processor of the user's, which needs `stateful.STATE_STORE_CONF`."""
+        """Whether a step has a user's processor, which needs `stateful.STATE_STORE_CONF`."""
         return any(isinstance(step, StatefulStep) for step in self._stage.transforms)
 
     def loc(self, position: int) -> Loc:
-        """Place of a step in the file, or of the stage if it has none."""
+        """Path of a step in the file, or of the stage if it has no steps."""
         if self._stage.sql is not None:
             return self._loaded.stage_loc(self._stage, "sql")
         if self._stage.python is not None:
@@ -54,22 +54,22 @@ class Chain:
         return self._loaded.stage_loc(self._stage, "steps", position, kind)
 
     def load(self, position: int) -> None:
-        """Load a step's code; steps are loaded in their order, each once. Raises python.UserCodeError."""
+        """Load a step's code. Call once for each step, in order. Raises python.UserCodeError."""
         assert position == len(self._steps), "steps are loaded one after the other"
         self._steps.append(self._applied(self._stage.transforms[position]))
 
     def apply_step(self, position: int, frames: Sequence[DataFrame]) -> DataFrame:
-        """One step: the inputs' frames for the first, the frame of the step before for the others."""
+        """Apply one step: to the inputs' frames for the first step, to the previous step's frame for later steps."""
         names = input_views(self._stage, position)
         views = dict.fromkeys(names, frames[0]) if len(frames) == 1 else dict(zip(names, frames, strict=True))
         return self._steps[position](views)
 
     def apply_to_streams(self, inputs: Sequence[DataFrame]) -> DataFrame:
-        """The steps that run on the stream."""
+        """Apply the steps that run on the stream."""
         return self._apply(inputs, 0, self._stage.stream_steps)
 
     def apply_to_batch(self, rows: DataFrame) -> DataFrame:
-        """The steps that run on each micro-batch, given what the others make of it."""
+        """Apply the steps that run on each micro-batch to the output of the stream's steps."""
         return self._apply([rows], self._stage.stream_steps, len(self._steps))
 
     def _apply(self, inputs: Sequence[DataFrame], first: int, end: int) -> DataFrame:
@@ -104,6 +104,6 @@ def _only(views: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _one_each(views: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
-    """Without the second name that a single input has."""
+    """The views without a single input's second name."""
     frames = list(views.values())
     return {"input": frames[0]} if all(frame is frames[0] for frame in frames) else views

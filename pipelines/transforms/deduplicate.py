@@ -1,4 +1,4 @@
-"""Rows that were there before are left out, as long as the watermark remembers them."""
+"""Drops duplicate rows within the watermark's delay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def apply(rows: DataFrame, step: Deduplicate) -> DataFrame:
-    """Only the first row of each value of `step.by`. A frame that is no stream is looked at as a whole."""
+    """The first row of each value of `step.by`. In a batch frame, duplicates are dropped across all rows."""
     if not rows.isStreaming:
         return rows.dropDuplicates(list(step.by))
     if step.within is not None:

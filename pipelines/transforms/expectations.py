@@ -1,4 +1,4 @@
-"""Expectations on a stage's rows: a row meets one only if its condition is true; null is not true."""
+"""Expectations on a stage's rows: a row meets an expectation only if its condition is true; null is not true."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def of_stage(stage: Stage, names: Collection[str]) -> tuple[Expectation, ...]:
-    """The stage's expectations, and that no row lacks a sequence that its sinks tell the later change by.
+    """The stage's expectations, and the expectation that rows have the sequence by which its sinks order changes.
 
-    `names` are the rows' columns: a sequence that only its table has is the sink's business.
+    `names` are the rows' columns: the sink itself handles a sequence that only its table has.
     """
     wanted = [name for sink in stage.to for name in sink.sequence_columns]
     known = {name.lower() for name in names}
@@ -39,5 +39,5 @@ def marked(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
 
 
 def counts(rows: DataFrame) -> dict[str, int]:
-    """Rows by the expectation they fail; '' counts those that meet all."""
+    """Number of rows by violated expectation; '' counts rows that meet all."""
     return {row[0] or "": row[1] for row in rows.groupBy(columns.FAILED).count().collect()}

@@ -1,7 +1,7 @@
-"""A user's Python code, loaded by file path: functions of stages and sinks, processors of state.
+"""Loads a user's Python code by file path: functions of stages and sinks, stateful processors.
 
-The module gets a name of its own, derived from its path: a user's folder called `pipelines` must not shadow this
-package. It is pickled by value, because executors cannot import it.
+The module gets a unique name derived from its path: a user's folder called `pipelines` must not shadow this package.
+The module is pickled by value, because executors cannot import it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class UserCodeError(Exception):
-    """The user's file cannot be loaded, has no such function, or the function raised; the message says where."""
+    """The user's file cannot be loaded, lacks the function, or the function raised; the message gives the position."""
 
 
 def load(path: str, name: str) -> Callable[..., Any]:
-    """A function or class of a file, ready to be called. Raises UserCodeError."""
+    """Load a function or class from a file. Raises UserCodeError."""
     from pyspark import cloudpickle
 
     if not os.path.isfile(path):
@@ -48,7 +48,7 @@ def load(path: str, name: str) -> Callable[..., Any]:
 
 
 def where(error: BaseException, path: str) -> str:
-    """What happened in the user's file, with its line: `NameError: … (line 3)`."""
+    """An error with its line in the user's file: `NameError: … (line 3)`."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if isinstance(error, SyntaxError) and error.lineno:
         lines = [error.lineno]
@@ -57,9 +57,9 @@ def where(error: BaseException, path: str) -> str:
 
 
 def apply(inputs: Mapping[str, DataFrame], path: str, function: Callable[..., Any]) -> DataFrame:
-    """Call the user's function: with its one frame, or with one for each input, by the input's name.
+    """Call the user's function with a single frame, or with a frame for each input, by the input's name.
 
-    Raises UserCodeError if it fails or gives something else than a frame.
+    Raises UserCodeError if the function fails or does not return a frame.
     """
     from pyspark.sql import DataFrame
 
@@ -71,7 +71,7 @@ def apply(inputs: Mapping[str, DataFrame], path: str, function: Callable[..., An
 
 
 def call(path: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a user's code. Raises UserCodeError with its line if it fails; what Spark says of a plan passes as it is."""
+    """Call a user's code. Raises UserCodeError with the line of a failure; Spark's errors on plans pass unchanged."""
     from pyspark.errors import AnalysisException, ParseException
 
     try:

@@ -1,4 +1,4 @@
-"""SQL over frames: each is a view of its name in the session of its stage, where the tables are views, too."""
+"""SQL over frames: each frame is a view in its stage's session, which also has the tables as views."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def apply(views: Mapping[str, DataFrame], text: str) -> DataFrame:
-    """Run the SQL over the frames, which have one session in common."""
+    """Run the SQL over the frames, which share one session."""
     for name, frame in views.items():
         frame.createOrReplaceTempView(f"`{name}`")
     return next(iter(views.values())).sparkSession.sql(text)

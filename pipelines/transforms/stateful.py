@@ -1,4 +1,4 @@
-"""State of a user's own: a StatefulProcessor by Spark's transformWithState."""
+"""User-defined state: a StatefulProcessor with Spark's transformWithState."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.definition import Stateful
 
-# Of Spark's state stores only this one has what a processor may ask for: lists, maps, timers, time to live.
+# Only this state store of Spark supports all features of a processor: lists, maps, timers, time to live.
 STATE_STORE_CONF: Final = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -33,7 +33,7 @@ def load(path: str, step: Stateful) -> Any:
 
 
 def apply(rows: DataFrame, step: Stateful, processor: Any, mode: str) -> DataFrame:
-    """The rows that the processor gives; `mode` is the stage's."""
+    """The processor's output rows; `mode` is the stage's."""
     grouped = rows.groupBy(*(f"`{name}`" for name in step.by))
     run = grouped.transformWithStateInPandas if step.form == "pandas" else grouped.transformWithState
     return run(processor, step.output, mode.capitalize(), _TIMES[step.time])
