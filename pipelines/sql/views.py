@@ -44,8 +44,7 @@ def topics_to_show(query: str, existing: Iterable[str]) -> frozenset[str]:
 
 
 def delta_views(loaded: Loaded) -> dict[str, str]:
-    """View name -> path of the pipeline's Delta tables: the path's last part, with `_delta` if a topic has that
-    name."""
+    """View name -> path of the pipeline's Delta tables: the path's last part, with `_delta` if it is also a topic."""
     from headwater.pipelines.definition.graph import known_topics
 
     taken = {name.lower() for name in known_topics(loaded.pipeline) | loaded.pipeline.tables.keys()}
