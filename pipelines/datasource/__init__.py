@@ -1,7 +1,7 @@
-"""The Spark data source `format("headwater")`: topics as DataFrames, batch and streaming, in and out.
+"""The Spark data source `format("headwater")`: reads and writes topics as batch and streaming DataFrames.
 
-Options and columns are those of Spark's own `format("kafka")`. Importing this package is cheap; what needs Arrow or
-numba is imported where rows are read or written.
+Options and columns are those of Spark's own `format("kafka")`. Importing this package is cheap: modules that need Arrow
+or numba are imported where rows are read or written.
 """
 
 import sys
@@ -18,36 +18,36 @@ __all__ = [
     "session_environment",
 ]
 
-# The reader that takes filters is chosen by this option: Spark refuses it where the setting below is off, and a data
-# source cannot see the settings.
+# This option selects the reader with filter pushdown: Spark refuses that reader if the setting below is off, and a data
+# source cannot read the settings.
 PUSHDOWN_OPTION: Final = "headwater.pushdown"
 
-# Ranges with fewer offsets share a task. By default every partition has a task of its own, as in `format("kafka")`; a
-# task costs tens of milliseconds whatever it reads, so micro-batches of a few records are faster together.
+# Ranges with fewer offsets share a task. By default every partition has its own task, as in `format("kafka")`; a task
+# costs tens of milliseconds even for few records, so shared tasks make small micro-batches faster.
 TASK_RECORDS_OPTION: Final = "headwater.minRecordsPerTask"
-# What streams gain most with: reading as many takes about as long as starting a task.
+# The best value for streams: reading this many records takes about as long as starting a task.
 TASK_RECORDS: Final = 40_000
 
-# Whether a column tells if any of a task's records has headers: dead letters take theirs along, and where none has any
-# the micro-batch need not be read a second time for them.
+# Whether a column shows if any record of a task has headers: dead letters need their headers, and without any the
+# micro-batch need not be read again for them.
 HEADERS_SEEN_OPTION: Final = "headwater.headersSeen"
 
-# Fields of JSON values that records are to have as columns, as far as the task that reads them is sure of what they
-# say: `headwater.pipelines.datasource.json_fields` has the text and the columns, `headwater.pipelines.formats.json`
-# the rest.
+# Fields of JSON values that become columns, for values that the reading task can parse exactly:
+# `headwater.pipelines.datasource.json_fields` defines the text and the columns, `headwater.pipelines.formats.json`
+# handles the other values.
 JSON_FIELDS_OPTION: Final = "headwater.jsonFields"
 
-# A file of Kafka client properties that says how to connect. It is read where the query is planned: its secrets stand
-# in no option, hence in no plan and no log of Spark's.
+# A file of Kafka client properties for the connection. The query's planner reads it: its secrets are in no option, and
+# so in no plan or log of Spark.
 COMMAND_CONFIG_OPTION: Final = "headwater.commandConfig"
 
-# What a session sets to get the most of this source.
+# Settings of a session for the best performance of this source.
 SESSION_CONF: Final[dict[str, str]] = {
-    # Without it Spark never offers a filter to a Python source; off by default.
+    # Without this setting, Spark never offers filters to a Python source; off by default.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Options stand in plans and on Spark's pages: not those that are secret.
+    # Plans and Spark's UI show options: secret values must be redacted.
     "spark.sql.redaction.options.regex": "(?i)url|jaas|password|secret|ssl.keystore.key",
-    # A worker that stays has numba, Arrow and the compiled kernels loaded already (the default; relied upon).
+    # A reused worker has already loaded numba, Arrow and the compiled kernels (the default; required).
     "spark.python.worker.reuse": "true",
 }
 
@@ -55,7 +55,7 @@ SESSION_CONF: Final[dict[str, str]] = {
 def session_environment() -> dict[str, str]:
     """Environment variables to set before a local session starts.
 
-    Spark starts its Python workers and planners with `python3` from PATH unless told otherwise; there this package may
-    not be installed, and the format would not be found.
+    By default, Spark starts its Python workers and planners with `python3` from PATH, where this package may not be
+    installed, so that the format would be missing.
     """
     return {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

@@ -23,7 +23,7 @@ __all__ = ["BatchReader", "PushdownBatchReader"]
 
 
 class BatchReader(DataSourceReader):
-    """Reads from startingOffsets (earliest) to endingOffsets (latest), both fixed when the query is planned."""
+    """Reads from startingOffsets (earliest) to endingOffsets (latest), both fixed at planning."""
 
     def __init__(self, options: ReadOptions) -> None:
         starting, ending = options.starting, options.ending
@@ -35,7 +35,7 @@ class BatchReader(DataSourceReader):
         self._narrowing = Narrowing()
 
     def ranges(self) -> list[OffsetRange]:
-        """The ranges to read, as far as filters have not ruled them out."""
+        """The ranges to read, after pruning by filters."""
         options = self._options
         with client_errors(), ClusterClient(options.client) as cluster:
             planner = Planner(cluster, options)
@@ -54,7 +54,7 @@ class BatchReader(DataSourceReader):
             return [part for part in ranges if part.size > 0]
 
     def _bounds(self, planner: Planner, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
-        """Where to start and to end in each partition: within the log, or a data loss is reported."""
+        """Start and end offset of each partition, limited to the log; a limited range is reported as data loss."""
         starting = self._options.starting or OffsetSpec(everywhere=EARLIEST)
         ending = self._options.ending or OffsetSpec(everywhere=LATEST)
         start = planner.resolve(starting, partitions, starting=True)
@@ -78,25 +78,25 @@ class BatchReader(DataSourceReader):
         return plan_tasks(self.ranges(), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Fetches and decodes one range."""
+        """Fetch and decode one range."""
         return read_range(partition, self._options)
 
 
 class PushdownBatchReader(BatchReader):
-    """A batch reader that fetches only the offsets, partitions and times that the query's filters leave.
+    """A batch reader that fetches only the offsets, partitions and times that pass the query's filters.
 
-    Rows without a key, value or headers, where filters ask for one, are fetched but not handed to Spark.
+    If filters require a key, value or headers, rows without it are fetched but not passed to Spark.
 
-    A class of its own because Spark refuses a reader that takes filters where they are switched off.
+    This is a separate class because Spark refuses a reader with `pushFilters` while pushdown is disabled.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrows the ranges; every filter stays with Spark too, so that narrowing need not be exact."""
+        """Narrow the ranges. Spark still evaluates every filter, so the narrowing need not be exact."""
         self._narrowing = Narrowing.of(filters)
         return filters
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Fetches and decodes one range; leaves out rows in which a column is null that must not be."""
+        """Fetch and decode one range, omitting rows with null in a required column."""
         for rows in super().read(partition):
             kept = rows
             for name in self._narrowing.present:

@@ -1,7 +1,7 @@
-"""Which brokers, and how they are reached. Pure.
+"""The brokers and their connection properties. Pure.
 
-Spark shows a source's options in plans, and may show them in logs. What is secret is therefore no option: the data
-source gets the path of a file of Kafka client properties and reads it itself, on the driver.
+Spark shows a source's options in plans, and may show them in logs. Secrets are therefore no options: the data source
+gets the path of a file of Kafka client properties and reads it itself, on the driver.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headwater.pipelines.datasource import COMMAND_CONFIG_OPTION
 
 @dataclass(frozen=True, slots=True)
 class SecuredBrokers:
-    """Brokers that are reached as a file says (`security.*`, `sasl.*`, `ssl.*`); `command_config` is its path."""
+    """Brokers with a file of connection properties (`security.*`, `sasl.*`, `ssl.*`); `command_config` is its path."""
 
     bootstrap_servers: str
     command_config: str
@@ -26,7 +26,7 @@ Brokers: TypeAlias = str | SecuredBrokers
 
 
 def brokers(bootstrap_servers: str, command_config: str = "") -> Brokers:
-    """Brokers by their addresses and the path of a file, '' for none."""
+    """Brokers by their addresses and the path of a properties file, '' for none."""
     if not command_config:
         return bootstrap_servers
     return SecuredBrokers(bootstrap_servers, os.path.abspath(command_config))

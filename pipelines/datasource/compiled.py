@@ -1,4 +1,4 @@
-"""The compiled loops of tasks, all of them: made, or loaded from numba's cache on disk."""
+"""All compiled loops of tasks: compiles them, or loads them from numba's cache on disk."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ __all__ = ["warm_cache"]
 
 
 def warm_cache() -> None:
-    """Fills the cache.
+    """Fill the cache.
 
-    Called once in the driver, so that the tasks that follow find the cache filled instead of compiling side by side.
+    Called once in the driver, so that later tasks use the cache instead of compiling concurrently.
     """
     from headwater.logtier.records.columns_warming import warm_numba_cache
     from headwater.pipelines.datasource.json_fields import warm_parser

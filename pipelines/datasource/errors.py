@@ -1,4 +1,4 @@
-"""Errors a user of the source can act upon, each one line; and how to find that line in what Spark makes of it."""
+"""One-line errors that a user of the source can act upon, and their extraction from Spark's exceptions."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ logger = logging.getLogger(__name__)
 
 
 class SourceError(Exception):
-    """Reading or writing a topic failed; the message is one line and says what to do."""
+    """Reading or writing a topic failed; the message is one line and names a remedy."""
 
 
 class OptionError(SourceError):
-    """An option is missing, unknown, or has a value that cannot be."""
+    """An option is missing, unknown, or has an invalid value."""
 
 
 class DataLossError(SourceError):
-    """Records between the start and the end of a read are gone; `failOnDataLoss=false` goes on without them."""
+    """Records between the start and the end of a read are deleted; `failOnDataLoss=false` continues without them."""
 
 
 _RAISED = re.compile(r"pipelines\.datasource\.errors\.(?:SourceError|OptionError|DataLossError): (.+)")
 
 
 def user_message(error: BaseException) -> str | None:
-    """The one line for the user in an exception that Spark wrapped around ours, None if it is not ours.
+    """The one-line message of a SourceError inside Spark's exception, None for other exceptions.
 
     >>> user_message(Exception("job aborted: Traceback\\npipelines.datasource.errors.OptionError: no such option"))
     'no such option'
@@ -44,7 +44,7 @@ def user_message(error: BaseException) -> str | None:
 
 
 def report_loss(what: str, *, fail: bool) -> None:
-    """Reports that records are gone: DataLossError, or with failOnDataLoss=false a warning in the log."""
+    """Report deleted records: raises DataLossError, or logs a warning with failOnDataLoss=false."""
     if fail:
         raise DataLossError(f"{what}; set failOnDataLoss=false to go on without them")
     logger.warning("%s; going on without them (failOnDataLoss=false)", what)
@@ -52,7 +52,7 @@ def report_loss(what: str, *, fail: bool) -> None:
 
 @contextmanager
 def client_errors() -> Iterator[None]:
-    """Turns errors of the client and of record bytes into one-line SourceErrors."""
+    """Convert errors of the client and of record bytes to one-line SourceErrors."""
     try:
         yield
     except OffsetOutOfRangeError as error:

@@ -1,7 +1,7 @@
-"""What filters on partition, offset, topic and timestamp say about the ranges to fetch. Pure.
+"""Narrows the ranges to fetch by filters on partition, offset, topic and timestamp. Pure.
 
-Also which rows need not leave a task: those without the key, value or headers that a filter asks for. A filter only
-narrows what Spark gets; Spark still evaluates every one of them, so to narrow too little is never wrong.
+Filters that require a key, value or headers also determine rows that need not leave a task. Spark still evaluates every
+filter, so narrowing too little is never wrong.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from headwater.pipelines.datasource.offsets import OffsetRange
 __all__ = ["Narrowing"]
 
 LOW, HIGH = -(2**63), 2**63 - 1
-#: The columns that may be null.
+#: The nullable columns.
 _NULLABLE = frozenset({"key", "value", "headers"})
 
 
 @dataclass(slots=True)
 class Narrowing:
-    """Bounds gathered from filters: an interval of offsets and partitions, what topics are called, a lowest timestamp.
+    """Bounds from filters: intervals of offsets and partitions, conditions on topic names, a lowest timestamp.
 
-    `topic_parts` are (how, text): what topics must start with, end with or contain; `present` are the columns that are
-    null in no row that passes.
+    `topic_parts` are (how, text): prefixes, suffixes or substrings of topic names; `present` are the columns that are
+    non-null in every passing row.
     """
 
     offset_low: int = LOW
@@ -58,7 +58,7 @@ class Narrowing:
 
     @classmethod
     def of(cls, filters: Iterable[Filter]) -> Narrowing:
-        """The bounds that all the filters together set; a filter that says nothing about them is passed over.
+        """The combined bounds of all filters; filters on other columns are ignored.
 
         >>> narrowed = Narrowing.of([GreaterThan(("offset",), 9), In(("partition",), (1, 2))])
         >>> narrowed.offset_low, sorted(narrowed.partitions)
@@ -127,7 +127,7 @@ class Narrowing:
 
 
 def _column(one: Filter) -> str:
-    """The column that a filter is about, in lower case; empty where it is about none or a field of one."""
+    """A filter's column in lower case; empty for no column or a nested field."""
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     return str(attribute[0]).lower() if len(attribute) == 1 else ""
 
@@ -147,7 +147,7 @@ def _values(one: Filter) -> tuple[Any, ...] | None:
 
 
 def _bounds(one: Filter) -> tuple[int, int, frozenset[int] | None] | None:
-    """(lowest, highest, the only values) that pass a filter on a whole number, None if it says nothing usable."""
+    """(lowest, highest, permitted values) of a filter on an integer, None if the filter sets no usable bound."""
     values = _values(one)
     if values is not None:
         if not all(isinstance(value, int) for value in values):
@@ -168,10 +168,10 @@ def _bounds(one: Filter) -> tuple[int, int, frozenset[int] | None] | None:
 
 
 def _timestamp_low_ms(one: Filter) -> int | None:
-    """The earliest timestamp that passes, None if the filter sets none.
+    """The earliest passing timestamp, None if the filter sets none.
 
-    Only a lower bound maps to offsets: before the first record that is late enough all are too early, but timestamps
-    need not ascend, so nothing is known of what follows a late one.
+    Only a lower bound maps to offsets: all records before the first late enough record are too early. Timestamps need
+    not ascend, so an upper bound excludes no offsets.
     """
     values = _values(one)
     if values is None:

@@ -1,9 +1,8 @@
-"""Fields of JSON values as columns beside the records, for what reads topics whose values are JSON.
+"""Fields of JSON values as additional columns of records, for readers of topics with JSON values.
 
-A stage's time goes into the parsing of JSON more than into anything else, and Spark's parser makes objects of every
-field. The task that has decoded the records parses them with compiled loops, as far as there is no doubt about what a
-value says (`json_kernels`), and tells for each record whether it did; the others are left to Spark's parser, whose
-results these are. `headwater.pipelines.formats.json` puts both together.
+Parsing JSON takes the largest part of a stage's time, and Spark's parser creates objects for every field. The task that
+decodes the records parses unambiguous values with compiled loops (`json_kernels`), and marks each record as parsed or
+not; Spark's parser handles the other records with the same results. `headwater.pipelines.formats.json` combines both.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FIELDS_MAX", "TAKEN", "JsonFields", "field_column", "warm_parser"]
 
-FIELDS_MAX: Final = 200  # of a batch of 20,000 records, each takes 9 bytes a record while they are parsed
-TAKEN: Final = "_json_taken"  # whether the other columns hold what the value says
+FIELDS_MAX: Final = 200  # in a batch of 20,000 records, each field takes 9 bytes a record during parsing
+TAKEN: Final = "_json_taken"  # whether the other columns hold the value's fields
 
 _TYPES: Final[dict[str, DataType]] = {
     "bigint": LongType(),
@@ -59,7 +58,7 @@ def field_column(position: int) -> str:
 
 
 def _is_taken(field: Sequence[Any]) -> bool:
-    """Whether a field (name, type) is one for the loops: names that JSON writes with escapes are Spark's, too."""
+    """Whether the loops support a field (name, type): Spark parses names that JSON escapes, too."""
     name, type_ = field
     return isinstance(name, str) and name != "" and not _ESCAPED.search(name) and type_ in _TYPES
 
@@ -68,7 +67,7 @@ def _is_taken(field: Sequence[Any]) -> bool:
 class JsonFields:
     """Names and types (as SQL names them) of the fields; picklable.
 
-    `framed`: whether values are JSON behind the id of a schema, as Confluent's serializers write it.
+    `framed`: whether a schema id precedes the JSON, as in Confluent's serializers.
 
     >>> JsonFields.parse(JsonFields((("id", "bigint"), ("name", "string"))).text()).fields[1]
     ('name', 'string')
@@ -79,13 +78,13 @@ class JsonFields:
 
     @classmethod
     def of(cls, schema: StructType, *, framed: bool = False) -> JsonFields | None:
-        """Those of a schema; None if it has a field that only Spark's parser reads, too many fields, or none at all."""
+        """A schema's fields; None without fields, with too many, or with one that only Spark's parser supports."""
         fields = tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
         return cls(fields, framed) if 0 < len(fields) <= FIELDS_MAX and all(map(_is_taken, fields)) else None
 
     @classmethod
     def parse(cls, text: str) -> JsonFields:
-        """The fields in an option's text. Raises ValueError."""
+        """Parse the fields from an option's text. Raises ValueError."""
         given = json.loads(text)
         if not isinstance(given, dict) or given.keys() - {"fields", "framed"}:
             raise ValueError("no object with 'fields' and, at most, 'framed'")
@@ -100,16 +99,16 @@ class JsonFields:
         return cls(tuple((name, type_) for name, type_ in found), framed)
 
     def text(self) -> str:
-        """The text for an option."""
+        """The fields as an option's text."""
         return json.dumps({"fields": self.fields, "framed": self.framed})
 
     def columns(self) -> list[StructField]:
-        """The columns that records get."""
+        """The additional columns of records."""
         named = [StructField(field_column(i), _TYPES[type_]) for i, (_, type_) in enumerate(self.fields)]
         return [StructField(TAKEN, BooleanType()), *named]
 
     def added_to(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Records with these columns."""
+        """The records with these columns added."""
         import pyarrow as pa
 
         parser = _parser(self)
@@ -120,7 +119,7 @@ class JsonFields:
 
 
 def warm_parser() -> None:
-    """Compiles the loops, or loads them from numba's cache."""
+    """Compile the loops, or load them from numba's cache."""
     import pyarrow as pa
 
     records = pa.RecordBatch.from_arrays([pa.array([b'{"name":"value"}'], pa.binary())], names=["value"])
@@ -133,7 +132,7 @@ def _parser(fields: JsonFields) -> _Parser:
 
 
 class _Parser:
-    """What the loops need of the fields, made once in a worker."""
+    """The fields in the form of the loops' arguments, created once per worker."""
 
     def __init__(self, given: JsonFields) -> None:
         import numpy as np
@@ -161,7 +160,7 @@ class _Parser:
         self.schema = [pa.field(TAKEN, pa.bool_()), *named]
 
     def columns(self, values: Any) -> list[Any]:
-        """The columns for some values (a binary array of Arrow's)."""
+        """The columns for some values (an Arrow binary array)."""
         import numpy as np
         import pyarrow as pa
 

@@ -1,11 +1,10 @@
-"""The compiled loops under `json_fields`: JSON objects to the buffers of columns.
+"""The compiled loops of `json_fields`: parse JSON objects to the buffers of columns.
 
-A loop takes a value only if there is no doubt about it, and leaves every other to Spark's own parser: fields that are
-nested, numbers beyond what a double holds exactly, names that stand twice or have escapes, half of a surrogate pair,
-bytes that are no UTF-8. So what is taken here is what Spark would have read (RFC 8259; `from_json` with its default
-options).
+The loops accept only unambiguous values, and leave all others to Spark's own parser: nested fields, numbers that a
+double cannot hold exactly, duplicate names or names with escapes, half of a surrogate pair, bytes other than UTF-8. So
+accepted values have the same result as in Spark (RFC 8259; `from_json` with its default options).
 
-numba checks no index: every access is behind a comparison with the value's end.
+numba does not check indices: a comparison with the value's end precedes every access.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from headwater.logtier.records.columns_compiled import kernel
 
 __all__ = ["BOOLEAN", "DATE", "DOUBLE", "INT", "LONG", "SIZE", "STRING", "TIMESTAMP", "copy_strings", "parse_objects"]
 
-# numba's machine integers; typed Any because Python's own are meant to mix with them.
+# numba's machine integers; typed Any so that they mix with Python's integers.
 _I64: Any = np.int64
 _F64: Any = np.float64
 
-# What a field is to become.
+# Target types of fields.
 LONG = 0
 INT = 1
 DOUBLE = 2
@@ -31,17 +30,17 @@ STRING = 4
 TIMESTAMP = 5  # microseconds since 1970, of a text in UTC
 DATE = 6  # days since 1970
 
-# Of a string: its length is in the lower 31 bits of its number, whether it has escapes in the next.
+# A string's number holds its length in the lower 31 bits, and in the next bit whether it has escapes.
 _ESCAPED = 1 << 31
 SIZE = _ESCAPED - 1
 
-# Longer ones are Spark's: Jackson has limits of its own for them.
+# Spark parses longer numbers: Jackson has its own limits for them.
 _TEXT_BYTES_MAX = 1 << 20
 _NAME_BYTES_MAX = 1_000
 _DEPTH_MAX = 60
 _LONG_DIGITS_MAX = 18
-# Up to here a double is exact, and so is the power of ten it is multiplied with or divided by: one rounding, hence the
-# right one (Clinger, "How to Read Floating Point Numbers Accurately", 1990).
+# Within these limits a double is exact, and so is the power of ten by which it is multiplied or divided: there is one
+# rounding, and so a correct result (Clinger, "How to Read Floating Point Numbers Accurately", 1990).
 _DOUBLE_DIGITS_MAX = 15
 _EXPONENT_MAX = 22
 _POWERS = 10.0 ** np.arange(_EXPONENT_MAX + 1)
@@ -51,7 +50,7 @@ _TRUE, _FALSE, _NULL = (np.frombuffer(word, np.uint8) for word in (b"true", b"fa
 
 @kernel
 def _after_space(data: Any, at: int, end: int) -> Any:
-    """The position of the next byte that is no white space."""
+    """The position of the next byte other than white space."""
     while at < end and (data[at] == 32 or data[at] == 10 or data[at] == 13 or data[at] == 9):
         at += 1
     return at
@@ -112,7 +111,7 @@ def _hex(data: Any, at: int, end: int) -> Any:
 
 @kernel
 def _escape(data: Any, at: int, end: int) -> tuple[Any, Any]:
-    """The position behind an escape whose backslash is at `at`, and the code point it stands for; -1 if not taken."""
+    """The position after an escape with its backslash at `at`, and its code point; -1 if not accepted."""
     at += 1
     if at >= end:
         return -1, _I64(0)
@@ -147,9 +146,9 @@ def _escape(data: Any, at: int, end: int) -> tuple[Any, Any]:
 
 @kernel
 def _text_end(data: Any, at: int, end: int) -> tuple[Any, Any]:
-    """Where a string that begins at `at`, behind its quote, has its closing quote, and whether escapes are in it.
+    """The position of the closing quote of a string that begins at `at`, after its quote, and whether it has escapes.
 
-    The position is -1 if the string is not taken.
+    The position is -1 if the string is not accepted.
     """
     start = at
     high = False
@@ -176,9 +175,9 @@ def _text_end(data: Any, at: int, end: int) -> tuple[Any, Any]:
 
 @kernel
 def _number(data: Any, at: int, end: int) -> tuple[Any, Any, Any, Any]:
-    """A number as (position behind it, mantissa, decimal exponent, whether it is written as an integer).
+    """A number as (position after it, mantissa, decimal exponent, whether it is written as an integer).
 
-    The position is -1 if the number is not taken. A zero has no sign here: a negative one is not taken.
+    The position is -1 if the number is not accepted. Negative zero is not accepted.
     """
     negative = at < end and data[at] == 45
     if negative:

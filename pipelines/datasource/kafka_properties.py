@@ -1,7 +1,7 @@
-"""The `kafka.*` options: which of a Kafka client's properties have a meaning here, which have none, which are refused.
+"""The `kafka.*` options: a Kafka client's properties, each supported, ignored or refused.
 
-`format("kafka")` hands all of them to Kafka's Java client. A job that moves here brings them along, so every property
-of that client is known: those that change nothing are taken, those that could not be honoured say why.
+`format("kafka")` passes all of them to Kafka's Java client. Migrated jobs still set them, so every property of that
+client is known: properties without effect are accepted, and unsupported properties are refused with a reason.
 """
 
 from __future__ import annotations
@@ -134,13 +134,13 @@ PRODUCER_REFUSED: Final = {
 }
 
 _SECURITY_PREFIXES: Final = ("security.", "sasl.", "ssl.")
-# What our TLS does: naming both changes nothing, naming one of them would.
+# The versions of Headwater's TLS: naming both changes nothing, naming one would.
 _TLS_VERSIONS: Final = {"TLSv1.2", "TLSv1.3"}
 CLIENT_ID_BYTES_MAX: Final = 32767
 
 
 def kafka_options(properties: Iterable[str]) -> list[str]:
-    """Names of properties as names of options."""
+    """Option names of properties."""
     return [PREFIX + name for name in properties]
 
 
@@ -150,14 +150,14 @@ def is_security(option: str) -> bool:
 
 
 def refuse(values: OptionValues, refused: dict[str, str]) -> None:
-    """Raises OptionError for the first option given that cannot be honoured, with the reason."""
+    """Raise OptionError with the reason for the first unsupported option."""
     for name, reason in refused.items():
         if values.text(PREFIX + name) is not None:
             raise OptionError(f"option {PREFIX}{name} is not supported: {reason}")
 
 
 def client_config(values: OptionValues, *, read_committed: bool = False) -> ClientConfig:
-    """What readers and writers have in common."""
+    """The client configuration of readers and writers."""
     none: tuple[tuple[str, int], ...] = ()
     servers = values.parse("kafka.bootstrap.servers", parse_bootstrap_servers, none)
     if not servers:
@@ -179,9 +179,10 @@ def client_config(values: OptionValues, *, read_committed: bool = False) -> Clie
 
 
 def _security(values: OptionValues) -> ClientSecurity:
-    """Of Java's names and files; as with Java's client, what the protocol does not use is not looked at.
+    """Security from Java's property names and files; like Java's client, ignores properties that the protocol does not
+    use.
 
-    A file of such properties is in place of options.
+    A properties file replaces the options.
     """
     path = values.text(COMMAND_CONFIG_OPTION)
     if path is not None:
@@ -201,7 +202,7 @@ def _security(values: OptionValues) -> ClientSecurity:
 
 
 def _security_of_file(path: str, options: list[str]) -> ClientSecurity:
-    """As the file says, without its addresses; errors name properties, never values."""
+    """Security from a properties file, without its addresses; errors name properties, never values."""
     if options:
         raise OptionError(f"option {COMMAND_CONFIG_OPTION}: the file says how to connect; leave out {options[0]}")
     try:

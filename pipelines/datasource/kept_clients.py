@@ -1,7 +1,7 @@
-"""Clients that a Python worker keeps from task to task: a small micro-batch is little more than its connections.
+"""Clients that a Python worker reuses across tasks: connecting takes most of a small micro-batch's time.
 
-A worker runs one task at a time, but a task may read several topics side by side, so a client belongs to who took it
-until it is given back.
+A worker runs one task at a time, but a task may read several topics concurrently, so each client has one user until it
+is returned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headwater.logtier.client.cluster import ClientConfig, ClusterClient
 
 __all__ = ["close_kept_clients", "kept_client"]
 
-# Clusters, or users of one, that the queries of an application read from; more are possible, but begin anew each time.
+# Clusters, or users of a cluster, that an application's queries read from; further ones reconnect in each task.
 CLIENTS_MAX: Final = 4
 
 _idle: dict[ClientConfig, ClusterClient] = {}
@@ -23,10 +23,10 @@ _idle: dict[ClientConfig, ClusterClient] = {}
 
 @contextmanager
 def kept_client(config: ClientConfig) -> Iterator[ClusterClient]:
-    """A client for one task. After an error it is closed: nobody knows what is under way on its connections.
+    """A client for one task. After an error it is closed, since its connections' state is unknown.
 
-    What it knows of topics may be old: ask for metadata first. A connection that the broker has closed meanwhile is
-    opened again by the client's own retries.
+    Its metadata may be outdated: request metadata first. The client's own retries reopen connections that the broker
+    has closed meanwhile.
     """
     cluster = _idle.pop(config, None) or ClusterClient(config)
     try:
@@ -42,6 +42,6 @@ def kept_client(config: ClientConfig) -> Iterator[ClusterClient]:
 
 @atexit.register
 def close_kept_clients() -> None:
-    """Closes what is kept."""
+    """Close the kept clients."""
     while _idle:
         _idle.popitem()[1].close()

@@ -1,7 +1,7 @@
-"""How far a query is behind its topics, from what Spark's progress says of the source. Pure.
+"""A query's lag behind its topics, from the source's entry in Spark's progress. Pure.
 
-Spark's Kafka source puts such numbers into the progress itself, as metrics of the source; Spark 4.2 does not ask a
-Python source for any, but shows the two offsets that they are made of.
+Spark's Kafka source reports the lag in the progress itself, as metrics of the source; Spark 4.2 requests no metrics
+from a Python source, but shows the two offsets from which the lag is computed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ __all__ = ["Lag", "source_lag"]
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Offsets between the end of a micro-batch and the ends of the partitions then; control records count, too."""
+    """Offsets between a micro-batch's end and the partitions' ends at that time, including control records."""
 
     partitions: dict[tuple[str, int], int]
 
     @property
     def total(self) -> int:
-        """Of all partitions together."""
+        """The lag of all partitions together."""
         return sum(self.partitions.values())
 
     def metrics(self) -> dict[str, str]:
-        """As the Kafka source names and writes them in `sources[].metrics`.
+        """The metrics in the form of the Kafka source's `sources[].metrics`.
 
         >>> Lag({("t", 0): 4, ("t", 1): 0}).metrics()
         {'avgOffsetsBehindLatest': '2.0', 'maxOffsetsBehindLatest': '4', 'minOffsetsBehindLatest': '0'}
@@ -44,7 +44,7 @@ class Lag:
 
 
 def source_lag(source: Mapping[str, Any]) -> Lag | None:
-    """The lag in one entry of a progress's `sources`, None where Spark does not say enough.
+    """The lag in one entry of a progress's `sources`, None if the entry is incomplete.
 
     >>> source_lag({"endOffset": '{"t": {"0": 5}}', "latestOffset": '{"t": {"0": 9, "1": 2}}'})
     Lag(partitions={('t', 0): 4, ('t', 1): 2})

@@ -1,4 +1,4 @@
-"""Offsets of topics as Spark writes them ({"topic": {"0": 5}}), and arithmetic on them. Pure."""
+"""Offsets of topics in Spark's form ({"topic": {"0": 5}}), and arithmetic on them. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OFFSET_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The records [start, end) of one partition. `topic_id` is that of the topic they were planned of, if known."""
+    """The records [start, end) of one partition. `topic_id` is the topic's id at planning, if known."""
 
     topic: str
     partition: int
@@ -40,12 +40,12 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """How many offsets it spans."""
+        """The number of offsets in the range."""
         return self.end - self.start
 
 
 def to_source_offset(offsets: Mapping[TopicPartition, int]) -> SourceOffset:
-    """Offsets as Spark's checkpoint holds them, in an order that is the same for the same offsets.
+    """Offsets in the form of Spark's checkpoint, in a deterministic order.
 
     >>> to_source_offset({("b", 10): 1, ("b", 2): 3, ("a", 0): 5})
     {'a': {'0': 5}, 'b': {'2': 3, '10': 1}}
@@ -66,7 +66,7 @@ def from_source_offset(source_offset: Mapping[str, Mapping[str, int]]) -> Offset
 
 
 def parse_offsets(text: str) -> Offsets:
-    """Offsets (or timestamps) by topic and partition, as options give them.
+    """Parse offsets (or timestamps) by topic and partition from an option.
 
     >>> parse_offsets('{"flights": {"0": 23, "1": -2}}')
     {('flights', 0): 23, ('flights', 1): -2}
@@ -88,10 +88,10 @@ def parse_offsets(text: str) -> Offsets:
 
 
 def limit_by_backlog(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """End offsets that span `limit` records in all, each partition's share being that of its backlog.
+    """End offsets that span `limit` records in total, distributed in proportion to each partition's backlog.
 
-    A partition far behind is so caught up as fast as the others, and none runs ahead in event time. The shares are
-    rounded so that they add up to exactly the limit.
+    So a partition far behind catches up as fast as the others, and no partition runs ahead in event time. The shares
+    are rounded so that their sum is exactly the limit.
 
     >>> limit_by_backlog({("t", 0): 0, ("t", 1): 0}, {("t", 0): 900, ("t", 1): 100}, 10)
     {('t', 0): 9, ('t', 1): 1}
@@ -113,10 +113,10 @@ def limit_by_backlog(start: Mapping[TopicPartition, int], end: Mapping[TopicPart
 def split_ranges(
     ranges: Iterable[OffsetRange], partitions_min: int | None = None, records_max: int | None = None
 ) -> list[OffsetRange]:
-    """The ranges that hold something, the large ones cut as minPartitions and maxRecordsPerPartition say.
+    """The non-empty ranges, with large ranges split by minPartitions and maxRecordsPerPartition.
 
-    First each is cut into equal pieces of `records_max` offsets at most; if there are fewer than `partitions_min` then,
-    the larger ones are cut on until there are about as many.
+    First each range is split into equal pieces of at most `records_max` offsets; if there are fewer than
+    `partitions_min` pieces, the larger ones are split further until there are about as many.
 
     >>> [(r.start, r.end) for r in split_ranges([OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 10)], 4)]
     [(0, 30), (30, 60), (60, 90), (0, 10)]
@@ -129,7 +129,7 @@ def split_ranges(
     if partitions_min is None or len(wanted) >= partitions_min:
         return wanted
     total = sum(part.size for part in wanted)
-    # Those too small to be cut take a task each; the others share the rest by their sizes.
+    # Ranges too small to split take a task each; the others share the rest by their sizes.
     small = [part for part in wanted if _share(part.size, total, partitions_min) == 1]
     rest_total = total - sum(part.size for part in small)
     rest_count = max(1, partitions_min - len(small))
@@ -141,7 +141,7 @@ def split_ranges(
 
 
 def group_ranges(ranges: Iterable[OffsetRange], offsets_min: int) -> list[tuple[OffsetRange, ...]]:
-    """Ranges put together, in their order, until each group spans `offsets_min` offsets: one task reads a group.
+    """Group ranges, in order, until each group spans `offsets_min` offsets: one task reads a group.
 
     >>> parts = [OffsetRange("t", number, 0, size) for number, size in enumerate((5, 5, 20, 3))]
     >>> [[part.partition for part in group] for group in group_ranges(parts, 10)]
@@ -157,7 +157,7 @@ def group_ranges(ranges: Iterable[OffsetRange], offsets_min: int) -> list[tuple[
             size = 0
         groups[-1].append(part)
         size += part.size
-    if len(groups) > 1 and size < offsets_min:  # what is left over is too small for a task of its own
+    if len(groups) > 1 and size < offsets_min:  # the remaining ranges are too small for a separate task
         last = groups.pop()
         groups[-1] += last
     return [tuple(group) for group in groups]

@@ -1,4 +1,4 @@
-"""Values of options: looked up without regard to case, parsed, and named when they are wrong."""
+"""Values of options: case-insensitive lookup, parsing, and errors that name the option."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["OptionValues", "duration_ms"]
 
 _T = TypeVar("_T")
 
-# What Spark itself adds to the options of a reader or writer; no concern of ours.
+# Options that Spark itself adds for a reader or writer; ignored.
 _SPARK_OWN: Final = frozenset({"path", "checkpointlocation", "querytype", "streamname", "name"})
 _MS: Final = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 INT_MAX: Final = 2**31 - 1
@@ -23,8 +23,8 @@ LONG_MAX: Final = 2**63 - 1
 class OptionValues:
     """The options given to a reader or writer.
 
-    Each `parse`, `integer` and so on raises OptionError, which names the option, shows its value and says what is
-    wrong with it. Values of options that may be secret are not read through here.
+    Each of `parse`, `integer` and so on raises OptionError, which names the option, its value and the fault. Options
+    that may be secret are not read with these methods.
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:
@@ -35,7 +35,7 @@ class OptionValues:
         return self._given.keys()
 
     def check_known(self, known: Iterable[str], doing: str) -> None:
-        """Refuses options that are not known, with the nearest name that is."""
+        """Refuse unknown options, suggesting the nearest known name."""
         names = {name.lower(): name for name in known}
         for given in self._given:
             if given in names or given in _SPARK_OWN:
@@ -45,12 +45,12 @@ class OptionValues:
             raise OptionError(f"option {given!r} is not known to headwater when {doing}{hint}")
 
     def text(self, name: str) -> str | None:
-        """The value without the white space around it, None if the option is not given."""
+        """The value without surrounding white space, None if the option is not set."""
         value = self._given.get(name.lower())
         return None if value is None else value.strip()
 
     def parse(self, name: str, parser: Callable[[str], _T], default: _T) -> _T:
-        """What a parser makes of the value; its ValueErrors become the user's."""
+        """The parsed value; the parser's ValueErrors become OptionErrors."""
         text = self.text(name)
         if text is None:
             return default
@@ -60,7 +60,7 @@ class OptionValues:
             raise OptionError(f"option {name} = {text!r}: {error}") from None
 
     def integer(self, name: str, default: int, *, low: int = 1, high: int = INT_MAX) -> int:
-        """A whole number within limits."""
+        """An integer within limits."""
 
         def parse(text: str) -> int:
             if not re.fullmatch(r"-?\d{1,19}", text):
@@ -76,7 +76,7 @@ class OptionValues:
         return self.choice(name, {"true": True, "false": False}, default)
 
     def choice(self, name: str, choices: Mapping[str, _T], default: _T) -> _T:
-        """One of several words, in whatever case."""
+        """One of several words, case-insensitive."""
 
         def parse(text: str) -> _T:
             if text.lower() not in choices:
@@ -87,7 +87,7 @@ class OptionValues:
 
 
 def duration_ms(text: str) -> int:
-    """A time as Spark writes it: a number and a unit, milliseconds without one.
+    """A duration in Spark's notation: a number and a unit, milliseconds without a unit.
 
     >>> [duration_ms(text) for text in ("15m", "2 h", "250", "1500us", "90s")]
     [900000, 7200000, 250, 1, 90000]

@@ -1,4 +1,4 @@
-"""The options of the source, named as those of Spark's `format("kafka")`; what is not known is refused by name."""
+"""The options of the source, named as in Spark's `format("kafka")`; unknown options are refused by name."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ WRITE_OPTIONS: Final = (*kafka_options(PRODUCER_PROPERTIES), COMMAND_CONFIG_OPTI
 
 FETCH_BYTES_MAX: Final = 64 << 20
 BATCH_BYTES_MAX: Final = 64 << 20
-# What broker-side deduplication remembers of a producer in a partition.
+# Batches that broker-side deduplication remembers per producer and partition.
 REQUESTS_IN_FLIGHT_MAX: Final = 5
-# As Spark has them in its code (its documentation names another interval).
+# Values from Spark's code (its documentation names another interval).
 OFFSET_ATTEMPTS: Final = 3
 OFFSET_RETRY_MS: Final = 1_000
 TRIGGER_DELAY_MS: Final = 15 * 60_000
@@ -85,16 +85,16 @@ TRIGGER_DELAY_MS: Final = 15 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Everything a reader needs; picklable.
+    """The options of a reader; picklable.
 
     Attributes:
-        offset_attempts: How often partitions and offsets are asked for before the query fails.
-        trigger_delay_ms_max: How long fewer than `offsets_per_trigger_min` offsets may wait for more.
-        partitions_min: Tasks to cut the read into, about; None leaves a task a partition.
-        records_per_partition_max: Offsets that a task may span of one partition.
+        offset_attempts: Number of requests for partitions and offsets before the query fails.
+        trigger_delay_ms_max: Maximum time that fewer than `offsets_per_trigger_min` offsets wait for more.
+        partitions_min: Approximate number of tasks of a read; None means one task a partition.
+        records_per_partition_max: Maximum of offsets of one partition in a task.
         records_per_task_min: Ranges with fewer offsets share a task.
         pushdown: Whether the session's Spark offers filters to the batch reader.
-        tell_headers: Whether a column says if headers were seen.
+        tell_headers: Whether a column shows if any record has headers.
         json_fields: Fields of JSON values that become columns.
     """
 
@@ -120,7 +120,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
-        """Checks every option; raises OptionError with the name of the first that is wrong."""
+        """Parse and check every option. Raises OptionError with the name of the first invalid option."""
         values = OptionValues(given)
         refuse(values, CONSUMER_REFUSED)
         values.check_known(
@@ -162,7 +162,7 @@ class ReadOptions:
 
 
 def _security_given(values: OptionValues) -> list[str]:
-    """These are checked where they are read, by the rules of the protocol that is asked for."""
+    """The security options that are set. They are checked when read, by the rules of the selected protocol."""
     return [name for name in values.names() if is_security(name)]
 
 
@@ -183,7 +183,7 @@ def _fetch_config(values: OptionValues, client: ClientConfig) -> FetchConfig:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Everything a writer needs; picklable."""
+    """The options of a writer; picklable."""
 
     client: ClientConfig
     producer: ProducerConfig
@@ -194,17 +194,17 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
-        """Checks every option; raises OptionError with the name of the first that is wrong."""
+        """Parse and check every option. Raises OptionError with the name of the first invalid option."""
         values = OptionValues(given)
         refuse(values, PRODUCER_REFUSED)
         values.check_known(
             (*WRITE_OPTIONS, *kafka_options(PRODUCER_WITHOUT_EFFECT), *_security_given(values)), "writing"
         )
         client = client_config(values)
-        # Every row is acknowledged by all in-sync replicas, and written once a task: never less than is asked for.
+        # All in-sync replicas acknowledge every row, and a task writes it once: never less than the options request.
         values.choice("kafka.acks", {"all": None, "-1": None, "1": None, "0": None}, None)
         values.flag("kafka.enable.idempotence", True)
-        values.flag("includeHeaders", True)  # a headers column is always written, as by Spark's own sink
+        values.flag("includeHeaders", True)  # a headers column is always written, as in Spark's own sink
         default = ProducerConfig()
         request_bytes_max = values.integer("kafka.max.request.size", default.request_bytes_max)
         batch_bytes = values.integer("kafka.batch.size", 256 << 10, high=BATCH_BYTES_MAX)

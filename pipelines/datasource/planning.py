@@ -1,4 +1,4 @@
-"""From options and the cluster's answers to the ranges of offsets that a read covers."""
+"""Plans the offset ranges of a read from its options and the cluster's metadata."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from headwater.pipelines.datasource.positions import OffsetSpec
 
 __all__ = ["Planner"]
 
-# The cluster did not answer; or it does not know a topic yet that was made just now.
+# The cluster did not respond, or does not know a new topic yet.
 PASSING: Final = (RequestTimeoutError, UnknownTopicError)
 
 _T = TypeVar("_T")
 
 
 class Planner:
-    """Asks a cluster for partitions and offsets on behalf of one reader, `fetchOffset.numRetries` times if need be.
+    """Requests partitions and offsets from a cluster for one reader, with up to `fetchOffset.numRetries` attempts.
 
-    With read_committed the end of a partition is its last stable offset.
+    With read_committed, the end of a partition is its last stable offset.
     """
 
     def __init__(self, cluster: ClusterClient, options: ReadOptions) -> None:
@@ -34,7 +34,7 @@ class Planner:
         self._options = options
 
     def _attempt(self, ask: Callable[[], _T], passing: tuple[type[Exception], ...] = PASSING) -> _T:
-        """Asks again after errors that may pass."""
+        """Retry after transient errors."""
         for _ in range(1, self._options.offset_attempts):
             try:
                 return ask()
@@ -43,15 +43,15 @@ class Planner:
         return ask()
 
     def pause(self) -> None:
-        """Lets pass the time between two attempts."""
+        """Wait for the interval between two attempts."""
         time.sleep(self._options.offset_retry_ms / 1000)
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions that the subscription means; UnknownTopicError where a topic that it names is missing."""
+        """The subscription's partitions. Raises UnknownTopicError if a named topic is missing."""
         return self._attempt(self._partitions)
 
     def present_partitions(self) -> list[TopicPartition]:
-        """The partitions that the subscription means at this moment; topics that are missing have none."""
+        """The subscription's current partitions; missing topics have none."""
         return self._partitions(missing_is_empty=True)
 
     def _partitions(self, *, missing_is_empty: bool = False) -> list[TopicPartition]:
@@ -79,7 +79,7 @@ class Planner:
         return [key for key in assigned if key[0] in existing]
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
-        """The id of a topic when its partitions were last asked for."""
+        """The id of a topic at the last request of its partitions."""
         return self._cluster.topic_id(topic)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
@@ -87,11 +87,11 @@ class Planner:
         return self._list(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The end offset of each partition: that of the next record."""
+        """The end offset of each partition, which is the next record's."""
         return self._list(dict.fromkeys(partitions, LATEST))
 
     def present_ends(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """The end offsets; UnknownTopicError and UnknownPartitionError at once where one is gone."""
+        """The end offsets. Raises UnknownTopicError and UnknownPartitionError without retries."""
         wanted = dict.fromkeys(partitions, LATEST)
         return self._attempt(lambda: self._cluster.list_offsets(wanted), (RequestTimeoutError,))
 
@@ -99,13 +99,13 @@ class Planner:
         return self._attempt(lambda: self._cluster.list_offsets(wanted)) if wanted else {}
 
     def at_or_after(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> Offsets:
-        """The first offset of each partition that is not before a time; the end where all records are."""
+        """The first offset at or after a time in each partition; the end offset if all records are earlier."""
         wanted = list(partitions)
         found = self._list(dict.fromkeys(wanted, timestamp_ms))
         return {**found, **self.latest(key for key in wanted if found[key] < 0)}
 
     def resolve(self, spec: OffsetSpec, partitions: Collection[TopicPartition], *, starting: bool) -> Offsets:
-        """The offsets that an option means. Raises OptionError where it does not fit the partitions."""
+        """Resolve an option to offsets. Raises OptionError if it does not fit the partitions."""
         name = "starting" if starting else "ending"
         if spec.timestamp is not None:
             return self._by_timestamp(dict.fromkeys(partitions, spec.timestamp), f"{name}Timestamp", starting)
@@ -142,11 +142,11 @@ class Planner:
             )
 
     def lost(self, what: str) -> None:
-        """Reports that records are gone: an error, or with failOnDataLoss=false a warning."""
+        """Report deleted records: an error, or with failOnDataLoss=false a warning."""
         report_loss(what, fail=self._options.fail_on_data_loss)
 
     def clamp_to_end(self, offsets: Offsets, option: str) -> Offsets:
-        """Offsets that an option gives, moved back to the ends of their partitions where they lie beyond: a loss."""
+        """An option's offsets, limited to their partitions' ends; a limited offset is reported as data loss."""
         end = self.latest(offsets)
         for (topic, partition), offset in sorted(offsets.items()):
             if offset > end[topic, partition]:
@@ -158,7 +158,7 @@ class Planner:
         return {key: min(offset, end[key]) for key, offset in offsets.items()}
 
     def clamp_to_log(self, start: Offsets) -> Offsets:
-        """Start offsets moved up to what the log still has, which is a data loss to report."""
+        """Start offsets, raised to the log start offsets; a raised offset is reported as data loss."""
         first = self.earliest(start)
         clamped = dict(start)
         for (topic, partition), offset in start.items():

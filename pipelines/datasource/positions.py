@@ -1,4 +1,4 @@
-"""Which partitions a read covers, and where it starts and ends, as the options say it."""
+"""The partitions, start and end of a read, from its options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["OffsetSpec", "Subscription", "check_start_before_end", "position", "
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which partitions are read: of topics by name, of topics by pattern, or listed ones. Exactly one is set."""
+    """The partitions to read: by topic names, by topic pattern, or listed. Exactly one field is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -26,7 +26,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Where a read starts or ends: one of EARLIEST, LATEST for all, offsets by partition, or timestamps (ms)."""
+    """The start or end of a read: EARLIEST or LATEST for all, offsets by partition, or timestamps (ms)."""
 
     everywhere: int | None = None
     offsets: Offsets = field(default_factory=dict)
@@ -35,7 +35,7 @@ class OffsetSpec:
 
 
 def subscription(values: OptionValues) -> Subscription:
-    """Of `subscribe`, `subscribePattern` and `assign` the one that is given."""
+    """The subscription from `subscribe`, `subscribePattern` or `assign`, of which one must be set."""
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if values.text(name) is not None]
     if len(ways) != 1:
         said = " and ".join(ways) if ways else "none of them"
@@ -48,7 +48,7 @@ def subscription(values: OptionValues) -> Subscription:
 
 
 def position(values: OptionValues, end: str) -> OffsetSpec | None:
-    """The most specific of the three options for the end "starting" or "ending", as Spark ranks them."""
+    """The most specific of the three options for the end "starting" or "ending", in Spark's order of precedence."""
     if values.text(f"{end}Timestamp") is not None:
         return OffsetSpec(timestamp=values.integer(f"{end}Timestamp", 0, low=0, high=LONG_MAX))
     none: Offsets = {}
@@ -59,7 +59,7 @@ def position(values: OptionValues, end: str) -> OffsetSpec | None:
 
 
 def check_start_before_end(starting: OffsetSpec | None, ending: OffsetSpec | None) -> None:
-    """Raises OptionError where both ends of a batch are given by partition and cannot belong together."""
+    """Raise OptionError if both ends of a batch are given by partition and contradict each other."""
     if starting is None or ending is None:
         return
     for name, start, end in (

@@ -1,4 +1,4 @@
-"""What a task does: fetch one range of offsets and decode it into Arrow."""
+"""The reading task: fetches ranges of offsets and decodes them into Arrow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["RangePartition", "plan_tasks", "read_range"]
 
 @dataclass
 class RangePartition(InputPartition):
-    """One task's share of a read: ranges of one partition or of several."""
+    """One task's part of a read: ranges of one or several partitions."""
 
     ranges: tuple[OffsetRange, ...]
 
@@ -38,16 +38,16 @@ class RangePartition(InputPartition):
 
 
 def plan_tasks(ranges: Iterable[OffsetRange], options: ReadOptions) -> list[RangePartition]:
-    """The tasks that read some ranges: large ranges cut, small ones put together, as the options say."""
+    """The tasks for some ranges: large ranges are split and small ranges grouped by the options."""
     pieces = split_ranges(ranges, options.partitions_min, options.records_per_partition_max)
     return [RangePartition(group) for group in group_ranges(pieces, options.records_per_task_min)]
 
 
 def read_range(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """The records of one task as Arrow batches; nothing for the placeholder that Spark makes of an empty plan.
+    """The records of one task as Arrow batches; empty for Spark's placeholder of an empty plan.
 
-    Offsets of the range that are not in the log any more are a data loss: an error, or with failOnDataLoss=false what
-    is left is read.
+    Offsets that are no longer in the log are a data loss: an error, or with failOnDataLoss=false the remaining records
+    are read.
     """
     if not isinstance(partition, RangePartition):
         assert type(partition) is InputPartition, f"{partition!r} is no plan of this source"
@@ -59,7 +59,7 @@ def read_range(partition: InputPartition, options: ReadOptions) -> Iterator[pa.R
 
 
 class _RangeReader:
-    """One range, read once, from `_position` on. `looked_up` are the topics whose metadata is of this task."""
+    """Reads one range once, from `_position` on. `looked_up` are the topics whose metadata this task has requested."""
 
     def __init__(self, cluster: ClusterClient, part: OffsetRange, options: ReadOptions, looked_up: set[str]) -> None:
         self._cluster = cluster
@@ -94,7 +94,7 @@ class _RangeReader:
         return None not in (found, self._part.topic_id) and found != self._part.topic_id
 
     def _skip_lost(self) -> None:
-        """Moves the position to where the log goes on, after it was found to be outside of it."""
+        """Move a position outside the log to the next offset in the log."""
         part = self._part
         key = (part.topic, part.partition)
         first = self._cluster.list_offsets({key: EARLIEST})[key]
@@ -111,7 +111,7 @@ class _RangeReader:
             self._position = part.end
         elif self._attempts >= self._options.offset_attempts:
             raise OffsetOutOfRangeError(1, f"fetching {part.topic}-{part.partition} at offset {self._position}")
-        else:  # a leader that was elected just now may not know yet how far it has come
+        else:  # a newly elected leader may not know its high watermark yet
             self._attempts += 1
             self._cluster.forget_leader(part.topic)
             time.sleep(self._options.offset_retry_ms / 1000)
@@ -139,11 +139,11 @@ class _RangeReader:
 
 @cache
 def _load_decoder(*, with_json: bool) -> Callable[..., Iterator[pa.RecordBatch]]:
-    """The column decoder, imported once in a worker, and the parser of JSON with it.
+    """Import the column decoder once per worker, and with it the parser of JSON.
 
-    Spark's daemon collects garbage after every task of a worker that it keeps; over numba's and Arrow's many objects
-    that takes 80 ms, more than a small range does. They live as long as the worker, so the collector is told to pass
-    over them.
+    Spark's daemon collects garbage after every task of a reused worker; over numba's and Arrow's many objects this
+    takes 80 ms, more than reading a small range. These objects live as long as the worker, so they are excluded from
+    collection.
     """
     from headwater.logtier.records.columns import decode_columns, warm_decoder
 

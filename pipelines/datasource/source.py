@@ -1,4 +1,4 @@
-"""`format("headwater")`: chooses the reader or writer for what Spark asks."""
+"""`format("headwater")`: selects the reader or writer that Spark requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["HeadwaterDataSource", "read_schema"]
 def read_schema(
     *, include_headers: bool, tell_headers: bool = False, json_fields: JsonFields | None = None
 ) -> StructType:
-    """The columns of `format("kafka")`, in its order; behind them what else the options ask for."""
+    """The columns of `format("kafka")`, in its order, followed by the columns that options add."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -64,7 +64,7 @@ class HeadwaterDataSource(DataSource):
         return "headwater"
 
     def schema(self) -> StructType:
-        """The columns; options are checked here already, so that `load()` refuses bad ones."""
+        """The columns. Checks the options, so that `load()` refuses invalid ones."""
         return _columns(self._read_options())
 
     def _read_options(self) -> ReadOptions:
@@ -78,7 +78,7 @@ class HeadwaterDataSource(DataSource):
         return options
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A batch reader; the one that takes filters if the session says that Spark offers them."""
+        """A batch reader; with filter pushdown if the session enables it."""
         options = self._checked_read_options(schema)
         return PushdownBatchReader(options) if options.pushdown else BatchReader(options)
 

@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamReader"]
 
-# An idle query asks every 10 ms (spark.sql.streaming.pollingDelay). It is kept waiting here until data comes, but not
-# longer, because stopping a query waits for the call.
+# An idle query polls every 10 ms (spark.sql.streaming.pollingDelay). The reader blocks until data arrives, but no
+# longer than this, because stopping a query waits for the call.
 IDLE_WAIT_MS = 1_000
-# New partitions of the subscribed topics are looked for this often while no data comes; with data, every time.
+# Interval of checks for new partitions of the subscribed topics while idle; with data, each call checks.
 DISCOVERY_INTERVAL_S = 1.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches. Lives in Spark's planner process for the life of the query; its copies in tasks only `read`.
 
-    Source offsets are those of Spark's Kafka source: {"topic": {"0": next offset}}. With read_committed no micro-batch
-    reaches beyond the last stable offset, so that none has to wait for an open transaction.
+    Source offsets have the form of Spark's Kafka source: {"topic": {"0": next offset}}. With read_committed no
+    micro-batch extends beyond the last stable offset, so that no micro-batch waits for an open transaction.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -75,9 +75,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what the cluster has ----------------------------------------------------------------------------------------
 
     def _discover(self) -> None:
-        """Looks for partitions that are new or gone."""
+        """Check for new and deleted partitions."""
         planner = self._planner()
-        # A topic that was deleted under the stream is a data loss to report, not a name that is wrong.
+        # A topic deleted during the stream is a data loss to report, not an invalid name.
         self._partitions = planner.partitions() if self._latest is None else planner.present_partitions()
         self._discovered_s = time.monotonic()
         for topic, _ in self._partitions:
@@ -86,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._topic_ids.setdefault(topic, found)
 
     def _ends(self, known: Offsets | None = None) -> Offsets:
-        """The end offsets of all partitions now, newly made ones included; `known` are those of the last time."""
+        """The current end offsets of all partitions, including new ones; `known` are the previous end offsets."""
         if time.monotonic() - self._discovered_s > DISCOVERY_INTERVAL_S:
             self._discover()
         for _ in range(self._options.offset_attempts + 1):
@@ -98,14 +98,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if self._latest == known:
                 return self._latest
-            # A look after the ends were told: if topics are still the same ones, these are ends of theirs.
+            # Checked after the ends were read: if the topics' ids are unchanged, the ends belong to these topics.
             self._discover()
             if self._partitions == before:
                 return self._latest
         raise SourceError("the subscribed topics come and go: their end offsets cannot be told")
 
     def _reachable(self, known: Offsets) -> Offsets:
-        """The end that the next micro-batches lead to; partitions that are gone, or shrank, are a data loss."""
+        """The target of the next micro-batches; deleted or truncated partitions are a data loss."""
         found = self._ends(known)
         anew = self._take_made_anew(known)
         if anew:
@@ -116,7 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner().lost(f"{topic}-{partition} is gone since offset {offset}; its further records are lost")
         shrunk = self._shrunk(known, end)
         for _ in range(1, self._options.offset_attempts if shrunk and self._target is None else 1):
-            # A leader that was elected just now may not know yet how far it has come.
+            # A newly elected leader may not know its high watermark yet.
             self._planner().pause()
             end = dict(self._ends(known))
             shrunk = self._shrunk(known, end)
@@ -134,10 +134,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sorted(key for key in known.keys() & end.keys() if end[key] < known[key])
 
     def _take_made_anew(self, known: Offsets) -> Offsets | None:
-        """Reports topics that were deleted and made anew since the last look, if there are any that were read.
+        """Report read topics that were deleted and recreated since the last check.
 
-        Returns the offsets from which the query goes on, an empty micro-batch of their own, so that the checkpoint
-        says where the records of another topic begin.
+        Returns the offsets at which the query continues, as a separate empty micro-batch, so that the checkpoint
+        records where the new topic's records begin.
         """
         planner = self._planner()
         changed: set[str] = set()
@@ -152,14 +152,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic in sorted(anew):
             planner.lost(f"topic {topic!r} was deleted and made anew: what was not read of it before is lost")
         first = planner.earliest(key for key in self._partitions if key[0] in anew)
-        if self._target is not None:  # the new records came after the run had fixed its end
+        if self._target is not None:  # the new records arrived after the run had fixed its end
             self._target = {key: end for key, end in self._target.items() if key[0] not in anew} | first
         return {key: offset for key, offset in known.items() if key[0] not in anew} | first
 
     # -- offsets -----------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new query starts: startingOffsets, latest unless given."""
+        """Start offsets of a new query: startingOffsets, by default latest."""
         with client_errors():
             planner = self._planner()
             self._discover()
@@ -171,28 +171,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return to_source_offset(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """maxOffsetsPerTrigger, if given, else minOffsetsPerTrigger; Python's sources cannot say both (see below)."""
+        """maxOffsetsPerTrigger, if set, else minOffsetsPerTrigger; Python sources cannot return both (see below)."""
         limit, least = self._options.offsets_per_trigger_max, self._options.offsets_per_trigger_min
         if limit is not None:
             return ReadMaxRows(limit)
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fixes the end of an available-now run."""
+        """Fix the end of an available-now run."""
         with client_errors():
             self._target = dict(self._ends())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The end of the next micro-batch; `start` itself if there is nothing to read, after a short wait for data.
+        """The end of the next micro-batch; `start` if there is no data after a short wait.
 
-        A limit other than ReadAllAvailable, which asks for all there is, brings with it what the options say of the
-        least: the reader keeps the time itself, because Spark's Python sources know of no delay.
+        With a limit other than ReadAllAvailable, the options' minimum also applies: the reader measures the delay
+        itself, because Spark's Python sources do not support a delay.
         """
         if not isinstance(limit, ReadAllAvailable | ReadMaxRows | ReadMinRows):
             raise SourceError(f"the read limit {type(limit).__name__} is not supported; use maxOffsetsPerTrigger")
         with client_errors():
             known = from_source_offset(start)
-            # An idle query asks for the ends once a wait, after it.
+            # An idle query requests the ends once per wait, after it.
             is_idle, self._is_idle = self._is_idle and self._target is None, False
             end = known if is_idle else self._reachable(known)
             if end == known and self._target is None:
@@ -213,10 +213,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return to_source_offset(end)
 
     def _too_few(self, known: Offsets, end: Offsets) -> bool:
-        """Whether there is less than minOffsetsPerTrigger, and maxTriggerDelay has not passed.
+        """Whether fewer offsets than minOffsetsPerTrigger are available, and maxTriggerDelay has not passed.
 
-        The first micro-batch of a run never waits, as in Spark. Nor does an available-now run, which would end with
-        records unread.
+        The first micro-batch of a run never waits, as in Spark. An available-now run does not wait either, since it
+        would end with unread records.
         """
         least = self._options.offsets_per_trigger_min
         if least is None or self._target is not None:
@@ -226,11 +226,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum(max(0, offset - known.get(key, 0)) for key, offset in end.items()) < least
 
     def _with_new_partitions(self, known: Offsets, end: Offsets) -> Offsets:
-        """Start offsets for every partition of `end`: a partition not seen before is read from its beginning."""
+        """Start offsets for every partition of `end`: a new partition is read from its beginning."""
         return {**known, **self._planner().earliest(key for key in end if key not in known)}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The end offsets last seen, from which Spark's progress shows the backlog."""
+        """The last known end offsets, from which Spark's progress shows the backlog."""
         return None if self._latest is None else to_source_offset(self._latest)
 
     # -- data --------------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return plan_tasks(ranges, self._options)
 
     def _still_there(self, ends: Offsets) -> Offsets:
-        """The partitions that still exist; the others are a data loss: a batch is planned anew after a restart."""
+        """The existing partitions; missing ones are a data loss, as when a batch is planned again after a restart."""
         if not ends.keys() <= set(self._partitions):
             self._discover()
         gone = sorted(ends.keys() - set(self._partitions))
@@ -266,11 +266,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {key: end for key, end in ends.items() if key not in gone}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Fetches and decodes one range."""
+        """Fetch and decode one range."""
         return read_range(partition, self._options)
 
     def stop(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         if self._waiter is not None:
             self._waiter.close()
         if self._cluster is not None:

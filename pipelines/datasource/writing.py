@@ -1,4 +1,4 @@
-"""The writers: rows to topics, encoded straight from Arrow. At-least-once: a task that Spark repeats writes again."""
+"""The writers: encode rows from Arrow to topics. At-least-once: a repeated task writes its rows again."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 __all__ = ["TIMESTAMP_COLUMN", "BatchWriter", "StreamWriter", "WriteResult", "check_write_schema"]
 
-# The records' timestamps (bigint, ms), which `format("kafka")` has no column for: pipelines write them.
+# The records' timestamps (bigint, ms), which pipelines write; `format("kafka")` has no such column.
 TIMESTAMP_COLUMN = "_headwater_timestamp_ms"
 _ENCODED = {TIMESTAMP_COLUMN: "timestamp_ms"}
-# Rows kept back for fuller batches, per topic.
+# Rows buffered for fuller batches, per topic.
 BUFFER_BYTES_MAX = 16 << 20
 
 
 @dataclass
 class WriteResult(WriterCommitMessage):
-    """What one task wrote."""
+    """The result of one task's writes."""
 
     record_count: int
     batch_count: int
 
 
 def check_write_schema(schema: StructType, options: WriteOptions) -> None:
-    """Raises SourceError unless the columns are those of `format("kafka")`; others are ignored, as there."""
+    """Check for the columns of `format("kafka")`; other columns are ignored, as there. Raises SourceError."""
     accepted: dict[str, tuple[type[DataType], ...]] = {
         "key": (StringType, BinaryType, NullType),
         "value": (StringType, BinaryType),
@@ -76,7 +76,7 @@ def check_write_schema(schema: StructType, options: WriteOptions) -> None:
 
 
 class _TopicWriter:
-    """Gathers rows for one topic until they fill batches, then encodes and sends them."""
+    """Buffers rows for one topic until they fill batches, then encodes and sends them."""
 
     def __init__(self, topic: str, partition_count: int, producer: IdempotentProducer, options: WriteOptions) -> None:
         from headwater.logtier.records.columns_encode import BatchEncoder
@@ -94,7 +94,7 @@ class _TopicWriter:
         self.batch_count = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Takes rows; sends what has gathered when it is enough or has waited for linger.ms."""
+        """Add rows; sends the buffered rows if they fill a batch or have waited for linger.ms."""
         if not self._rows:
             self._first_s = time.monotonic()
         self._rows.append(rows)
@@ -103,7 +103,7 @@ class _TopicWriter:
             self.send()
 
     def send(self) -> None:
-        """Encodes and sends all that has gathered."""
+        """Encode and send the buffered rows."""
         import pyarrow as pa
 
         rows, self._rows, self._bytes = self._rows, [], 0
@@ -115,7 +115,7 @@ class _TopicWriter:
 
 
 def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> WriteResult:
-    """Writes all rows and returns when every one is acknowledged by all in-sync replicas."""
+    """Write all rows; returns after all in-sync replicas have acknowledged every row."""
     writers: dict[str, _TopicWriter] = {}
     record_count = 0
     with client_errors(), ClusterClient(options.client) as cluster:
@@ -148,7 +148,7 @@ def _encode_rows(writer: _TopicWriter, rows: pa.RecordBatch) -> None:
 
 
 def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows by topic; the option goes before the column, as in Spark's own sink."""
+    """The rows by topic; the option overrides the column, as in Spark's own sink."""
     import pyarrow.compute as pc
 
     if batch.num_rows == 0:
@@ -171,7 +171,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:  # type: ignore[override]
-        """One task's rows."""
+        """Write one task's rows."""
         return write_rows(iterator, self._options)
 
 
@@ -182,5 +182,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:  # type: ignore[override]
-        """One task's rows."""
+        """Write one task's rows."""
         return write_rows(iterator, self._options)
