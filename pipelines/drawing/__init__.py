@@ -1,1 +1,1 @@
-"""A pipeline as a picture: its graph (`model`), where things stand (`layout`), as SVG, Mermaid and DOT. Pure."""
+"""Drawing of a pipeline: its graph (`model`) and layout (`layout`), as SVG, Mermaid and DOT. Pure."""

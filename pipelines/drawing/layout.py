@@ -1,8 +1,8 @@
-"""Where the boxes of a graph stand: in columns from left to right, by how far data have come. Pure, deterministic.
+"""Layout of a graph's boxes in columns from left to right, in the direction of the data. Pure, deterministic.
 
-Longest paths give the columns; edges that span several go through points of their own there, so that they do not cross
-boxes; the order within columns is found by sweeps that put each box at the median of its neighbours; last, boxes are
-moved towards their neighbours as far as the order lets them.
+Longest paths determine the columns. Edges across several columns get a point in each, so that they do not cross boxes.
+Sweeps that put each box at the median of its neighbours determine the order within columns. Finally, boxes move towards
+their neighbours as far as the order permits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 COLUMN_GAP: Final = 72.0
 ROW_GAP: Final = 22.0
 MARGIN: Final = 24.0
-SWEEPS: Final = 12  # few graphs change after the fourth
+SWEEPS: Final = 12  # few graphs change after the fourth sweep
 _POINT_HEIGHT: Final = 10.0
 
 
@@ -40,7 +40,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Boxes by node, the points of each edge from box to box, and the size of it all."""
+    """Boxes by node, the points of each edge from box to box, and the total size."""
 
     boxes: Mapping[str, Box]
     paths: Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
@@ -49,7 +49,7 @@ class Layout:
 
 
 def columns_of(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """The column of each node: one more than the last of those before it. An edge that closes a cycle does not count.
+    """The column of each node: one more than its predecessors' maximum. Edges that close a cycle are ignored.
 
     >>> columns_of(["a", "b", "c"], [("a", "b"), ("b", "c"), ("a", "c")])
     {'a': 0, 'b': 1, 'c': 2}
@@ -87,7 +87,7 @@ def columns_of(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> dict[s
 
 
 def _pulled(nodes: Sequence[str], edges: set[tuple[str, str]], found: dict[str, int]) -> dict[str, int]:
-    """What nothing comes before stands right before what it goes to: a table beside its stage, not at the far left."""
+    """Move nodes without predecessors next to their successors: a table beside its stage, not at the far left."""
     for node in nodes:
         targets = [found[target] for source, target in edges if source == node]
         if targets and not any(target == node for _, target in edges):
@@ -96,7 +96,7 @@ def _pulled(nodes: Sequence[str], edges: set[tuple[str, str]], found: dict[str, 
 
 
 def lay_out(sizes: Mapping[str, tuple[float, float]], edges: Sequence[tuple[str, str]]) -> Layout:
-    """Place boxes of these sizes (width, height), which are in the order of the file."""
+    """Place boxes of these sizes (width, height), given in the order of the file."""
     if not sizes:
         return Layout({}, {}, 2 * MARGIN, 2 * MARGIN)
     columns = columns_of(list(sizes), edges)
@@ -139,7 +139,7 @@ def _chain(
 
 
 def _sort(rows: list[list[str]], links: Sequence[tuple[str, str]]) -> None:
-    """Order each column by the medians of its neighbours, from left to right and back; the best of all sweeps stays."""
+    """Order each column by the medians of its neighbours, from left to right and back; keeps the best of all sweeps."""
     column = {node: number for number, row in enumerate(rows) for node in row}
     beside: dict[str, list[str]] = {node: [] for node in column}
     for one, other in links:
@@ -208,16 +208,16 @@ def _place_rows(
 
 
 def _settle(row: Sequence[str], wanted: Mapping[str, float], heights: Mapping[str, float], y: dict[str, float]) -> None:
-    """Put a column's nodes as near to where they want to be as their order and the gaps allow.
+    """Put a column's nodes as near to their wanted positions as their order and the gaps permit.
 
-    Nodes that would overlap become a block, which stands at the mean of what its nodes want.
+    Nodes that would overlap become a block, placed at the mean of its nodes' wanted positions.
     """
     blocks: list[tuple[float, float, list[str]]] = []  # (sum of wanted tops of the block, height with gaps, nodes)
     for node in row:
         total, size, nodes = wanted[node], heights[node] + ROW_GAP, [node]
         while blocks and blocks[-1][0] / len(blocks[-1][2]) + blocks[-1][1] > total / len(nodes):
             before_total, before_size, before = blocks.pop()
-            # What the later nodes want is said from the top of the block.
+            # The later nodes' wanted positions are relative to the top of the block.
             total = before_total + total - before_size * len(nodes)
             nodes = [*before, *nodes]
             size += before_size

@@ -1,7 +1,7 @@
 """The graph of a pipeline as nodes and edges: sources, topics, stages, tables, sinks. Pure.
 
-What one stage writes and another reads is one node. A node's `id` is made of its kind and its name, so that the same
-file always gives the same graph.
+A place that one stage writes and another reads is one node. A node's `id` consists of its kind and its name, so that
+the same file always yields the same graph.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ KIND_NAMES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Something that data come from, go through or go to. `details` are short lines about it."""
+    """A source, step or target of data. `details` are short lines about the node."""
 
     id: str
     kind: Kind
@@ -60,7 +60,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Data go from `source` to `target`. `is_aside` marks those of dead letters and of tables."""
+    """Data flow from `source` to `target`. `is_aside` marks edges of dead letters and of tables."""
 
     source: str
     target: str
@@ -70,20 +70,20 @@ class Edge:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes in the order of the file, as far as it has one, and edges. No edge stands twice."""
+    """Nodes, in the order of the file if they have one, and edges without duplicates."""
 
     name: str
     nodes: list[Node] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
 
     def add(self, node: Node) -> str:
-        """Add a node unless it is there; gives its id."""
+        """Add a node if missing; returns its id."""
         if all(node.id != other.id for other in self.nodes):
             self.nodes.append(node)
         return node.id
 
     def join(self, edge: Edge) -> None:
-        """Add an edge, unless there is one between the two."""
+        """Add an edge, unless its nodes are already joined."""
         if all((edge.source, edge.target) != (other.source, other.target) for other in self.edges):
             self.edges.append(edge)
 
@@ -150,7 +150,7 @@ def _written(loaded: Loaded, stage: Stage, position: int, sink: Sink) -> Node:
 
 
 def _place(loaded: Loaded, place: Place, address: str = "") -> Node:
-    """The node of a place; `address` is a database's URL, as it is shown."""
+    """The node of a place; `address` is a database's redacted URL."""
     kind, name = place
     if kind == "topic":
         return Node(f"topic:{name}", "topic", name, tuple(_topic_details(loaded.pipeline.topics.get(name))))
@@ -167,7 +167,7 @@ def _topic_details(declared: Topic | None) -> Iterator[str]:
 
 
 def _table(loaded: Loaded, found: Graph, name: str) -> str:
-    """A table; where a stage writes what it holds, that place stands before it."""
+    """A table's node; if a stage writes the table's content, the written place precedes it."""
     table = loaded.pipeline.tables[name]
     place = table.place
     detail = ""

@@ -1,4 +1,4 @@
-"""A graph as SVG: one picture, readable on light and on dark ground, without scripts and fonts of its own. Pure.
+"""A graph as SVG: one picture, readable on light and dark backgrounds, without scripts or embedded fonts. Pure.
 
 Each node is a `<g class="node …" data-id=…>`, each edge a `<path class="edge" data-source=… data-target=…>`.
 """
@@ -18,7 +18,7 @@ _CHARACTER_WIDTH: Final = 7.4  # of the name's font, a little more than browsers
 _SMALL_WIDTH: Final = 6.2
 _PADDING: Final = 12.0
 _WIDTH_MIN: Final = 96.0
-_CHARACTERS_MAX: Final = 42  # of a line; the whole is shown as the node's title
+_CHARACTERS_MAX: Final = 42  # of a line; the node's title shows the full text
 _KIND_BASELINE, _NAME_BASELINE, _DETAIL_BASELINE, _LINE = 17.0, 35.0, 52.0, 15.0
 _HEIGHT: Final = 46.0  # without details
 
@@ -44,12 +44,12 @@ _ARROW: Final = (
     '<path d="M0 0L8 4L0 8z"/></marker></defs>'
 )
 
-# What XML 1.0 cannot hold, not even escaped.
+# Characters that XML 1.0 cannot contain, even escaped.
 _NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def as_svg(graph: Graph) -> str:
-    """The picture."""
+    """The graph as an SVG document."""
     sizes = {node.id: _size(node) for node in graph.nodes}
     layout = lay_out(sizes, [(edge.source, edge.target) for edge in graph.edges])
     width, height = layout.width, layout.height

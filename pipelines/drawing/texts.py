@@ -1,4 +1,4 @@
-"""A graph as text that other programs draw: Mermaid and Graphviz's DOT. Pure."""
+"""A graph as text for other programs: Mermaid and Graphviz's DOT. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from headwater.pipelines.drawing.model import KIND_NAMES, Graph, Node
 
-# Mermaid's shapes: of a node in brackets, of an edge as an arrow.
+# Mermaid's shapes: brackets of nodes, arrows of edges.
 _SHAPES: Final = {
     "stage": ('("', '")'),
     "topic": ('[["', '"]]'),
@@ -32,7 +32,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def as_mermaid(graph: Graph) -> str:
-    """A flowchart of Mermaid's.
+    """The graph as a Mermaid flowchart.
 
     >>> print(as_mermaid(Graph("p", [Node("topic:a", "topic", "a")])), end="")
     flowchart LR
@@ -51,7 +51,7 @@ def as_mermaid(graph: Graph) -> str:
 
 
 def as_dot(graph: Graph) -> str:
-    """A digraph of Graphviz's."""
+    """The graph as a Graphviz digraph."""
     numbers = {node.id: f"n{number}" for number, node in enumerate(graph.nodes)}
     lines = [f"digraph {_dot([graph.name])} {{", "  rankdir=LR;", '  node [fontname="sans-serif", fontsize=11];']
     lines += [f"  {numbers[n.id]} [label={_dot(_said(n))}, shape={_DOT_SHAPES[n.kind]}];" for n in graph.nodes]
@@ -68,7 +68,7 @@ def _said(node: Node) -> list[str]:
 
 
 def _mermaid(text: str) -> str:
-    """Text within quotes: Mermaid's own entities for what it, or HTML, would read otherwise."""
+    """Text within quotes, with Mermaid's own entities for characters that are special in Mermaid or HTML."""
     return re.sub(r"[^\w\s.,;:/=+*()%@!?-]", lambda found: f"#{ord(found[0])};", _CONTROL.sub(" ", text))
 
 
