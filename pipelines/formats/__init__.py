@@ -1,8 +1,8 @@
-"""Values of records <-> columns. `format_of` finds the module for a topic's `value:`.
+"""Values of records <-> columns. `format_of` returns the module for a topic's `value:`.
 
-A decoder takes frames with the columns of `format("headwater")` and gives the value's columns, those of
-`columns.ORIGIN` and `columns.ERROR`. An encoder gives one column from a stage's rows; what it must know beside them
-(a schema, its id) is the business of `headwater.pipelines.formats.topic_encoding`.
+A decoder takes frames with the columns of `format("headwater")` and returns the value's columns, the columns of
+`columns.ORIGIN` and `columns.ERROR`. An encoder returns one column from a stage's rows;
+`headwater.pipelines.formats.topic_encoding` provides its further data (a schema, its id).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ __all__ = ["Format", "ValueColumns", "data_columns", "format_of"]
 
 
 class Format(Protocol):
-    """What a module of this package offers."""
+    """The interface of a format's module."""
 
     def decode(self, records: DataFrame, wanted: ValueColumns) -> DataFrame:
-        """Records to columns. Only formats with fields look at `wanted`."""
+        """Decode records to columns. Only formats with fields use `wanted`."""
 
     def encode(self, rows: DataFrame, wanted: ValueColumns) -> Column:
-        """The value's column, as binary, or ValueError if these rows cannot be written so."""
+        """The value's column, binary. Raises ValueError if the rows do not fit the format."""
 
 
 class _Framed:
-    """Avro and Protobuf: values are decoded in Spark's tasks, by the schema they were written with."""
+    """Avro and Protobuf: Spark's tasks decode values by their writer's schema."""
 
     @staticmethod
     def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:
@@ -45,7 +45,7 @@ class _Framed:
 
     @staticmethod
     def encode(rows: DataFrame, wanted: ValueColumns) -> Column:  # noqa: ARG004 - one signature for all
-        """Such values carry an id, which the columns do not tell."""
+        """Never called: framed values need a schema id, which `topic_encoding` adds."""
         raise AssertionError("headwater.pipelines.formats.topic_encoding writes these")
 
 
@@ -66,5 +66,5 @@ def format_of(value: str) -> Format:
 
 
 def data_columns(rows: DataFrame) -> list[str]:
-    """Columns of a stage's rows without those that carry the record's origin."""
+    """Columns of a stage's rows without the columns of the record's origin."""
     return [name for name in rows.columns if name not in columns.RESERVED]

@@ -1,4 +1,4 @@
-"""What decoders of framed values have in common: a batch in, an Arrow array and what is wrong with its rows out."""
+"""Interface of decoders of framed values: a batch in, an Arrow array and the rows' faults out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.pipelines.formats.registry_client import RegisteredSchema
 
 @dataclass(frozen=True, slots=True)
 class Incompatible:
-    """Why values of a writer's schema cannot be read as the reader's."""
+    """The reason why values of a writer's schema cannot be read by the reader's schema."""
 
     schema_id: int
     why: str
@@ -22,7 +22,7 @@ class Incompatible:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Decoded values: null where a row is among `faults` (bytes that are no value) or `incompatible`."""
+    """Decoded values: null for rows in `faults` (invalid bytes) or `incompatible`."""
 
     values: ArrowArray
     faults: Mapping[int, str]
@@ -30,7 +30,7 @@ class Batch:
 
     @classmethod
     def joined(cls, parts: Sequence[Batch]) -> Batch:
-        """Batches one after the other."""
+        """Concatenate batches."""
         faults: dict[int, str] = {}
         incompatible: dict[int, Incompatible] = {}
         begin = 0
@@ -42,23 +42,23 @@ class Batch:
 
 
 class Schemas(Protocol):
-    """Where writers' schemas come from: a registry's client."""
+    """The source of writers' schemas: a registry's client."""
 
     def schema(self, schema_id: int) -> RegisteredSchema:
         """The schema with an id. Raises NotFoundError."""
 
     def subjects(self, schema_id: int) -> list[str]:
-        """The subjects that have it."""
+        """The subjects with this schema."""
 
 
 class Decoder(Protocol):
-    """A format's decoder for one reader's schema. `record` is the full name of what the values are, '' without one."""
+    """A format's decoder for one reader's schema. `record` is the full name of the values' record, '' without one."""
 
     record: str
 
     @property
     def type(self) -> pa.DataType:
-        """Of the values."""
+        """The values' Arrow type."""
 
     def decode(self, frames: Frames) -> Batch:
         """The values of some frames."""
@@ -68,8 +68,8 @@ class Encoder(Protocol):
     """A format's encoder for one writer's schema."""
 
     def encode(self, rows: ArrowArray, schema_id: int) -> ArrowArray:
-        """A binary array of the rows' values, framed; a row that is null has none. Raises UnwritableError."""
+        """A binary array of the rows' framed values; null for a null row. Raises UnwritableError."""
 
 
 class UnwritableError(ValueError):
-    """A row that the schema does not take; the message names the column."""
+    """A row does not fit the schema; the message names the column."""

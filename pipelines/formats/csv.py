@@ -1,7 +1,7 @@
-"""`value: csv`: one line of CSV a record, without a header. Columns: those of the schema, in its order.
+"""`value: csv`: one line of CSV a record, without a header. The columns have the schema's order.
 
-A record is refused when its value is null, has more or fewer fields than the schema, has a field that is not of its
-type, or lacks a required one.
+A record is refused if its value is null, has more or fewer fields than the schema, has a field of another type, or
+lacks a required field.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TEXTS = "_texts"  # the fields of refused records, as text
 
 
 def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:
-    """Records to columns."""
+    """Decode records to columns."""
     from pyspark.sql import functions as f
 
     assert wanted.schema is not None, "CSV needs a schema"
@@ -30,9 +30,9 @@ def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:
     options = {"mode": "PERMISSIVE", **wanted.options, "columnNameOfCorruptRecord": CORRUPT}
     text = f.regexp_replace(f.col("value").cast("string"), r"\r?\n$", "")
     parsed = records.withColumn(_PARSED, f.from_csv(text, f"{ddl}, {CORRUPT} STRING", options))
-    # An empty line has no fields at all, of which Spark makes a row of nulls.
+    # An empty line has no fields, and Spark converts it to a row of nulls.
     corrupt = f.col(f"{_PARSED}.{CORRUPT}").isNotNull() | f.col(_PARSED).isNull() | (text == "")
-    # Parsed again only for records that are refused: the first parse does not tell why.
+    # Parsed again only for refused records: the first parse does not report the reason.
     texts = f.when(corrupt & (text != ""), csv_texts(text, wanted.schema, wanted.options))
     parsed = parsed.withColumn(_TEXTS, texts)
     misfit = csv_misfit(f.col(_TEXTS), f.col(_PARSED), wanted.schema)

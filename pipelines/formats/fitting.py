@@ -1,4 +1,4 @@
-"""A stage's columns as what a schema takes: fields by name, numbers in wider types, nothing narrowed or lost."""
+"""Fits a stage's columns to a schema: fields by name, numbers to wider types, without narrowing or loss."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 def fitted(column: Column, have: DataType, want: DataType, path: str, *, is_present: bool = False) -> Column:
-    """A column of one type as another. `is_present` says that it is never null.
+    """Convert a column to another type. `is_present` means that the column is never null.
 
-    Raises ValueError with the path: a field that the schema needs or does not have, a type that would lose something.
+    Raises ValueError with the path of a missing or unknown field, or of a lossy conversion.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, MapType, NullType, StructType
@@ -63,7 +63,7 @@ def _fields(column: Column, have: Any, want: Any, path: str) -> list[Column]:
 
 
 def _is_wider(have: DataType, want: DataType) -> bool:
-    """Whether every value of a type is one of another."""
+    """Whether every value of type `have` is also a value of `want`."""
     from pyspark.sql.types import DecimalType
 
     own, other = have.simpleString(), want.simpleString()

@@ -1,4 +1,4 @@
-"""`value: avro` and `value: protobuf` as frames of Spark: what workers do is `framed_tasks`."""
+"""`value: avro` and `value: protobuf` as Spark frames; `framed_tasks` has the code of workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spark_type(kind: Any) -> DataType:
 
 
 def value_columns(reader: Reader) -> StructType:
-    """The columns of values: a record's fields, or one named as the part. Raises ValueError."""
+    """The columns of values: a record's fields, or one column named after the part. Raises ValueError."""
     from pyspark.sql.types import StructType
 
     from headwater.pipelines.formats.framed_tasks import new_decoder
@@ -35,7 +35,7 @@ def value_columns(reader: Reader) -> StructType:
 
 
 def decode(records: DataFrame, reader: Reader, schema: StructType) -> DataFrame:
-    """Records to the value's columns, ORIGIN and ERROR."""
+    """Decode records to the value's columns, ORIGIN and ERROR."""
     from headwater.pipelines.formats.framed_tasks import decoded
 
     names = schema.fieldNames()
@@ -78,7 +78,7 @@ def with_key(decoded: DataFrame, reader: Reader) -> DataFrame:
 
 
 def encode(value: Column, writer: Writer, schema_id: int) -> Column:
-    """Rows, a column of the writer's row type, as framed values."""
+    """Encode a column of the writer's row type as framed values."""
     from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined] # its stub does not know it
     from pyspark.sql.types import BinaryType
 
@@ -89,7 +89,7 @@ def encode(value: Column, writer: Writer, schema_id: int) -> Column:
 
 
 def row_of(rows: DataFrame, writer: Writer) -> Column:
-    """All data columns of some rows as what the writer takes. Raises ValueError."""
+    """All data columns of the rows as the writer's row type. Raises ValueError."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
@@ -102,7 +102,7 @@ def row_of(rows: DataFrame, writer: Writer) -> Column:
 
 
 def row_type(writer: Writer) -> Any:
-    """The Arrow type of the rows that a writer takes. Raises ValueError."""
+    """The Arrow type of a writer's rows. Raises ValueError."""
     if writer.format == "avro":
         from headwater.pipelines.formats.avro import encoder
 

@@ -1,7 +1,7 @@
-"""`value: json_schema`: JSON behind the id of its schema, as Confluent's serializers write it.
+"""`value: json_schema`: JSON after its schema's id, as in Confluent's serializers.
 
-JSON says itself what its fields are, hence it is read as the schema here whichever it was written with: a record is
-refused when it has no id, or where `json` refuses it.
+JSON names its own fields, so values are read by the reader's schema regardless of the writer's: a record is refused if
+it has no id, or if `json` refuses it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def text_of(value: Column) -> Column:
 
 
 def fault_of(value: Column) -> Column:
-    """What is wrong with the frame; null if nothing is."""
+    """The fault of the frame; null without a fault."""
     from pyspark.sql import functions as f
 
     magic = f.substring(value, 1, 1) == f.lit(bytearray(b"\0"))
@@ -37,7 +37,7 @@ def fault_of(value: Column) -> Column:
 
 
 def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:
-    """Records to columns."""
+    """Decode records to columns."""
     from pyspark.sql import functions as f
 
     value = f.col("value")
@@ -45,12 +45,12 @@ def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:
 
 
 def encode(rows: DataFrame, wanted: ValueColumns) -> Column:
-    """The JSON alone; `framed` puts the id before it."""
+    """The JSON without the id, which `framed` prepends."""
     return json.encode(rows, wanted)
 
 
 def framed(value: Column, schema_id: int) -> Column:
-    """JSON, in bytes, behind the id of its schema."""
+    """JSON as bytes after its schema's id."""
     from pyspark.sql import functions as f
 
     return f.concat(f.lit(bytearray(schema_ids.header(schema_id))), value)
