@@ -1,1 +1,1 @@
-"""The languages of schemas, for the registry that keeps them and for the formats that read by them. Pure."""
+"""Schema languages, for the registry and for the formats. Pure."""

@@ -1,4 +1,4 @@
-"""What can be wrong with a schema, and with a pair of them, in whichever language."""
+"""Errors of a schema, and incompatibilities of a pair of schemas, in any language."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ PROBLEMS_MAX = 100
 
 
 class InvalidSchemaError(ValueError):
-    """A text that is no schema of its type; the message says what is wrong, and where."""
+    """A text is no valid schema of its type; the message names the fault and its position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One reason why a reader does not understand what a writer wrote; `kind` has the name that Confluent uses."""
+    """One reason why a reader cannot read a writer's values; `kind` is Confluent's name of the reason."""
 
     kind: str
     path: str
     text: str
 
     def __str__(self) -> str:
-        """Write it as Confluent's registry does."""
+        """The incompatibility in the form of Confluent's registry."""
         return f"{{errorType:'{self.kind}', description:'{self.text}', path:'{self.path}'}}"

@@ -12,7 +12,7 @@ _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89abABcdefCDEF]")
 
 
 class JsonTextError(ValueError):
-    """JSON that is not taken; the message says why."""
+    """JSON was refused; the message gives the reason."""
 
 
 def parse_json(

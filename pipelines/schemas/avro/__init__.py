@@ -1,1 +1,1 @@
-"""Avro: schemas, how they are written, and schema resolution as the specification has it."""
+"""Avro: schemas, their text, and schema resolution by the specification."""

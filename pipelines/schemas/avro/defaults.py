@@ -1,4 +1,4 @@
-"""Whether a default in JSON is a value of an Avro type."""
+"""Checks whether a JSON default is a value of an Avro type."""
 
 from __future__ import annotations
 

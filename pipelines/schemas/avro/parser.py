@@ -1,4 +1,4 @@
-"""JSON to Avro's types, with every rule of the specification that a schema can break."""
+"""Parses JSON to Avro's types, and checks every rule of the specification for schemas."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def parse(text: str, known: Mapping[str, NamedType], *, check_defaults: bool) ->
         raise InvalidSchemaError(f"not JSON that can be taken: {error}") from None
     except json.JSONDecodeError as error:
         if re.fullmatch(r"\s*[A-Za-z_][\w.]*\s*", text) and text.strip() not in ("true", "false", "null"):
-            document = text.strip()  # a bare name, as Avro's own parsers take it
+            document = text.strip()  # a bare name, which Avro's own parsers accept
         elif text.strip() == "null":
             document = "null"
         else:
@@ -79,7 +79,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _repeated(names: Iterable[str]) -> str:
-    """Return the first of some names that is given more than once."""
+    """Return the first duplicate name."""
     return next(name for name, count in Counter(names).items() if count > 1)
 
 
@@ -145,7 +145,7 @@ class _Parser:
 
     def _named(self, kind: str, node: dict[str, Any], space: str, path: str, depth: int) -> NamedType:
         name = _name(node, space, path)
-        # A path is built for each part of the schema: a long name in each would make parsing quadratic.
+        # Each part of the schema has a path: a long name in each would make parsing quadratic.
         where = f"{path}({name.full[:NAME_SHOWN_MAX]})"
         if name.full in self.names:
             raise InvalidSchemaError(f"{where}: can't redefine {name.full!r}")

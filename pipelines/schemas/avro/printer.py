@@ -28,12 +28,12 @@ from headwater.pipelines.schemas.avro.types import (
 
 
 def canonical(avro_type: AvroType, known: Iterable[str]) -> str:
-    """Write a schema as Java does; types with a name in `known` are referred to, not written out."""
+    """Write a schema as Java does; types with a name in `known` are written as references."""
     return _dump(_Printer(set(known), normal=False).node(avro_type, ""))
 
 
 def normalized(avro_type: AvroType, known: Iterable[str]) -> str:
-    """Write a schema with full names and with the attributes that the specification does not name in order."""
+    """Write a schema with full names; attributes unknown to the specification are sorted."""
     return _dump(_Printer(set(known), normal=True).node(avro_type, ""))
 
 

@@ -107,7 +107,7 @@ class _Comparison:
         return self.resolving[_id(pair)]
 
     def _enter(self, pair: _Pair, failed: list[_PairId]) -> list[_Pair]:
-        """Take note of a pair; return the pairs that have to be looked at for it."""
+        """Register a pair; return the pairs that it depends on."""
         this = _id(pair)
         if this in self.resolving:
             return []
@@ -164,7 +164,7 @@ class _Comparison:
 
 
 def _size(avro_type: AvroType) -> int:
-    """Return how many parts a comparison looks at, whatever these are."""
+    """Return the number of parts that a comparison visits."""
     match avro_type:
         case RecordType():
             return len(avro_type.fields)
@@ -203,7 +203,7 @@ def _parts(reader: AvroType, writer: AvroType) -> Iterator[_Part]:
 
 
 class _Branches:
-    """The branches of a reader's union by what a writer's type can mean: a kind, or a name."""
+    """The branches of a reader's union by a writer's kind or name."""
 
     def __init__(self, reader: UnionType) -> None:
         self._by_kind: dict[str, AvroType] = {}
@@ -229,7 +229,7 @@ class _Branches:
 
 
 def _local(reader: AvroType, writer: AvroType, path: str) -> Iterator[Problem]:
-    """Yield what is wrong with a pair whatever its parts are."""
+    """Yield the problems of a pair itself, regardless of its parts."""
     if isinstance(writer, UnionType) or isinstance(reader, UnionType):
         return
     match reader, writer:

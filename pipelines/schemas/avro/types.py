@@ -75,7 +75,7 @@ class MapType:
 
 @dataclass(eq=False, slots=True)
 class UnionType:
-    """One of several types; none of them a union, and no two of a kind unless they have names."""
+    """One of several types; none of them a union, and no two unnamed types of the same kind."""
 
     branches: list[AvroType]
     kind: str = "union"
@@ -153,5 +153,5 @@ AvroType: TypeAlias = PrimitiveType | ArrayType | MapType | UnionType | EnumType
 
 
 def type_name(avro_type: AvroType) -> str:
-    """Return what a union tells its branches apart by: the full name of a named type, else the kind."""
+    """Return the key of a union's branch: the full name of a named type, else the kind."""
     return avro_type.name.full if isinstance(avro_type, EnumType | FixedType | RecordType) else avro_type.kind

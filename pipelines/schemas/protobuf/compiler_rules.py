@@ -1,4 +1,4 @@
-"""What protobuf's compiler refuses and its descriptor pool lets through. Pure.
+"""Rules that protobuf's compiler checks and its descriptor pool does not. Pure.
 
 `tests/property/registry/test_protobuf_beside_protoc.py` compares this with the compiler.
 """
@@ -117,7 +117,7 @@ def _check_ranges(ranges: list[tuple[int, int]], path: str) -> None:
 
 
 def _declared(messages: Any, enums: Any, extensions: Any, others: Any) -> Iterator[str]:
-    """The names that share a scope: values of an enum are beside it, as in C++."""
+    """The names that share a scope: an enum's values belong to the scope around the enum, as in C++."""
     for part in (*messages, *enums, *extensions, *others):
         yield part.name
     for enum in enums:

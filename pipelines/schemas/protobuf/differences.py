@@ -1,4 +1,4 @@
-"""What a change of a `.proto` file means to readers.
+"""The effect of a `.proto` file's change on readers.
 
 Fields are told apart by their numbers. The rules, and the names of the problems, are those of Confluent's registry,
 which follow protobuf's advice on updating a message. Beyond Confluent's rules, a field that becomes repeated or single
@@ -40,7 +40,7 @@ SCALAR_KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """A message and where it comes from."""
+    """A message and its file."""
 
     message: Any
     package: str
@@ -49,7 +49,7 @@ class _Type:
 
 
 class FileTypes:
-    """Every message of a file and of what it imports, by its full name."""
+    """Every message of a file and of its imports, by full name."""
 
     def __init__(self, file: Any, imported: Mapping[str, Any]) -> None:
         self.file = file
@@ -96,7 +96,7 @@ class _Comparison:
         self._compared: set[tuple[int, int]] = set()
 
     def types(self, original: Any, update: Any, path: str) -> Iterator[Problem]:
-        """Yield the problems of messages that stand side by side."""
+        """Yield the problems of the messages in one scope."""
         read = {message.name: message for message in update}
         for message in original:
             if message.options.map_entry:
@@ -163,7 +163,7 @@ class _Comparison:
         if original.type != update.type:
             yield Problem("FIELD_KIND_CHANGED", path, f"the field {update.name} is a group no longer, or is one now")
         elif before is None or after is None:
-            # Protobuf's own types: they are what they are called.
+            # Protobuf's own types: their name identifies them.
             if original.type_name != update.type_name:
                 yield Problem("FIELD_NAMED_TYPE_CHANGED", path, text)
         elif before.local_name != after.local_name:

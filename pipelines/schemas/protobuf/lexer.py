@@ -1,4 +1,4 @@
-"""The words of a `.proto` file, with the comments before each."""
+"""The tokens of a `.proto` file, each with its preceding comments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 
 class Kind(StrEnum):
-    """What a word is."""
+    """The kind of a token."""
 
     NAME = "name"
     INTEGER = "integer"
@@ -24,14 +24,14 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment without its marks; `trailing` when it stands on the line of the word before it."""
+    """A comment without its delimiters; `trailing` if it is on the previous token's line."""
 
     text: str
     trailing: bool
 
 
 class Token(NamedTuple):
-    """A word, where it stands, and the comments between the word before it and it."""
+    """A token, its position, and the comments between the previous token and this one."""
 
     kind: Kind
     text: str
@@ -41,7 +41,7 @@ class Token(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it stands, for messages."""
+        """The token's position for messages."""
         return f"line {self.line}:{self.column}"
 
 
@@ -60,7 +60,7 @@ _KINDS: Final = {kind.value: kind for kind in (Kind.NAME, Kind.INTEGER, Kind.FLO
 
 
 def tokens(source: str) -> Iterator[Token]:
-    """Yield the words of a file; the last one is the end.
+    """Yield the tokens of a file; the last is the end token.
 
     >>> [token.text for token in tokens("string name = 1; // whose")]
     ['string', 'name', '=', '1', ';', '']
@@ -92,7 +92,7 @@ def tokens(source: str) -> Iterator[Token]:
 
 
 def _uncommented(text: str) -> str:
-    r"""Return what a comment says.
+    r"""Return a comment's text.
 
     >>> _uncommented("// a"), _uncommented("/* a\n * b */")
     ('a', 'a\nb')

@@ -1,4 +1,4 @@
-"""What the names in a file mean: its types and those it imports."""
+"""Resolves the names in a file to its types and to imported types."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def link(source: Any, name: str, imported: Mapping[str, Any]) -> Any:
 
 
 def pooled(source: Any, name: str, imported: Mapping[str, Any]) -> Any:
-    """Return a pool that has the file and what it imports: classes of messages are made of its descriptors.
+    """Return a pool with the file and its imports, from whose descriptors message classes are created.
 
     Raises:
         InvalidSchemaError: as `link`.
@@ -39,7 +39,7 @@ def pooled(source: Any, name: str, imported: Mapping[str, Any]) -> Any:
     file.name = name
     file.ClearField("source_code_info")
     for options in _all_options(file):
-        # Clearing what is not there would leave empty options behind.
+        # Clearing a missing field would leave empty options.
         if options.uninterpreted_option:
             options.ClearField("uninterpreted_option")
     try:
@@ -76,7 +76,7 @@ def _add(pool: Any, name: str, imported: Mapping[str, Any], added: set[str], pat
 
 
 def _all_options(file: Any) -> Iterator[Any]:
-    """Yield the options of everything in a file that has some."""
+    """Yield the options of every element in a file that has options."""
     yield file.options
     for message in file.message_type:
         yield from _message_options(message)

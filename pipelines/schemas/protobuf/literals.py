@@ -1,4 +1,4 @@
-r"""Texts and numbers as `.proto` files write them."""
+r"""Texts and numbers in the notation of `.proto` files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def unquote(literal: str) -> bytes:
 
 
 def quote(data: bytes) -> str:
-    r"""Write bytes as a quoted text; what is UTF-8 stays readable.
+    r"""Write bytes as a quoted text; UTF-8 stays readable.
 
     >>> quote('a"ü\n'.encode()), quote(b"\xff")
     ('"a\\"ü\\n"', '"\\377"')
@@ -54,7 +54,7 @@ def quote(data: bytes) -> str:
 
 
 def escape(data: bytes) -> str:
-    r"""Write bytes in C's escapes, as descriptors keep the defaults of bytes.
+    r"""Write bytes with C's escapes, as descriptors store defaults of bytes.
 
     >>> escape(b"a\x00")
     'a\\000'

@@ -21,7 +21,7 @@ _WHOLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The value of an option as it stands: one of a name, a number, a text, or a message between braces."""
+    """The value of an option as written: a name, a number, a text, or a message in braces."""
 
     name: str | None = None
     whole: int | None = None
@@ -32,7 +32,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option: the parts of its name, each with whether it stands in parentheses, and its value."""
+    """An option: the parts of its name, each with whether it is in parentheses, and its value."""
 
     parts: tuple[tuple[str, bool], ...]
     value: Value
@@ -126,7 +126,7 @@ def printed(options: Any) -> list[str]:
         if field.name == "uninterpreted_option":
             continue
         if field.is_extension:
-            # An option of another file that this process happens to know.
+            # An option of another file that is registered in this process by chance.
             found.append(f"({field.full_name}) = {_written(field, value)}")
         elif field.is_repeated:
             found += [f"{field.name} = {_written(field, item)}" for item in value]

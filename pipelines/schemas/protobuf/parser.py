@@ -416,7 +416,7 @@ def _default(option: Option, field: Any) -> str:
             if value.name in ("true", "false"):
                 return value.name
             expected = "true or false"
-        # The kind of a named type is not known yet: only an enum has a default.
+        # The kind of a named type is unknown so far: only an enum has a default.
         case None:
             if value.name is not None:
                 return value.name
@@ -429,7 +429,7 @@ def _default(option: Option, field: Any) -> str:
 
 
 def _add_synthetic_oneofs(message: Any) -> None:
-    """Give each `optional` field of proto3 its oneof, behind the real ones, as descriptors have it."""
+    """Add each proto3 `optional` field's synthetic oneof after the declared ones, as descriptors require."""
     names = {oneof.name for oneof in message.oneof_decl} | {field.name for field in message.field}
     for field in message.field:
         if field.proto3_optional:

@@ -1,4 +1,4 @@
-"""A `FileDescriptorProto` to `.proto` text, in one layout, with the comments before and behind its elements."""
+"""Writes a `FileDescriptorProto` as `.proto` text, in one layout, with leading and trailing comments."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class _Printer:
 
 
 def default_json_name(name: str) -> str:
-    """Return the name in JSON that a field has unless it asks for another.
+    """Return the default JSON name of a field.
 
     >>> default_json_name("tail_number"), default_json_name("_a__b1")
     ('tailNumber', 'AB1')
@@ -212,7 +212,7 @@ def default_json_name(name: str) -> str:
 
 
 def _own_type(field: Any, types: Any) -> Any:
-    """Return the message that a map or a group brought along, None for any other field."""
+    """Return the message that a map or a group implies, None for any other field."""
     simple = field.type_name.rpartition(".")[2]
     for inner in types:
         if inner.name == simple and (inner.options.map_entry or field.type == _Field.TYPE_GROUP):

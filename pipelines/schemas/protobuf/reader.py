@@ -1,4 +1,4 @@
-"""The tokens of a `.proto` file one after another, and the parts of its grammar that stand everywhere."""
+"""Reads the tokens of a `.proto` file in sequence, and the parts of the grammar shared by all elements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reader:
         self.info = descriptor_pb2.SourceCodeInfo()
 
     def fail(self, expected: str) -> InvalidSchemaError:
-        """Return the error of a token that does not belong here."""
+        """Return the error for an unexpected token."""
         token = self.token
         found = repr(token.text[:60]) if token.text else f"the {token.kind.value}"
         return InvalidSchemaError(f"{token.place}: expected {expected}, found {found}")
@@ -45,14 +45,14 @@ class Reader:
         return self.token.text == text and self.token.kind is not Kind.TEXT
 
     def skip(self, text: str) -> bool:
-        """Take the next token if it is this one."""
+        """Take the next token if it equals this one."""
         if self.at(text):
             self.next()
             return True
         return False
 
     def take(self, text: str) -> None:
-        """Take this token, which must be next."""
+        """Take this token. Raises the error for an unexpected token otherwise."""
         if not self.skip(text):
             raise self.fail(repr(text))
 
@@ -71,7 +71,7 @@ class Reader:
         return found
 
     def whole(self) -> int:
-        """Take a whole number, which may be negative."""
+        """Take an integer, which may be negative."""
         negative = self.skip("-")
         if self.token.kind is not Kind.INTEGER:
             raise self.fail("a whole number")
@@ -83,7 +83,7 @@ class Reader:
         return -number if negative else number
 
     def text(self) -> bytes:
-        """Take a quoted text; several in a row are one."""
+        """Take a quoted text; adjacent texts are concatenated."""
         if self.token.kind is not Kind.TEXT:
             raise self.fail("a text in quotes")
         found = b""
