@@ -1,6 +1,6 @@
-"""What Spark's workers do with framed values: everything here is found by name in a worker, and keeps what it learns.
+"""Decoding and encoding of framed values in Spark's workers, which import this module by name and cache their state.
 
-A `Reader` or a `Writer` says all that a worker needs; decoders and encoders are made of it once in a process.
+A `Reader` or a `Writer` contains all parameters for a worker; each process creates its decoder or encoder once.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from headwater.pipelines.formats.registry_client import (
 )
 from headwater.pipelines.schemas.errors import InvalidSchemaError
 
-KEPT: Final = 256  # decoders and encoders of one process
+KEPT: Final = 256  # decoders and encoders cached in one process
 SHOWN_SUBJECTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What values are read as. `part` is what of a record they are; `fails` if an incompatible one stops the stage."""
+    """Parameters of reading. `part` is the values' part of a record; `fails`: an incompatible value stops the stage."""
 
     format: str
     schema: RegisteredSchema
@@ -48,7 +48,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """What rows are written as."""
+    """Parameters of writing."""
 
     format: str
     schema: RegisteredSchema
@@ -58,7 +58,7 @@ class Writer:
 
 
 def new_decoder(reader: Reader, schemas: Any) -> Decoder:
-    """A decoder. Raises ValueError (InvalidSchemaError is one) for a schema that cannot be columns."""
+    """Create a decoder. Raises ValueError (such as InvalidSchemaError) for a schema that does not map to columns."""
     if reader.format == "avro":
         from headwater.pipelines.formats.avro.decoder import AvroDecoder
 
@@ -92,7 +92,7 @@ class Encode:
     schema_id: int
 
     def run(self, rows: pa.Array) -> pa.Array:  # type: ignore[type-arg] # Spark looks at these types
-        """A batch; Spark goes by the types of this method. Raises SourceError."""
+        """Encode a batch; Spark reads the type hints of this method. Raises SourceError."""
         given: Any = rows
         writer = self.writer
         try:
@@ -104,7 +104,7 @@ class Encode:
 
 
 def decoded(reader: Reader, names: Sequence[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches with the columns of ORIGIN become batches with `names` (the value's), ORIGIN and ERROR."""
+    """Decode batches with the columns of ORIGIN to batches with `names` (the value's), ORIGIN and ERROR."""
     for batch in batches:
         raw = batch.column(columns.VALUE)
         found = _decode(reader, frames(raw))
@@ -117,7 +117,7 @@ def decoded(reader: Reader, names: Sequence[str], batches: Iterator[pa.RecordBat
 
 
 def with_key(reader: Reader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of decoded records get the column of their keys; a record without a key has null there."""
+    """Add the column of decoded keys to batches; null for a record without a key."""
     for batch in batches:
         raw = batch.column(columns.KEY)
         present = np.asarray(raw.is_valid())
@@ -134,10 +134,10 @@ def with_key(reader: Reader, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 def decoded_events(
     readers: Mapping[str, Reader], only: str | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with ORIGIN (and with `columns.EVENT`, if a header says the type) become events.
+    """Decode batches with ORIGIN (and with `columns.EVENT`, if a header gives the type) to events.
 
-    All of them: EVENT, a struct for each type, ORIGIN, ERROR. `only` one: its fields instead of EVENT and structs;
-    records of other types are passed over, those that do not say which type they are, are not.
+    All types: EVENT, a struct for each type, ORIGIN, ERROR. One type, `only`: its fields instead of EVENT and structs;
+    records of other types are skipped, but not records without a type.
     """
     for batch in batches:
         found = frames(batch.column(columns.VALUE))
@@ -207,7 +207,7 @@ def _kinds(readers: Mapping[str, Reader], any_of: Reader, found: Frames) -> tupl
 
 
 def _first_bytes(found: Frames, row: int) -> bytes:
-    """The numbers before a message, which say what it is."""
+    """The message indexes before a Protobuf message, which identify its type."""
     from headwater.pipelines.formats.protobuf.decoder import message_indexes
 
     payload = bytes(found.data[found.starts[row] : min(found.ends[row], found.starts[row] + 400)])

@@ -1,4 +1,4 @@
-"""Arrays of values that carry the ids of their schemas: where each id and each payload is."""
+"""Positions of the schema ids and payloads in arrays of framed values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Frames:
 
 
 def frames(values: ArrowArray) -> Frames:
-    """Find the ids before the values of a binary array."""
+    """Locate the ids and payloads in a binary array."""
     rows = len(values)
     offsets, data = binary_parts(values)
     starts, ends = offsets[:-1], offsets[1:]
@@ -69,5 +69,5 @@ def binary_parts(values: Any) -> tuple[Ints, npt.NDArray[np.uint8]]:
 
 
 def buffer_of(array: Any) -> Any:
-    """An array of numpy's as a buffer of Arrow's, not copied."""
+    """A numpy array as an Arrow buffer, without a copy."""
     return pa.py_buffer(array)

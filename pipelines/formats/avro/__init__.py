@@ -1,14 +1,14 @@
-"""Avro values: a writer's schema resolved to a reader's as a program, which compiled loops run over Arrow's memory.
+"""Avro values: schema resolution as a program, which compiled loops run over Arrow's memory.
 
-`columns` says which columns a schema has, `reading` and `writing` make programs, `decode_kernel` and `encode_kernel`
-run them, `arrays` and `flat` are Arrow's arrays as the kernels have them, `container` reads files.
+`columns` maps schemas to columns, `reading` and `writing` build programs, `decode_kernel` and `encode_kernel` run them,
+`arrays` and `flat` convert between Arrow's arrays and the kernels' arrays, `container` reads files.
 """
 
 from __future__ import annotations
 
 
 def warm() -> None:
-    """Compile the kernels, or load them from numba's cache, so that Spark's workers find them there."""
+    """Compile the kernels, or load them from numba's cache, so that Spark's workers find the cache filled."""
     import pyarrow as pa
 
     from headwater.pipelines.formats.avro.decoder import AvroDecoder

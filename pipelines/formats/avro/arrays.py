@@ -1,4 +1,4 @@
-"""Slots that a reading program has filled, as Arrow's arrays."""
+"""Converts the slots of a reading program to Arrow's arrays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIMPLE: Final[dict[str, Any]] = {
 
 
 def arrow_type(node: Node) -> pa.DataType:
-    """A node's type as Spark has it in Arrow."""
+    """A node's Arrow type, as Spark expects it."""
     match node.sql:
         case "STRUCT":
             return pa.struct([pa.field(child.name, arrow_type(child)) for child in node.children])
@@ -45,11 +45,11 @@ def arrow_type(node: Node) -> pa.DataType:
 
 
 class TooManyEntriesError(ValueError):
-    """One value holds more entries than there is room for."""
+    """One value has more entries than the slots can hold."""
 
 
 class Decoded:
-    """Values decoded: arrays by node, and the rows that could not be read, with the reason."""
+    """Decoded values: arrays by node, and the unreadable rows with their reasons."""
 
     def __init__(
         self, reading: Reading, data: Bytes, starts: Ints, ends: Ints, entries: Ints, *, are_chained: bool = False

@@ -1,4 +1,4 @@
-"""Which columns an Avro schema has. Pure.
+"""Maps Avro schemas to columns. Pure.
 
 Each part of the schema becomes a `Node`: what a program writes to, and what Arrow's arrays are made of. A column cannot
 hold itself, and has one type beside null: schemas that ask for more are refused with the path.
@@ -99,7 +99,7 @@ def quoted(name: str) -> str:
 
 
 def columns_ddl(root: Node) -> str:
-    """The columns of a record. Raises ValueError if it is none.
+    """The columns of a record. Raises ValueError for other types.
 
     >>> from headwater.pipelines.schemas.avro.parser import parse
     >>> text = '{"type": "record", "name": "r", "fields": [{"name": "n", "type": ["null", "string"]}]}'
@@ -112,7 +112,7 @@ def columns_ddl(root: Node) -> str:
 
 
 def columns(schema: AvroType) -> Node:
-    """A schema as columns. Raises ValueError with the path of what cannot be one."""
+    """A schema as columns. Raises ValueError with the path of a part that does not map to a column."""
     return _Builder().node(schema, "", "$", (), 0)
 
 
@@ -159,7 +159,7 @@ def parsed(text: str, references: Iterable[tuple[str, str]] = (), *, new: bool =
 
 
 def record_name(schema: AvroType) -> str:
-    """The full name of a record, '' of anything else."""
+    """The full name of a record, '' for other types."""
     return schema.name.full if isinstance(schema, RecordType) else ""
 
 

@@ -1,4 +1,4 @@
-"""Avro's files: a schema, then blocks of values, each compressed by itself. Pure: the codecs come from cramjam."""
+"""Avro's container files: a schema, then separately compressed blocks of values. Pure: cramjam has the codecs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ METADATA_BYTES_MAX: Final = 16 << 20
 
 
 class DamagedError(ValueError):
-    """The bytes are no Avro file, or not to their end; the message says where."""
+    """The bytes are no Avro file, or are damaged; the message names the position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file begins with; `end` is where its blocks do."""
+    """A file's header; the blocks begin at `end`."""
 
     schema: AvroType
     codec: str
@@ -39,7 +39,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some values: how many of them are whole, and what is wrong with the next one, if something is."""
+    """A block's values: the number of readable values, and the fault of the next value, if any."""
 
     decoded: Decoded
     rows: int
@@ -47,7 +47,7 @@ class Block:
 
 
 def header(content: bytes) -> Header:
-    """Read the beginning of a file. Raises DamagedError."""
+    """Read a file's header. Raises DamagedError."""
     if not content.startswith(MAGIC):
         raise DamagedError("it does not begin as an Avro file")
     metadata: dict[str, bytes] = {}
@@ -77,9 +77,9 @@ def header(content: bytes) -> Header:
 
 
 def blocks(content: bytes, header: Header, reading: Reading) -> Iterator[Block]:
-    """The blocks of a file, read as `reading` says; the one with a fault is the last.
+    """The blocks of a file, decoded by `reading`; a block with a fault is the last.
 
-    Raises DamagedError behind the last whole block, UnreadableError if the file's schema cannot be read.
+    Raises DamagedError after the last readable block, UnreadableError if the file's schema cannot be read.
     """
     entry = reading.add(header.schema)
     position = header.end

@@ -1,4 +1,4 @@
-"""Values with the ids of their writers' schemas before them, decoded to one reader's columns."""
+"""Decodes framed Avro values of any writer's schema to one reader's columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AvroDecoder:
 
     @property
     def type(self) -> pa.DataType:
-        """Of the values."""
+        """The values' Arrow type."""
         return arrow_type(self._reading.root)
 
     def decode(self, frames: Frames) -> Batch:
@@ -63,7 +63,7 @@ class AvroDecoder:
         return Batch(decoded.array(self._reading.root), faults, incompatible)
 
     def _entry(self, schema_id: int) -> int:
-        """Where the program of a writer begins. Raises NotFoundError and _RefusedError."""
+        """The start of a writer's program. Raises NotFoundError and _RefusedError."""
         if schema_id in self._entries:
             return self._entries[schema_id]
         if schema_id in self._refused:
@@ -83,7 +83,7 @@ class AvroDecoder:
 
 
 class _RefusedError(Exception):
-    """A writer's schema cannot be read; the argument says why."""
+    """A writer's schema cannot be read; the argument is the reason."""
 
 
 def _halves(found: Frames) -> list[Frames]:

@@ -1,4 +1,4 @@
-"""Rows as Avro values with the id of their schema before them; and a schema for rows that have none."""
+"""Encodes rows as framed Avro values, and derives a schema for rows without one."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class AvroEncoder:
         self._writer = RowWriter(columns(parsed(writer.text, writer.references)))
 
     def encode(self, rows: ArrowArray, schema_id: int) -> ArrowArray:
-        """A binary array of the rows' values, framed; a row that is null has none. Raises UnwritableError."""
+        """A binary array of the rows' framed values; null for a null row. Raises UnwritableError."""
         return self._writer.values(rows, header(schema_id))
 
 
 def row_type(writer: RegisteredSchema) -> pa.DataType:
-    """The rows' Arrow type; fields that cannot be null are not nullable. Raises ValueError."""
+    """The rows' Arrow type; fields without a null branch are not nullable. Raises ValueError."""
     return _needing(columns(parsed(writer.text, writer.references)))
 
 

@@ -38,7 +38,7 @@ _BIT_64: Final = 1 << 64
 
 
 class UnreadableError(ValueError):
-    """A schema cannot be read as another: the message names the field and says why."""
+    """A schema cannot be resolved to another: the message names the field and the reason."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Reading:
         self.root = columns(self.reader)
 
     def add(self, writer: AvroType) -> int:
-        """Add a writer; where its program begins. Raises UnreadableError if no value of it can be read."""
+        """Add a writer; returns the start of its program. Raises UnreadableError if none of its values can be read."""
         begin = len(self.code)
         program = _Program(self)
         try:
@@ -75,7 +75,7 @@ class Reading:
         return begin
 
     def symbols(self, node: Node) -> list[str]:
-        """The texts of an enum's numbers."""
+        """An enum's symbols by number."""
         assert isinstance(node.type, EnumType)
         return node.type.symbols
 

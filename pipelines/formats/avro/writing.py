@@ -1,4 +1,4 @@
-"""Programs that write columns as values of a schema. Pure. `encode_kernel` says what their numbers mean."""
+"""Programs that write columns as values of a schema. Pure. `encode_kernel` defines the programs' numbers."""
 
 from __future__ import annotations
 
