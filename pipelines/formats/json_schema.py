@@ -14,7 +14,7 @@ from typing import Any
 from headwater.pipelines.columns import RESERVED
 
 SCHEMA_BYTES_MAX = 1024 * 1024
-REFERENCES_MAX = 20  # one after the other, before a type comes
+REFERENCES_MAX = 20  # chained, before a type
 NESTING_MAX = 20  # Spark's own plans become slow long before
 
 _FORMATS = {"date-time": "TIMESTAMP", "date": "DATE"}
@@ -24,14 +24,14 @@ _NUMBERS = {"float": "FLOAT", "double": "DOUBLE"}
 
 @dataclass(frozen=True, slots=True)
 class ValueSchema:
-    """Columns of a value as DDL, and the names of those that must not be null."""
+    """Columns of a value as DDL, and the names of required columns."""
 
     ddl: str
     required: tuple[str, ...] = ()
 
 
 def parse(text: str) -> ValueSchema:
-    """Columns of a JSON Schema. Raises ValueError that names the path of what cannot be mapped.
+    """Columns of a JSON Schema. Raises ValueError with the path of a part that cannot be mapped.
 
     >>> parse('{"type": "object", "properties": {"a": {"type": ["integer", "null"]}}, "required": []}')
     ValueSchema(ddl='`a` BIGINT', required=())

@@ -1,4 +1,4 @@
-"""A JSON Schema for rows that have none."""
+"""Derives a JSON Schema for rows without one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAIN: dict[str, dict[str, Any]] = {
 
 
 def schema_for(kind: DataType, name: str) -> str:
-    """A schema of what Spark writes as JSON for a type: no field is required. Raises ValueError."""
+    """A schema of Spark's JSON output for a type, without required fields. Raises ValueError."""
     found = {"$schema": "http://json-schema.org/draft-07/schema#", "title": name, **_schema(kind, "")}
     return json.dumps(found)
 

@@ -1,4 +1,4 @@
-"""Which field of a text (JSON, CSV) does not fit its schema, for those whose records are refused.
+"""Finds the field of a text (JSON, CSV) that does not fit its schema, for refused records.
 
 Spark's parsers tell that a text does not fit, not why; but they read the fields that fit. So a field that the text has,
 and that was not read, is the one that does not fit. The expressions are evaluated for refused texts only.
@@ -18,7 +18,7 @@ _TEXTS_DDL: Final = "MAP<STRING, STRING>"
 
 
 def json_texts(text: Column, options: Mapping[str, str]) -> Column:
-    """The fields of a JSON object by their names, each as text; null for what is no object."""
+    """The fields of a JSON object by their names, each as text; null for other values."""
     from pyspark.sql import functions as f
 
     return f.from_json(text, _TEXTS_DDL, _permissive(options))
@@ -39,7 +39,7 @@ def json_misfit(text: Column, texts: Column, parsed: Column, schema: StructType,
 def _json_fields(
     text: Column, texts: Column, parsed: Column, schema: StructType, options: Mapping[str, str], prefix: str
 ) -> list[Column]:
-    """For each field what is wrong with it, or null."""
+    """The fault of each field, or null."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
@@ -49,7 +49,7 @@ def _json_fields(
         own, value = f.try_element_at(texts, f.lit(field.name)), parsed.getField(field.name)
         said = f.lit(f"the field {path} is no {shown(kind)}")
         if isinstance(kind, ArrayType | MapType):
-            # Spark reads the elements that fit, hence the field is parsed alone.
+            # Spark reads the fitting elements, so the field is parsed separately.
             alone = StructType([field]).add(CORRUPT, StringType())
             is_bad = f.from_json(text, alone, _permissive(options)).getField(CORRUPT).isNotNull()
         else:
@@ -84,7 +84,7 @@ def csv_misfit(texts: Column, parsed: Column, schema: StructType) -> Column:
 
 
 def shown(kind: DataType) -> str:
-    """A type as SQL names it, without the fields of a struct.
+    """A type's SQL name, without the fields of a struct.
 
     >>> from pyspark.sql.types import ArrayType, LongType, StructType
     >>> shown(ArrayType(LongType())), shown(StructType().add("a", LongType()))

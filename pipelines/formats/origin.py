@@ -1,4 +1,4 @@
-"""The columns of records, and those that decoded records keep of them."""
+"""The columns of records, and the origin columns that decoded records keep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def origin() -> list[Column]:
 
 
 def records_schema() -> StructType:
-    """Columns of records as the data source gives them, headers included."""
+    """Columns of the data source's records, including headers."""
     from pyspark.sql.types import StructType
 
     found = StructType.fromDDL(f"{columns.RECORD_DDL}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")

@@ -1,4 +1,4 @@
-"""`value: raw`: bytes are left alone. Columns: key BINARY, value BINARY. Every record can be decoded."""
+"""`value: raw`: unchanged bytes. Columns: key BINARY, value BINARY. Every record can be decoded."""
 
 from __future__ import annotations
 

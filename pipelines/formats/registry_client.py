@@ -39,27 +39,27 @@ JSON: Final = "JSON"
 PROTOBUF: Final = "PROTOBUF"
 
 TIMEOUT_S: Final = 10.0  # of one request
-ATTEMPTS: Final = 8  # with the pauses between them a registry may be away for half a minute
+ATTEMPTS: Final = 8  # including the pauses, a registry may be unavailable for half a minute
 PAUSE_S: Final = 0.25  # after the first failure; it doubles
 PAUSE_S_MAX: Final = 8.0
 ANSWER_BYTES_MAX: Final = 32 << 20
-KEPT_MAX: Final = 5_000  # schemas that one process remembers
-UNKNOWN_KEPT_S: Final = 10.0  # an id that is unknown may be registered a moment later
+KEPT_MAX: Final = 5_000  # schemas cached in one process
+UNKNOWN_KEPT_S: Final = 10.0  # an unknown id may be registered shortly afterwards
 REFERENCES_MAX: Final = 1_000  # of one schema, directly or not
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 
 class RegistryError(Exception):
-    """The registry refused a request, or none answered; the message is one line."""
+    """The registry refused a request, or no registry responded; the message is one line."""
 
 
 class NotFoundError(RegistryError):
-    """There is no such schema, subject or version."""
+    """The schema, subject or version does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach a registry. Hashable, and sent to Spark's workers; `ca` is the PEM text itself."""
+    """Connection data of a registry. Hashable, and sent to Spark's workers; `ca` is the PEM text itself."""
 
     urls: tuple[str, ...]
     username: str | None = field(default=None, repr=False)
@@ -110,7 +110,7 @@ class RegisteredSchema:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would take the password to another host."""
+    """Refuses redirects, which would send the password to another host."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -160,7 +160,7 @@ class RegistryClient:
         return found
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The latest version of a subject. Raises NotFoundError if there is none."""
+        """The latest version of a subject. Raises NotFoundError if the subject does not exist."""
         try:
             answer = self._get(f"/subjects/{_quoted(subject)}/versions/latest")
         except NotFoundError:
@@ -173,11 +173,11 @@ class RegistryClient:
         return [str(name) for name in found] if isinstance(found, list) else []
 
     def register(self, subject: str, schema_type: str, text: str) -> int:
-        """Register a schema under a subject, unless it is there; its id."""
+        """Register a schema under a subject if missing; returns its id."""
         return self._id_of(f"/subjects/{_quoted(subject)}/versions", schema_type, text)
 
     def look_up(self, subject: str, schema_type: str, text: str) -> int:
-        """The id of a schema that a subject has. Raises NotFoundError."""
+        """The id of a schema in a subject. Raises NotFoundError."""
         try:
             return self._id_of(f"/subjects/{_quoted(subject)}", schema_type, text)
         except NotFoundError:
@@ -278,7 +278,7 @@ class RegistryClient:
 
 
 class _TryAgain(Exception):  # noqa: N818 - it does not leave this module
-    """This address did not answer, or could not."""
+    """This address did not respond, or was unavailable."""
 
 
 def _reason(error: Any) -> str:
@@ -287,7 +287,7 @@ def _reason(error: Any) -> str:
 
 
 def _refusal(status: int, content: bytes) -> Exception:
-    """The error of an answer that is no success."""
+    """The error of an unsuccessful response."""
     try:
         answer = json.loads(content)
         said = str(answer["message"]).splitlines()[0][:500]
@@ -320,7 +320,7 @@ _clients_lock = threading.Lock()
 
 
 def client_of(connection: Connection) -> RegistryClient:
-    """This process's client for a registry: what one task has fetched, the next one knows."""
+    """This process's client for a registry, whose cache later tasks reuse."""
     with _clients_lock:
         if connection not in _clients:
             _clients[connection] = RegistryClient(connection)

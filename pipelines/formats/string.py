@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:  # noqa: ARG001 - one signature for all
-    """Records to columns. A null value stays null: text has no other way to say it."""
+    """Decode records to columns. A null value stays null: text cannot represent null otherwise."""
     from pyspark.sql import functions as f
 
     text = f.col("value").cast("string")

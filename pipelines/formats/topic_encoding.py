@@ -1,4 +1,4 @@
-"""How the rows of stages become keys and values of a topic; and the ids of their schemas, got on the driver.
+"""Encodes stages' rows as a topic's keys and values; the driver requests the ids of their schemas.
 
 An `Encoding` is made when a stage is analysed. Its schemas are registered, or looked up, once, before the first
 micro-batch that is written: a dry run changes nothing in a registry.
@@ -59,13 +59,13 @@ class Encoding:
     key_part: RegisteredPart | None = None
 
     def ready(self) -> None:
-        """Get the ids of the schemas. Raises RegistryError."""
+        """Request the ids of the schemas. Raises RegistryError."""
         for part in (self.value_part, self.key_part):
             if part is not None:
                 part.ready()
 
     def value(self, rows: DataFrame) -> Column:
-        """All data columns of rows as values. Raises ValueError if the rows do not suit."""
+        """All data columns of rows as values. Raises ValueError if the rows do not fit."""
         part = self.value_part
         if self.value_format in SCHEMA_TYPES:
             assert part is not None, "an analysis has found the schema"
@@ -115,12 +115,12 @@ class Encoding:
 
 
 def plain(value_format: str, topic: str = "") -> Encoding:
-    """Of a topic whose values need no schema."""
+    """The encoding of a topic whose values need no schema."""
     return Encoding(topic, value_format)
 
 
 def _id(part: RegisteredPart) -> int:
-    """The schema's id; 0 while the stage is only analysed."""
+    """The schema's id; 0 during the analysis."""
     return 0 if part.id is None else part.id
 
 

@@ -1,4 +1,4 @@
-"""The columns that a format makes of values."""
+"""The columns of decoded values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ValueColumns:
-    """The columns of a value, and which of them must not be null. Formats without fields take an empty one.
+    """The columns of a value, and the required ones among them. Formats without fields use empty columns.
 
     `options` are those of Spark's parser and writer of JSON or CSV. A `reader` is what Avro and Protobuf need.
     """

@@ -1,4 +1,4 @@
-"""Which columns a message has, and what a writer's message means to a reader's. Pure.
+"""Maps Protobuf messages to columns, and compares a writer's message with a reader's. Pure.
 
 Fields have the names of the `.proto` file. What has no presence is never null; enums are their values' names;
 timestamps and the wrapper types are what they stand for; `google.protobuf.Struct` and its kin are JSON.
@@ -82,7 +82,7 @@ class Node:
 
 
 def pool_of(text: str, references: Iterable[tuple[str, str]] = ()) -> Any:
-    """A pool of descriptors with a file and what it imports. Raises InvalidSchemaError."""
+    """A pool of descriptors with a file and its imports. Raises InvalidSchemaError."""
     imported: dict[str, Any] = {}
     for name, other in references:
         imported[name] = link(_file(other), name, imported)
@@ -95,7 +95,7 @@ def _file(text: str) -> Any:
             content = base64.b64decode("".join(text.split()), validate=True)
             return descriptor_pb2.FileDescriptorProto.FromString(content)
         except (binascii.Error, DecodeError):
-            pass  # whatever it is, the text's parser says what is wrong with it
+            pass  # the text's parser reports the fault
     try:
         return parse(text)
     except RecursionError:
@@ -103,7 +103,7 @@ def _file(text: str) -> Any:
 
 
 def message_of(pool: Any, name: str | None) -> Any:
-    """The message of a file that values are: the one of this name, else the only one. Raises InvalidSchemaError."""
+    """The message type of values: by this name, else the file's only message. Raises InvalidSchemaError."""
     file = pool.FindFileByName(FILE_NAME)
     found = list(file.message_types_by_name.values())
     if name is None:
@@ -136,7 +136,7 @@ def message_at(pool: Any, indexes: Iterable[int]) -> Any:
 
 
 def place_of(message: Any) -> list[int]:
-    """Where a message stands in its file."""
+    """The message indexes of a message in its file."""
     places: list[int] = []
     inner = message
     while inner.containing_type is not None:
@@ -148,7 +148,7 @@ def place_of(message: Any) -> list[int]:
 
 
 def columns(message: Any) -> list[Node]:
-    """The columns of a message. Raises InvalidSchemaError with the path of what cannot be one."""
+    """The columns of a message. Raises InvalidSchemaError with the path of a part that is no column."""
     return _Builder().fields(message, "", (), 0)
 
 
@@ -213,7 +213,7 @@ class _Builder:
 
 
 def conflict(writer: Any, reader: Any) -> str | None:
-    """Why a reader's message misreads what was written as the writer's; None if it does not."""
+    """The reason why a reader's message misreads the writer's values; None if it reads them correctly."""
     return _conflict(writer, reader, "", set())
 
 

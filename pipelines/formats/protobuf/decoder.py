@@ -1,4 +1,4 @@
-"""Messages behind the ids of their schemas, decoded to the columns of one reader's message.
+"""Decodes framed Protobuf messages to the columns of one reader's message.
 
 Between the id and the message stands which message of the file it is: how many numbers, and these numbers; a single 0
 stands for the first message.
@@ -40,8 +40,8 @@ from headwater.pipelines.formats.protobuf.columns import (
 from headwater.pipelines.formats.registry_client import PROTOBUF, NotFoundError, RegisteredSchema
 from headwater.pipelines.schemas.errors import InvalidSchemaError
 
-INDEXES_MAX: Final = 32  # messages in each other
-KEPT_MAX: Final = 10_000  # verdicts that one process remembers
+INDEXES_MAX: Final = 32  # nested messages
+KEPT_MAX: Final = 10_000  # verdicts cached in one process
 _NO_INDEXES: Final = "it does not say which message it is"
 
 
@@ -59,7 +59,7 @@ class ProtobufDecoder:
 
     @property
     def type(self) -> pa.DataType:
-        """Of the values."""
+        """The values' Arrow type."""
         found: pa.DataType = struct_type(self._nodes)
         return found
 
@@ -116,11 +116,11 @@ class ProtobufDecoder:
 
 
 class _IndexesError(ValueError):
-    """The numbers before a message are wrong."""
+    """The message indexes before a message are invalid."""
 
 
 def message_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
-    """Which message of its file a payload holds, and where it begins. Raises ValueError.
+    """The message indexes of a payload, and the start of its message. Raises ValueError.
 
     >>> message_indexes(b"\\x00abc"), message_indexes(b"\\x04\\x02\\x00abc")
     (((0,), 1), ((1, 0), 3))
