@@ -200,7 +200,7 @@ def test_a_change_that_does_not_fit_is_refused_and_a_reset_starts_anew(shop: Sho
     assert (found["sales"]["epoch"], found["clean"]["epoch"]) == (2, 1)
     assert found["sales"]["offsets"].keys() == {shop.clean}
     assert set(written(lab, shop.table).values()) == {1}, "the other stage went on"
-    assert "sales: none" in shop.pipeline("plan")[0]
+    assert "sales: no changes;" in shop.pipeline("plan")[0]
 
 
 def test_a_stage_whose_code_no_longer_keeps_state_is_refused(lab: Any) -> None:

@@ -312,7 +312,6 @@ def test_a_batch_that_the_database_refuses_leaves_nothing_and_is_told_without_th
 
 
 FUNCTION = """\
-from contextlib import nullcontext
 from pathlib import Path
 
 
