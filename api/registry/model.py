@@ -6,7 +6,7 @@ import base64
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -109,10 +109,6 @@ class Schema:
     def encoded_digest(self) -> str:
         """The digest as records of the topic carry it."""
         return base64.b64encode(self.digest).decode()
-
-    def with_text(self, text: str) -> Schema:
-        """Return the same schema written differently."""
-        return replace(self, text=text, digest=b"")
 
 
 @dataclass(frozen=True, slots=True)

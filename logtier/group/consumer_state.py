@@ -177,10 +177,6 @@ class ConsumerState:
         """The names of the topics that any member subscribes to."""
         return frozenset().union(*(self.topics_of(member) for member in self.members.values()))
 
-    def subscribers_of_regex(self, regex: str) -> int:
-        """How many members subscribe by this expression."""
-        return sum(1 for member in self.members.values() if member.topic_regex == regex)
-
     def preferred_assignor(self, default: str) -> str:
         """The assignor that most members ask for; the first by name wins a tie."""
         votes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor)

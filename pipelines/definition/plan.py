@@ -26,7 +26,6 @@ from headwater.pipelines.definition import (
 )
 from headwater.pipelines.definition.graph import (
     dead_letter_topics,
-    known_topics,
     table_upstream,
     tables_used,
     topological_order,
@@ -170,11 +169,6 @@ def topics_read(pipeline: Pipeline) -> set[str]:
     """Topics that inputs and tables read."""
     inputs = {source.topic for stage in pipeline.stages for source in stage.topic_inputs}
     return inputs | {table.topic for table in pipeline.tables.values() if isinstance(table, TopicTable)}
-
-
-def unknown_topics(pipeline: Pipeline) -> frozenset[str]:
-    """Topics that are read but neither declared nor written: they must exist at the broker."""
-    return frozenset(topics_read(pipeline) - known_topics(pipeline))
 
 
 def _configs(topic: Topic) -> dict[str, str]:
