@@ -12,10 +12,10 @@ from importlib import import_module
 from headwater.logtier.config import BrokerConfig, ConfigError, Endpoint
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.group.coordinator import GroupCoordinator
-from headwater.logtier.handlers import produce
-from headwater.logtier.handlers.configured_quotas import configured_quotas
 from headwater.logtier.handlers.context import Services
 from headwater.logtier.handlers.dispatcher import Dispatcher
+from headwater.logtier.handlers.quotas.configured_quotas import configured_quotas
+from headwater.logtier.handlers.records import produce
 from headwater.logtier.handlers.registry import HANDLERS, advertised_versions
 from headwater.logtier.log.cleaning.cleaner import LogCleaner
 from headwater.logtier.log.durability import Post

@@ -15,10 +15,8 @@ from kio.serial import entity_reader, entity_writer
 
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.controller.controller import Controller
-from headwater.logtier.handlers import (
-    create_topics,
-)
 from headwater.logtier.handlers.context import RequestContext, Services
+from headwater.logtier.handlers.topics import create_topics
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.metadata.local import LocalMetadataStore

@@ -9,10 +9,11 @@ from time import perf_counter, thread_time_ns
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from headwater.logtier.handlers import api_versions, fetch
+from headwater.logtier.handlers.cluster import api_versions
 from headwater.logtier.handlers.context import RequestContext, Services
 from headwater.logtier.handlers.long_requests import SLICE_RULES, SliceRule, join_answers, slices_of
 from headwater.logtier.handlers.loop_time import LoopTime, measured
+from headwater.logtier.handlers.records import fetch
 from headwater.logtier.network.server import ClientConnection, Response
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError

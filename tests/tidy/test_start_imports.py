@@ -96,7 +96,7 @@ def test_a_broker_starts_without_what_only_some_brokers_need() -> None:
         "headwater.logtier.broker",
         "headwater.logtier.runtime.event_loop",
     )
-    assert "headwater.logtier.handlers.produce" in ways
+    assert "headwater.logtier.handlers.records.produce" in ways
     assert not unwanted(ways, packages={"click", "cramjam", "crc32c", "kio", "orjson"})
     later = ("metrics.endpoint", "log.cleaner_worker", "records.columns")
     for module in (*(f"headwater.logtier.{name}" for name in later), "headwater.api"):

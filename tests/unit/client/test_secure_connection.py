@@ -24,8 +24,12 @@ from headwater.logtier.client.errors import AuthenticationError, BrokerConnectio
 from headwater.logtier.client.messages import kio_request
 from headwater.logtier.client.security import ClientSecurity
 from headwater.logtier.config import BrokerConfig, ConfigError
-from headwater.logtier.handlers import api_versions, sasl_authenticate, sasl_handshake
+from headwater.logtier.handlers.cluster import api_versions
 from headwater.logtier.handlers.dispatcher import Dispatcher
+from headwater.logtier.handlers.security import (
+    sasl_authenticate,
+    sasl_handshake,
+)
 from headwater.logtier.network.listeners import Listeners
 from headwater.logtier.quota.client_quotas import ClientQuotas
 from headwater.logtier.runtime.clock import SystemClock

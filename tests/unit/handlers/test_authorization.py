@@ -19,8 +19,8 @@ from kio.serial import entity_reader
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.config.broker import STANDARD_AUTHORIZER
 from headwater.logtier.controller.controller import Controller, NewTopic
-from headwater.logtier.handlers.configured_quotas import configured_quotas
 from headwater.logtier.handlers.context import DENIALS_LOGGED_MAX, RequestContext, Services
+from headwater.logtier.handlers.quotas.configured_quotas import configured_quotas
 from headwater.logtier.metadata.acl_follower import configured_authorizer
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.metadata.local import LocalMetadataStore

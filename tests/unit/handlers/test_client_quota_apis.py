@@ -11,17 +11,19 @@ import pytest
 
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.controller.controller import Controller
-from headwater.logtier.handlers import (
+from headwater.logtier.handlers.context import RequestContext, Services
+from headwater.logtier.handlers.loop_time import LoopTime, measured
+from headwater.logtier.handlers.quotas import (
     alter_client_quotas,
+    describe_client_quotas,
+)
+from headwater.logtier.handlers.quotas.configured_quotas import configured_quotas
+from headwater.logtier.handlers.topics import (
     create_partitions,
     create_topics,
     delete_topics,
-    describe_client_quotas,
     metadata,
 )
-from headwater.logtier.handlers.configured_quotas import configured_quotas
-from headwater.logtier.handlers.context import RequestContext, Services
-from headwater.logtier.handlers.loop_time import LoopTime, measured
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.metadata.local import LocalMetadataStore
 from headwater.logtier.protocol import messages

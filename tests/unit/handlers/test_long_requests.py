@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from headwater.logtier.handlers import (
-    create_topics,
-    delete_topics,
-    describe_configs,
-    describe_log_dirs,
-    list_offsets,
-    metadata,
-)
+from headwater.logtier.handlers.configs import describe_configs
 from headwater.logtier.handlers.context import RequestContext, Services
 from headwater.logtier.handlers.dispatcher import LONG_REQUEST_BYTES, LONG_REQUESTS_MAX, Dispatcher
 from headwater.logtier.handlers.long_requests import CREATED_TOPICS_MAX, SLICE_RULES, SliceRule, join_answers, slices_of
+from headwater.logtier.handlers.records import list_offsets
 from headwater.logtier.handlers.registry import HANDLERS
+from headwater.logtier.handlers.topics import (
+    create_topics,
+    delete_topics,
+    describe_log_dirs,
+    metadata,
+)
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from headwater.logtier.protocol.request_counts import ANSWERED_IN_SLICES, ELEMENTS_MAX, WHOLE_ELEMENTS_MAX

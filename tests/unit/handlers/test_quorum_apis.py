@@ -17,7 +17,11 @@ from kio.serial import entity_reader
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.config.listeners import parse_listener
 from headwater.logtier.controller.controller import Controller, NewTopic
-from headwater.logtier.handlers import add_raft_voter, describe_quorum, remove_raft_voter
+from headwater.logtier.handlers.cluster import (
+    add_raft_voter,
+    describe_quorum,
+    remove_raft_voter,
+)
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.metadata.local import LocalMetadataStore

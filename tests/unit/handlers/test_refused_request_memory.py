@@ -15,9 +15,13 @@ from typing import Any, cast
 
 import pytest
 
-from headwater.logtier.handlers import describe_log_dirs, metadata, produce
 from headwater.logtier.handlers.dispatcher import LONG_REQUEST_BYTES, Dispatcher
+from headwater.logtier.handlers.records import produce
 from headwater.logtier.handlers.registry import HANDLERS
+from headwater.logtier.handlers.topics import (
+    describe_log_dirs,
+    metadata,
+)
 from headwater.logtier.network.server import ClientConnection, Response, Server, ServerLimits, shared_limits
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError

@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 
 from headwater.logtier.controller.commands import NewPartitions
-from headwater.logtier.handlers import (
+from headwater.logtier.handlers.cluster import describe_cluster
+from headwater.logtier.handlers.configs import (
     alter_configs,
+    describe_configs,
+    incremental_alter_configs,
+)
+from headwater.logtier.handlers.topics import (
     create_partitions,
     create_topics,
     delete_topics,
-    describe_cluster,
-    describe_configs,
-    incremental_alter_configs,
-    init_producer_id,
     metadata,
 )
+from headwater.logtier.handlers.transactions import init_producer_id
 from headwater.logtier.metadata import paths
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode

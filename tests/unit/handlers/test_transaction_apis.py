@@ -13,18 +13,20 @@ from typing import Any
 import pytest
 
 from headwater.logtier.config import BrokerConfig
-from headwater.logtier.handlers import (
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.groups import (
+    find_coordinator,
+    offset_fetch,
+)
+from headwater.logtier.handlers.transactions import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     describe_transactions,
     end_txn,
-    find_coordinator,
     init_producer_id,
     list_transactions,
-    offset_fetch,
     txn_offset_commit,
 )
-from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError

@@ -16,8 +16,15 @@ from kio.serial import entity_reader
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
 from headwater.logtier.group.coordinator import GroupCoordinator
-from headwater.logtier.handlers import describe_producers, list_offsets, produce, write_txn_markers
 from headwater.logtier.handlers.context import RequestContext, Services
+from headwater.logtier.handlers.records import (
+    list_offsets,
+    produce,
+)
+from headwater.logtier.handlers.transactions import (
+    describe_producers,
+    write_txn_markers,
+)
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.metadata import paths
 from headwater.logtier.metadata.image import MetadataCache, MetadataImage, metadata_delta

@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.logtier.handlers import api_versions, sasl_authenticate, sasl_handshake
+from headwater.logtier.handlers.cluster import api_versions
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.handlers.dispatcher import Dispatcher
+from headwater.logtier.handlers.security import (
+    sasl_authenticate,
+    sasl_handshake,
+)
 from headwater.logtier.network.server import Server, ServerLimits
 from headwater.logtier.protocol.errors import ErrorCode, ProtocolViolationError
 from headwater.logtier.quota.client_quotas import ClientQuotas

@@ -8,7 +8,10 @@ import pytest
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from headwater.logtier.handlers import fetch, produce
+from headwater.logtier.handlers.records import (
+    fetch,
+    produce,
+)
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.fetch_response import COPIED_RECORDS_BYTES_MAX, FetchedPartition, encode_fetch_response
 from headwater.logtier.protocol.produce_response import ProducedPartition, encode_produce_response

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType
-from headwater.logtier.handlers.broker_loggers import alter_loggers, describe_loggers
+from headwater.logtier.handlers.configs.broker_loggers import alter_loggers, describe_loggers
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 NAME = "headwater.logtier.test.loggers"

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.logtier.handlers import (
+from headwater.logtier.handlers.cluster import (
+    unregister_broker,
+    update_features,
+)
+from headwater.logtier.handlers.configs import list_config_resources
+from headwater.logtier.handlers.topics import (
     alter_partition_reassignments,
     describe_topic_partitions,
     elect_leaders,
-    list_config_resources,
     list_partition_reassignments,
-    unregister_broker,
-    update_features,
 )
 from headwater.logtier.metadata import paths
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
-from headwater.logtier.handlers import fetch, list_offsets
+from headwater.logtier.handlers.records import (
+    fetch,
+    list_offsets,
+)
 from headwater.logtier.log.log import Log
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.log.reading import LogView

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.logtier.handlers.compression_ahead import Refusals, compress_ahead
 from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.records.compression_ahead import Refusals, compress_ahead
 from headwater.logtier.log.appending.record_frames import CheckedRecords, check_keyed_batch
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.produce_request import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -133,7 +133,7 @@ class Held:
         self.begun: list[bytes] = []
         self.may_end = threading.Semaphore(0)
         self._world = world
-        monkeypatch.setattr("headwater.logtier.handlers.compression_ahead._prepared", self._prepare)
+        monkeypatch.setattr("headwater.logtier.handlers.records.compression_ahead._prepared", self._prepare)
 
     def _prepare(self, records: Any, _: object) -> Any:
         self.begun.append(bytes(records[-1:]))

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.logtier.handlers import fetch, produce
+from headwater.logtier.handlers.records import (
+    fetch,
+    produce,
+)
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.logtier.handlers import delete_records, fetch
+from headwater.logtier.handlers.records import (
+    delete_records,
+    fetch,
+)
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.unit.reading.conftest import AIRPORTS, FLIGHTS, Denying

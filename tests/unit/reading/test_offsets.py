@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.logtier.handlers import delete_records, list_offsets, offset_for_leader_epoch
+from headwater.logtier.handlers.records import (
+    delete_records,
+    list_offsets,
+    offset_for_leader_epoch,
+)
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from tests.unit.reading.conftest import NOW_MS, Denying

@@ -16,7 +16,11 @@ from typing import Any
 import pytest
 
 from headwater.logtier.config import BrokerConfig, TopicConfig
-from headwater.logtier.handlers import describe_topic_partitions, elect_leaders, metadata
+from headwater.logtier.handlers.topics import (
+    describe_topic_partitions,
+    elect_leaders,
+    metadata,
+)
 from headwater.logtier.log.folders.log_directory import LogDirError
 from headwater.logtier.log.log_manager import LogManager
 from headwater.logtier.metadata import paths

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.requested_commits import requested_commits
+from headwater.logtier.handlers.groups.requested_commits import requested_commits
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.messages import milliseconds
 from headwater.logtier.security.operations import AclOperation, ResourceType

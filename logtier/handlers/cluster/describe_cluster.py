@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from headwater.logtier.handlers.authorized_operations import NOT_ASKED, cluster_authorized_operations
 from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.security.authorized_operations import NOT_ASKED, cluster_authorized_operations
 from headwater.logtier.protocol.errors import ErrorCode
 
 API_KEY = 60

@@ -6,8 +6,8 @@ Superseded by IncrementalAlterConfigs; older tools still send it.
 from typing import Any
 
 from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType
+from headwater.logtier.handlers.configs.incremental_alter_configs import alter_authorized, resource_response
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.incremental_alter_configs import alter_authorized, resource_response
 
 API_KEY = 33
 VERSIONS = (0, 2)

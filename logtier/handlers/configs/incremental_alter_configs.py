@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, ConfigResourceType, ConfigResult
-from headwater.logtier.handlers.broker_loggers import alter_loggers
-from headwater.logtier.handlers.config_authorization import config_denial
+from headwater.logtier.handlers.configs.broker_loggers import alter_loggers
+from headwater.logtier.handlers.configs.config_authorization import config_denial
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.security.operations import AclOperation

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from headwater.logtier.handlers.cluster.raft_voters import no_reconfiguration, require_voter
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.raft_voters import no_reconfiguration, require_voter
 
 API_KEY = 81
 VERSIONS = (0, 0)

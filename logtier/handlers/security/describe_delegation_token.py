@@ -3,7 +3,7 @@
 from typing import Any
 
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.delegation_tokens import refusal
+from headwater.logtier.handlers.security.delegation_tokens import refusal
 
 API_KEY = 41
 VERSIONS = (1, 3)

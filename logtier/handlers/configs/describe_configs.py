@@ -6,9 +6,9 @@ from typing import Any
 from headwater.logtier.config import BROKER_CONFIGS, GROUP_CONFIGS, TOPIC_CONFIGS, ConfigDef
 from headwater.logtier.controller.commands import ConfigResourceType
 from headwater.logtier.controller.config_state import unsupported_resource
-from headwater.logtier.handlers.broker_loggers import describe_loggers
-from headwater.logtier.handlers.config_authorization import config_denial
-from headwater.logtier.handlers.config_entries import (
+from headwater.logtier.handlers.configs.broker_loggers import describe_loggers
+from headwater.logtier.handlers.configs.config_authorization import config_denial
+from headwater.logtier.handlers.configs.config_entries import (
     ConfigEntry,
     broker_config_entry,
     cluster_default_entry,

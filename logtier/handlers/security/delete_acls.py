@@ -3,8 +3,8 @@
 from typing import Any
 
 from headwater.logtier.controller.acl_state import AclDeletion
-from headwater.logtier.handlers.acl_messages import NO_AUTHORIZER, acl_filter
 from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.security.acl_messages import NO_AUTHORIZER, acl_filter
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.security.operations import AclOperation, ResourceType
 

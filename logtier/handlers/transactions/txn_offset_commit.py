@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from headwater.logtier.group.offsets import CommittedOffset
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.requested_commits import requested_commits
+from headwater.logtier.handlers.groups.requested_commits import requested_commits
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import NO_SEQUENCE

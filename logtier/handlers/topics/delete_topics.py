@@ -5,7 +5,7 @@ from uuid import UUID
 
 from headwater.logtier.controller.commands import DeleteResult
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.mutation_quota import Mutations
+from headwater.logtier.handlers.quotas.mutation_quota import Mutations
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.operations import AclOperation, ResourceType
 

@@ -1,11 +1,11 @@
-"""ExpireDelegationToken: a token is valid no longer (KIP-48). There are none here."""
+"""RenewDelegationToken: a token is valid for longer (KIP-48). There are none here."""
 
 from typing import Any
 
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.delegation_tokens import NEVER, refusal
+from headwater.logtier.handlers.security.delegation_tokens import NEVER, refusal
 
-API_KEY = 40
+API_KEY = 39
 VERSIONS = (1, 2)
 
 

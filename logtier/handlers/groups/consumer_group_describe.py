@@ -6,8 +6,8 @@ from headwater.logtier.config.group_protocol import assignor_name
 from headwater.logtier.group.consumer_group import ConsumerGroup
 from headwater.logtier.group.consumer_member import ConsumerMember, Partitions
 from headwater.logtier.group.consumer_state import existing
-from headwater.logtier.handlers.authorized_operations import NOT_ASKED, authorized_operations
 from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.security.authorized_operations import NOT_ASKED, authorized_operations
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.security.operations import AclOperation, ResourceType

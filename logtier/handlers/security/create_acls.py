@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from headwater.logtier.handlers.acl_messages import NO_AUTHORIZER, acl_binding
 from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.security.acl_messages import NO_AUTHORIZER, acl_binding
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.operations import AclOperation, ResourceType
 

@@ -10,9 +10,9 @@ Batches of transactions wait for the coordinator's word where their partition do
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-from headwater.logtier.handlers.compression_ahead import Refusals, compress_ahead
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.transaction_verification import Verdict, Verdicts, verify
+from headwater.logtier.handlers.records.compression_ahead import Refusals, compress_ahead
+from headwater.logtier.handlers.records.transaction_verification import Verdict, Verdicts, verify
 from headwater.logtier.log.appending.recompression import codec_of
 from headwater.logtier.log.durability import FlushRound
 from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS

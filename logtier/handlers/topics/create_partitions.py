@@ -4,7 +4,7 @@ from typing import Any
 
 from headwater.logtier.controller.commands import NewPartitions
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.mutation_quota import Mutations
+from headwater.logtier.handlers.quotas.mutation_quota import Mutations
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.operations import AclOperation, ResourceType
 

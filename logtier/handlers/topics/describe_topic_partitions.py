@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from headwater.logtier.handlers.authorized_operations import NOT_ASKED, authorized_operations
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.metadata import partition_answer
+from headwater.logtier.handlers.security.authorized_operations import NOT_ASKED, authorized_operations
+from headwater.logtier.handlers.topics.metadata import partition_answer
 from headwater.logtier.metadata.image import TopicImage
 from headwater.logtier.metadata.topic_names import topic_name_problem
 from headwater.logtier.protocol.errors import ErrorCode

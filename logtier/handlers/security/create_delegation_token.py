@@ -3,7 +3,7 @@
 from typing import Any
 
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.delegation_tokens import NEVER, refusal
+from headwater.logtier.handlers.security.delegation_tokens import NEVER, refusal
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.operations import AclOperation, ResourceType
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from headwater.logtier.config import TOPIC_CONFIGS
 from headwater.logtier.controller.commands import NewTopic, TopicResult
-from headwater.logtier.handlers.config_entries import topic_config_entry
+from headwater.logtier.handlers.configs.config_entries import topic_config_entry
 from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.mutation_quota import Mutations
+from headwater.logtier.handlers.quotas.mutation_quota import Mutations
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.operations import AclOperation, ResourceType
 

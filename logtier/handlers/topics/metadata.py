@@ -22,13 +22,13 @@ from typing import Any
 from uuid import UUID
 
 from headwater.logtier.controller.commands import NewTopic
-from headwater.logtier.handlers.authorized_operations import (
+from headwater.logtier.handlers.context import RequestContext
+from headwater.logtier.handlers.quotas.mutation_quota import NEVER_STRICT, Mutations
+from headwater.logtier.handlers.security.authorized_operations import (
     NOT_ASKED,
     authorized_operations,
     cluster_authorized_operations,
 )
-from headwater.logtier.handlers.context import RequestContext
-from headwater.logtier.handlers.mutation_quota import NEVER_STRICT, Mutations
 from headwater.logtier.metadata.image import NO_BROKER, MetadataImage, PartitionImage, TopicImage
 from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS, topic_name_problem
 from headwater.logtier.protocol import messages

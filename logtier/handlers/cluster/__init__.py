@@ -1,0 +1,1 @@
+"""APIs of the cluster: versions, features, brokers, the quorum of controllers."""

@@ -1,0 +1,1 @@
+"""APIs of configs, including levels of loggers."""

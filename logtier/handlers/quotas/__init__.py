@@ -1,0 +1,1 @@
+"""APIs of client quotas, and the quotas of requests that change metadata."""

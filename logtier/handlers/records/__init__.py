@@ -1,0 +1,1 @@
+"""Produce, Fetch, and the other APIs that read or delete records."""

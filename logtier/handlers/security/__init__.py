@@ -1,0 +1,1 @@
+"""APIs of authentication, ACLs, SCRAM credentials and delegation tokens."""
