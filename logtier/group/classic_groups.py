@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from headwater.logtier.config import BrokerConfig
-from headwater.logtier.group.consumer_step import ClassicSuccessor
-from headwater.logtier.group.core import GroupLimits
+from headwater.logtier.group.classic.core import GroupLimits
+from headwater.logtier.group.classic.group import Group
+from headwater.logtier.group.consumer.consumer_step import ClassicSuccessor
 from headwater.logtier.group.events import (
     UNKNOWN_MEMBER_ID,
     ArmTimer,
@@ -25,9 +26,8 @@ from headwater.logtier.group.events import (
     Sync,
     SyncResult,
 )
-from headwater.logtier.group.group import Group
+from headwater.logtier.group.persistence.state_log import GroupStateLog
 from headwater.logtier.group.registry import GroupRegistry
-from headwater.logtier.group.state_log import GroupStateLog
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.clock import Clock
 

@@ -10,23 +10,23 @@ from typing import Any, Final, Protocol, TypeVar
 
 from headwater.logtier.config import BrokerConfig, ConsumerGroupConfig
 from headwater.logtier.config.group_protocol import assignor_name
-from headwater.logtier.group import mixed_group
-from headwater.logtier.group.assignor import Assignor
+from headwater.logtier.group.assignors.assignor import Assignor
+from headwater.logtier.group.assignors.range_assignor import RangeAssignor
+from headwater.logtier.group.assignors.uniform_assignor import UniformAssignor
+from headwater.logtier.group.classic.group import Group
 from headwater.logtier.group.classic_groups import ClassicGroups
-from headwater.logtier.group.consumer_group import ConsumerGroup
-from headwater.logtier.group.consumer_member import JOIN_EPOCH, LEAVE_EPOCH
-from headwater.logtier.group.consumer_records import RegexValue
-from headwater.logtier.group.consumer_state import ConsumerGroupState, ConsumerState
-from headwater.logtier.group.consumer_step import ConsumerGroupLimits, Heartbeat, HeartbeatResult, Step
+from headwater.logtier.group.consumer import mixed_group
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer.consumer_member import JOIN_EPOCH, LEAVE_EPOCH
+from headwater.logtier.group.consumer.consumer_records import RegexValue
+from headwater.logtier.group.consumer.consumer_state import ConsumerGroupState, ConsumerState
+from headwater.logtier.group.consumer.consumer_step import ConsumerGroupLimits, Heartbeat, HeartbeatResult, Step
+from headwater.logtier.group.consumer.migration import upgraded
 from headwater.logtier.group.events import Join, JoinResult, LeavingMember, Sync, SyncResult
-from headwater.logtier.group.group import Group
-from headwater.logtier.group.migration import upgraded
-from headwater.logtier.group.range_assignor import RangeAssignor
+from headwater.logtier.group.persistence.state_log import GroupStateLog
 from headwater.logtier.group.regex_syntax import InvalidRegexError
 from headwater.logtier.group.registry import GroupRegistry, GroupReplacedError
-from headwater.logtier.group.state_log import GroupStateLog
 from headwater.logtier.group.topic_regex import TopicRegex
-from headwater.logtier.group.uniform_assignor import UniformAssignor
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.clock import Clock

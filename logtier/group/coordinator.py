@@ -10,12 +10,13 @@ from typing import TypeVar
 from uuid import UUID
 
 from headwater.logtier.config import BrokerConfig
+from headwater.logtier.group.classic.group import Group
 from headwater.logtier.group.classic_groups import ClassicGroups
-from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer.consumer_state import ConsumerGroupState
+from headwater.logtier.group.consumer.consumer_step import Heartbeat, HeartbeatResult
 from headwater.logtier.group.consumer_groups import ConsumerGroups
 from headwater.logtier.group.consumer_protocol import PROTOCOL_TYPE
-from headwater.logtier.group.consumer_state import ConsumerGroupState
-from headwater.logtier.group.consumer_step import Heartbeat, HeartbeatResult
 from headwater.logtier.group.events import (
     UNKNOWN_MEMBER_ID,
     GroupState,
@@ -25,13 +26,12 @@ from headwater.logtier.group.events import (
     Sync,
     SyncResult,
 )
-from headwater.logtier.group.group import Group
 from headwater.logtier.group.loading import load_groups
-from headwater.logtier.group.offsets import CommittedOffset, GroupOffsets, expired_offsets
-from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC, offsets_topic
+from headwater.logtier.group.persistence.offsets import CommittedOffset, GroupOffsets, expired_offsets
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC, offsets_topic
+from headwater.logtier.group.persistence.state_log import GroupStateLog
+from headwater.logtier.group.persistence.transactional_offsets import TransactionalOffsets
 from headwater.logtier.group.registry import AnyGroup, GroupRegistry, GroupReplacedError
-from headwater.logtier.group.state_log import GroupStateLog
-from headwater.logtier.group.transactional_offsets import TransactionalOffsets
 from headwater.logtier.metadata.image import BrokerRegistration, MetadataDelta
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Iterator
 
 from headwater.logtier.group.classic_groups import ClassicGroups
-from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
 from headwater.logtier.group.consumer_groups import ConsumerGroups
-from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.replay import GroupReplay
+from headwater.logtier.group.persistence.state_log import GroupStateLog
 from headwater.logtier.group.registry import AnyGroup, GroupRegistry
-from headwater.logtier.group.replay import GroupReplay
-from headwater.logtier.group.state_log import GroupStateLog
 
 logger = logging.getLogger(__name__)
 

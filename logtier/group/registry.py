@@ -1,7 +1,7 @@
 """The groups that this broker coordinates, of either protocol, by their ids."""
 
-from headwater.logtier.group.consumer_group import ConsumerGroup
-from headwater.logtier.group.group import Group
+from headwater.logtier.group.classic.group import Group
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
 
 AnyGroup = Group | ConsumerGroup
 GroupRegistry = dict[str, AnyGroup]

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from headwater.logtier.controller.controller import Controller
 from headwater.logtier.group.coordinator import GroupCoordinator
-from headwater.logtier.handlers.loop_time import LoopTime
 from headwater.logtier.handlers.cold_records import Reader
+from headwater.logtier.handlers.loop_time import LoopTime
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError

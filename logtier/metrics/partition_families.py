@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from headwater.logtier.group.consumer_group import ConsumerGroup
-from headwater.logtier.group.offsets import GroupOffsets
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
+from headwater.logtier.group.persistence.offsets import GroupOffsets
 from headwater.logtier.group.registry import AnyGroup
 from headwater.logtier.log.log import Log
 from headwater.logtier.metadata.image import MetadataImage, PartitionImage, TopicImage

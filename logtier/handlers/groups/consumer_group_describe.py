@@ -3,9 +3,10 @@
 from typing import Any
 
 from headwater.logtier.config.group_protocol import assignor_name
-from headwater.logtier.group.consumer_group import ConsumerGroup
-from headwater.logtier.group.consumer_member import ConsumerMember, Partitions
-from headwater.logtier.group.consumer_state import existing
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer.consumer_member import ConsumerMember
+from headwater.logtier.group.consumer.consumer_state import existing
+from headwater.logtier.group.partitions import Partitions
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.handlers.security.authorized_operations import NOT_ASKED, authorized_operations
 from headwater.logtier.metadata.image import MetadataImage

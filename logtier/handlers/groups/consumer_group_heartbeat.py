@@ -9,8 +9,13 @@ from typing import Any
 from uuid import UUID
 
 from headwater.logtier.config.group_protocol import assignor_name
-from headwater.logtier.group.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Partitions
-from headwater.logtier.group.consumer_step import Heartbeat
+from headwater.logtier.group.consumer.consumer_member import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+)
+from headwater.logtier.group.consumer.consumer_step import Heartbeat
+from headwater.logtier.group.partitions import Partitions
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.messages import milliseconds

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from headwater.logtier.group.classic.group import Group
 from headwater.logtier.group.events import GroupState
-from headwater.logtier.group.group import Group
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.handlers.security.authorized_operations import NOT_ASKED, authorized_operations
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError

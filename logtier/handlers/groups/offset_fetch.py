@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from headwater.logtier.group.offsets import CommittedOffset, GroupOffsets
+from headwater.logtier.group.persistence.offsets import CommittedOffset, GroupOffsets
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition

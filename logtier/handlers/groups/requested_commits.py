@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from headwater.logtier.group.offsets import NO_LEADER_EPOCH, CommittedOffset
+from headwater.logtier.group.persistence.offsets import NO_LEADER_EPOCH, CommittedOffset
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition

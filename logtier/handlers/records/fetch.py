@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.handlers.cold_records import Warming, warm_up
+from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode

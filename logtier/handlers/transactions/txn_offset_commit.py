@@ -8,7 +8,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.group.persistence.offsets import CommittedOffset
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.handlers.groups.requested_commits import requested_commits
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError

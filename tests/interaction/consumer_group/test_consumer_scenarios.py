@@ -32,11 +32,15 @@ from typing import Any
 
 import pytest
 
-from headwater.logtier.group import mixed_group
-from headwater.logtier.group.consumer_group import ConsumerGroup
-from headwater.logtier.group.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, Partitions
-from headwater.logtier.group.consumer_protocol import encode_assignment, parse_assignment
-from headwater.logtier.group.consumer_records import (
+from headwater.logtier.group.assignors.range_assignor import RangeAssignor
+from headwater.logtier.group.assignors.uniform_assignor import UniformAssignor
+from headwater.logtier.group.consumer import mixed_group
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer.consumer_member import (
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+)
+from headwater.logtier.group.consumer.consumer_records import (
     Change,
     CurrentValue,
     EpochValue,
@@ -45,12 +49,12 @@ from headwater.logtier.group.consumer_records import (
     TargetEpochValue,
     TargetValue,
 )
-from headwater.logtier.group.consumer_state import ConsumerState, existing
-from headwater.logtier.group.consumer_step import ConsumerGroupLimits, Heartbeat, Step
+from headwater.logtier.group.consumer.consumer_state import ConsumerState, existing
+from headwater.logtier.group.consumer.consumer_step import ConsumerGroupLimits, Heartbeat, Step
+from headwater.logtier.group.consumer_protocol import encode_assignment, parse_assignment
 from headwater.logtier.group.events import Join, LeavingMember, Sync
-from headwater.logtier.group.range_assignor import RangeAssignor
+from headwater.logtier.group.partitions import Partitions
 from headwater.logtier.group.topic_regex import TopicRegex
-from headwater.logtier.group.uniform_assignor import UniformAssignor
 from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
 from headwater.logtier.protocol.errors import KafkaError
 

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headwater.logtier.group.core import GroupLimits
+from headwater.logtier.group.classic.core import GroupLimits
+from headwater.logtier.group.classic.group import Group
 from headwater.logtier.group.events import (
     ArmTimer,
     Explain,
@@ -40,7 +41,6 @@ from headwater.logtier.group.events import (
     RespondSync,
     Sync,
 )
-from headwater.logtier.group.group import Group
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

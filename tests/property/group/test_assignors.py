@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwater.logtier.group.assignor import Assignor, Subscriber
-from headwater.logtier.group.range_assignor import RangeAssignor
-from headwater.logtier.group.uniform_assignor import UniformAssignor
+from headwater.logtier.group.assignors.assignor import Assignor, Subscriber
+from headwater.logtier.group.assignors.range_assignor import RangeAssignor
+from headwater.logtier.group.assignors.uniform_assignor import UniformAssignor
 from tests.example_counts import examples
 
 #: Of each property; drawing a group takes longer than assigning to it.

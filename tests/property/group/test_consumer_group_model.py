@@ -10,20 +10,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headwater.logtier.group.consumer_group import ConsumerGroup
-from headwater.logtier.group.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
-from headwater.logtier.group.consumer_records import (
+from headwater.logtier.group.assignors.range_assignor import RangeAssignor
+from headwater.logtier.group.assignors.uniform_assignor import UniformAssignor
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
+from headwater.logtier.group.consumer.consumer_records import (
     Change,
     RegexValue,
     consumer_key,
     consumer_value,
 )
-from headwater.logtier.group.consumer_state import ConsumerGroupState, ConsumerState
-from headwater.logtier.group.consumer_step import ConsumerGroupLimits, Heartbeat, HeartbeatResult, Step
-from headwater.logtier.group.range_assignor import RangeAssignor
-from headwater.logtier.group.records import parse_key, parse_value
+from headwater.logtier.group.consumer.consumer_state import ConsumerGroupState, ConsumerState
+from headwater.logtier.group.consumer.consumer_step import ConsumerGroupLimits, Heartbeat, HeartbeatResult, Step
+from headwater.logtier.group.persistence.records import parse_key, parse_value
 from headwater.logtier.group.topic_regex import TopicRegex
-from headwater.logtier.group.uniform_assignor import UniformAssignor
 from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from tests.example_counts import examples

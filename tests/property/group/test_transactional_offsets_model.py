@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headwater.logtier.group.offsets import CommittedOffset
-from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
-from headwater.logtier.group.replay import GroupReplay
+from headwater.logtier.group.persistence.offsets import CommittedOffset
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.replay import GroupReplay
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import end_transaction_marker

@@ -10,14 +10,14 @@ from uuid import UUID
 
 import pytest
 
-from headwater.logtier.group.consumer_group import ConsumerGroup
+from headwater.logtier.group.classic.group import Group
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer.consumer_state import ConsumerGroupState
+from headwater.logtier.group.consumer.consumer_step import Heartbeat, HeartbeatResult
 from headwater.logtier.group.consumer_protocol import encode_assignment
-from headwater.logtier.group.consumer_state import ConsumerGroupState
-from headwater.logtier.group.consumer_step import Heartbeat, HeartbeatResult
 from headwater.logtier.group.events import GroupState, LeavingMember, Sync
-from headwater.logtier.group.group import Group
-from headwater.logtier.group.offsets import CommittedOffset
-from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.offsets import CommittedOffset
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import decode_records

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.logtier.group.consumer_member import ClassicProtocols, MemberState
-from headwater.logtier.group.consumer_protocol import encode_assignment, parse_assignment, parse_subscription
-from headwater.logtier.group.consumer_records import (
+from headwater.logtier.group.consumer.consumer_member import ClassicProtocols, MemberState
+from headwater.logtier.group.consumer.consumer_records import (
     ConsumerKey,
     CurrentValue,
     EpochValue,
@@ -23,7 +22,8 @@ from headwater.logtier.group.consumer_records import (
     consumer_key,
     consumer_value,
 )
-from headwater.logtier.group.records import parse_key, parse_value
+from headwater.logtier.group.consumer_protocol import encode_assignment, parse_assignment, parse_subscription
+from headwater.logtier.group.persistence.records import parse_key, parse_value
 from headwater.logtier.state_topic.record_codec import CorruptStateRecordError
 
 texts = st.text(max_size=20)

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwater.logtier.group.events import GroupState, LeavingMember
-from headwater.logtier.group.offsets import CommittedOffset
-from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
-from headwater.logtier.group.records import GroupKey, parse_key
+from headwater.logtier.group.persistence.offsets import CommittedOffset
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.records import GroupKey, parse_key
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import decode_records

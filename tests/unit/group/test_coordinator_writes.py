@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from headwater.logtier.group.events import LeavingMember
-from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.state_topic.topic import partition_for
 from tests.unit.group.test_coordinator import T0, T1, MakeWorld, Settled, begin, commit, committed, error_of

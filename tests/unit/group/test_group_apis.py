@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema
 
-from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.group.persistence.offsets import CommittedOffset
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode
@@ -51,7 +51,7 @@ KAFKA_VERSIONS = {
     68: (0, 1),
     69: (0, 1),
 }
-HANDLERS = {name: import_module(f"headwater.logtier.handlers.{name}") for name in NAMES}
+HANDLERS = {name: import_module(f"headwater.logtier.handlers.groups.{name}") for name in NAMES}
 EVERY_VERSION = [
     pytest.param(name, version, id=f"{name}-v{version}")
     for name, handler in HANDLERS.items()

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from headwater.logtier.group.consumer_group import ConsumerGroup
-from headwater.logtier.group.consumer_step import Heartbeat
+from headwater.logtier.group.classic.core import GroupLimits
+from headwater.logtier.group.classic.group import Group
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer.consumer_step import Heartbeat
 from headwater.logtier.group.coordinator import GroupCoordinator
-from headwater.logtier.group.core import GroupLimits
 from headwater.logtier.group.events import ArmTimer, GroupMetadata, GroupState, Join, MemberMetadata
-from headwater.logtier.group.group import Group
-from headwater.logtier.group.offsets import CommittedOffset
-from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
-from headwater.logtier.group.records import group_key, group_value, offset_key, offset_value
+from headwater.logtier.group.persistence.offsets import CommittedOffset
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.records import group_key, group_value, offset_key, offset_value
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Record, build_batch

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headwater.logtier.group.coordinator import GroupCoordinator
-from headwater.logtier.group.offsets import CommittedOffset
-from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.offsets import CommittedOffset
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.state_topic.turns import STEPS_PER_TURN
 from tests.unit.group.conftest import World

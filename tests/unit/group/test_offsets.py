@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headwater.logtier.group.core import GroupLimits
+from headwater.logtier.group.classic.core import GroupLimits
+from headwater.logtier.group.classic.group import Group
 from headwater.logtier.group.events import GroupMetadata, MemberMetadata
-from headwater.logtier.group.group import Group
-from headwater.logtier.group.offsets import CommittedOffset, GroupOffsets, expired_offsets
+from headwater.logtier.group.persistence.offsets import CommittedOffset, GroupOffsets, expired_offsets
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 ONE, TWO = TopicPartition("one", 0), TopicPartition("two", 0)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.logtier.group.events import GroupMetadata, MemberMetadata
-from headwater.logtier.group.offsets import CommittedOffset
-from headwater.logtier.group.records import (
+from headwater.logtier.group.persistence.offsets import CommittedOffset
+from headwater.logtier.group.persistence.records import (
     GroupKey,
     OffsetKey,
     group_key,

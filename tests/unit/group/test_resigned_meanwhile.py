@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headwater.logtier.group.consumer_step import Heartbeat
+from headwater.logtier.group.consumer.consumer_step import Heartbeat
 from headwater.logtier.group.events import LeavingMember, Sync
-from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.state_topic.topic import partition_for
 from tests.unit.group.conftest import World

@@ -7,7 +7,6 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +20,7 @@ from headwater.logtier.config.broker import STANDARD_AUTHORIZER
 from headwater.logtier.controller.controller import Controller, NewTopic
 from headwater.logtier.handlers.context import DENIALS_LOGGED_MAX, RequestContext, Services
 from headwater.logtier.handlers.quotas.configured_quotas import configured_quotas
+from headwater.logtier.handlers.registry import HANDLERS
 from headwater.logtier.metadata.acl_follower import configured_authorizer
 from headwater.logtier.metadata.image import MetadataCache
 from headwater.logtier.metadata.local import LocalMetadataStore
@@ -34,6 +34,7 @@ from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, Re
 
 HOST = "10.0.0.1"
 SECOND = timedelta(seconds=1)
+BY_NAME = {module.__name__.rpartition(".")[2]: module for module in HANDLERS.values()}
 
 
 def some(**values: Any) -> Any:
@@ -56,7 +57,7 @@ class World:
 
     async def send(self, name: str, version: int, request: Any, *, user: str = "alice") -> Any:
         """One request through its handler; the answer as a client of that version reads it."""
-        handler = import_module(f"headwater.logtier.handlers.{name}")
+        handler = BY_NAME[name]
         context = RequestContext(self.services, handler.API_KEY, version, 1, "client", HOST, f"User:{user}")
         try:
             answer = handler.handle(request, context)

@@ -1,11 +1,17 @@
 """What the log of `__consumer_offsets` says: the state of its groups, from the first record to the last."""
 
-from headwater.logtier.group.consumer_records import ConsumerKey
-from headwater.logtier.group.consumer_state import ConsumerState
+from headwater.logtier.group.consumer.consumer_records import ConsumerKey
+from headwater.logtier.group.consumer.consumer_state import ConsumerState
 from headwater.logtier.group.events import GroupMetadata
-from headwater.logtier.group.offsets import GroupOffsets
-from headwater.logtier.group.pending_offsets import PendingOffset, PendingOffsets
-from headwater.logtier.group.records import OffsetKey, parse_group_value, parse_key, parse_offset_value, parse_value
+from headwater.logtier.group.persistence.offsets import GroupOffsets
+from headwater.logtier.group.persistence.pending_offsets import PendingOffset, PendingOffsets
+from headwater.logtier.group.persistence.records import (
+    OffsetKey,
+    parse_group_value,
+    parse_key,
+    parse_offset_value,
+    parse_value,
+)
 from headwater.logtier.records.batch import (
     NO_PRODUCER_ID,
     Buffer,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from uuid import UUID
 
-from headwater.logtier.group.assignor import Subscriber, ranked
+from headwater.logtier.group.assignors.assignor import Subscriber, ranked
 
 
 class RangeAssignor:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from uuid import UUID
 
-from headwater.logtier.group.assignor import Subscriber, ranked
+from headwater.logtier.group.assignors.assignor import Subscriber, ranked
 
 #: A move lowers the sum of squared loads, so levelling ends by itself; this only bounds a fault.
 _ROUNDS_MAX = 1000

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
-from headwater.logtier.group.consumer_group import ConsumerGroup
-from headwater.logtier.group.core import GroupCore
+from headwater.logtier.group.classic.core import GroupCore
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
 from headwater.logtier.group.events import GroupState
 from headwater.logtier.protocol.topic_partition import TopicPartition
 

@@ -19,7 +19,12 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from headwater.logtier.group.consumer_member import ClassicProtocols, ConsumerMember, MemberState, Partitions
+from headwater.logtier.group.consumer.consumer_member import (
+    ClassicProtocols,
+    ConsumerMember,
+    MemberState,
+)
+from headwater.logtier.group.partitions import Partitions
 from headwater.logtier.protocol.wire import string
 from headwater.logtier.state_topic.record_codec import FlexibleWriter, RecordReader
 

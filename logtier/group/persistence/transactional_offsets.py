@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from headwater.logtier.group.offsets import CommittedOffset
-from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.offsets import CommittedOffset
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.state_log import GroupStateLog
 from headwater.logtier.group.registry import GroupRegistry
-from headwater.logtier.group.state_log import GroupStateLog
 from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from headwater.logtier.group.classic.member import Member
 from headwater.logtier.group.events import JoinedMember, MemberMetadata
-from headwater.logtier.group.member import Member
 from headwater.logtier.protocol.errors import ErrorCode
 
 

@@ -4,9 +4,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headwater.logtier.group.assignor import Assignor
-from headwater.logtier.group.consumer_member import ConsumerMember, Partitions
-from headwater.logtier.group.consumer_records import (
+from headwater.logtier.group.assignors.assignor import Assignor
+from headwater.logtier.group.consumer.consumer_member import ConsumerMember
+from headwater.logtier.group.consumer.consumer_records import (
     Change,
     ConsumerValue,
     CurrentValue,
@@ -14,8 +14,9 @@ from headwater.logtier.group.consumer_records import (
     RecordKind,
     RegexValue,
 )
-from headwater.logtier.group.consumer_state import ConsumerState
+from headwater.logtier.group.consumer.consumer_state import ConsumerState
 from headwater.logtier.group.events import GroupMetadata
+from headwater.logtier.group.partitions import Partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,24 +14,36 @@ from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from headwater.logtier.group.assignor import Subscriber
-from headwater.logtier.group.consumer_member import (
+from headwater.logtier.group.assignors.assignor import Subscriber
+from headwater.logtier.group.consumer.consumer_member import (
     JOIN_EPOCH,
     LEAVE_STATIC_EPOCH,
-    NO_PARTITIONS,
     ConsumerMember,
     MemberState,
     is_subset,
     partition_count,
     without_empty,
 )
-from headwater.logtier.group.consumer_records import EpochValue, RecordKind, RegexValue, TargetEpochValue, TargetValue
-from headwater.logtier.group.consumer_state import ConsumerGroupState, ConsumerState, metadata_hash
-from headwater.logtier.group.consumer_step import ConsumerGroupLimits, Deadline, Heartbeat, HeartbeatResult, Step
+from headwater.logtier.group.consumer.consumer_records import (
+    EpochValue,
+    RecordKind,
+    RegexValue,
+    TargetEpochValue,
+    TargetValue,
+)
+from headwater.logtier.group.consumer.consumer_state import ConsumerGroupState, ConsumerState, metadata_hash
+from headwater.logtier.group.consumer.consumer_step import (
+    ConsumerGroupLimits,
+    Deadline,
+    Heartbeat,
+    HeartbeatResult,
+    Step,
+)
+from headwater.logtier.group.consumer.migration import successor
+from headwater.logtier.group.consumer.reconciliation import reconcile
 from headwater.logtier.group.events import UNKNOWN_MEMBER_ID
 from headwater.logtier.group.explanation import Explanation
-from headwater.logtier.group.migration import successor
-from headwater.logtier.group.reconciliation import reconcile
+from headwater.logtier.group.partitions import NO_PARTITIONS
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
@@ -237,7 +249,7 @@ class ConsumerGroup:
             return
         self._check_epoch_of_offsets(self._existing(member_id or ""), member_epoch)
 
-    # ---- parts that members of the classic protocol share (headwater.logtier.group.mixed_group) ----
+    # ---- parts that members of the classic protocol share (headwater.logtier.group.consumer.mixed_group) ----
 
     def check_room(self, member_id: str, limits: ConsumerGroupLimits) -> None:
         """KafkaError group_max_size_reached, unless there is room or the member is in already."""

@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from headwater.logtier.group.consumer_member import ClassicProtocols, ConsumerMember, MemberState, Partitions
-from headwater.logtier.group.consumer_protocol import (
-    PROTOCOL_TYPE,
-    encode_assignment,
-    parse_assignment,
-    parse_subscription,
+from headwater.logtier.group.classic.group import Group
+from headwater.logtier.group.consumer.consumer_member import (
+    ClassicProtocols,
+    ConsumerMember,
+    MemberState,
 )
-from headwater.logtier.group.consumer_records import (
+from headwater.logtier.group.consumer.consumer_records import (
     CurrentValue,
     EpochValue,
     MemberValue,
@@ -25,10 +24,16 @@ from headwater.logtier.group.consumer_records import (
     TargetEpochValue,
     TargetValue,
 )
-from headwater.logtier.group.consumer_state import ConsumerState, existing, metadata_hash
-from headwater.logtier.group.consumer_step import ClassicSuccessor, ConsumerGroupLimits
+from headwater.logtier.group.consumer.consumer_state import ConsumerState, existing, metadata_hash
+from headwater.logtier.group.consumer.consumer_step import ClassicSuccessor, ConsumerGroupLimits
+from headwater.logtier.group.consumer_protocol import (
+    PROTOCOL_TYPE,
+    encode_assignment,
+    parse_assignment,
+    parse_subscription,
+)
 from headwater.logtier.group.events import GroupMetadata, MemberMetadata
-from headwater.logtier.group.group import Group
+from headwater.logtier.group.partitions import Partitions
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headwater.logtier.group.classic.member import Member
+from headwater.logtier.group.classic.membership import Membership
 from headwater.logtier.group.consumer_protocol import PROTOCOL_TYPE, all_subscribed_topics
 from headwater.logtier.group.events import (
     ArmTimer,
@@ -19,8 +21,6 @@ from headwater.logtier.group.events import (
     SyncResult,
 )
 from headwater.logtier.group.explanation import Explanation
-from headwater.logtier.group.member import Member
-from headwater.logtier.group.membership import Membership
 from headwater.logtier.protocol.errors import ErrorCode
 
 _PREVIOUS_STATES = {

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from uuid import UUID
 
-from headwater.logtier.group.consumer_records import (
+from headwater.logtier.group.consumer.consumer_records import (
     CONSUMER_KINDS,
     ConsumerKey,
     ConsumerValue,
@@ -26,7 +26,7 @@ from headwater.logtier.group.consumer_records import (
     parse_consumer_value,
 )
 from headwater.logtier.group.events import GroupMetadata, MemberMetadata
-from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.group.persistence.offsets import CommittedOffset
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.protocol.wire import string, unsigned_varint
 from headwater.logtier.state_topic.record_codec import CorruptStateRecordError, RecordReader

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from headwater.logtier.group.offsets import CommittedOffset
+from headwater.logtier.group.persistence.offsets import CommittedOffset
 from headwater.logtier.protocol.topic_partition import TopicPartition
 
 

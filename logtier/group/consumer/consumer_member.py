@@ -3,13 +3,10 @@
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
-#: topic id -> partitions; a topic without partitions is not in it.
-Partitions = Mapping[UUID, frozenset[int]]
-NO_PARTITIONS: Final[Partitions] = MappingProxyType({})
+from headwater.logtier.group.partitions import NO_PARTITIONS, Partitions
 
 #: The epoch of a request that joins, leaves, or leaves for a while (static members only).
 JOIN_EPOCH: Final = 0

@@ -8,13 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from headwater.logtier.group.consumer_member import (
+from headwater.logtier.group.consumer.consumer_member import (
     LEAVE_EPOCH,
-    NO_PARTITIONS,
     ConsumerMember,
-    Partitions,
 )
-from headwater.logtier.group.consumer_records import (
+from headwater.logtier.group.consumer.consumer_records import (
     Change,
     ConsumerKey,
     ConsumerValue,
@@ -26,6 +24,7 @@ from headwater.logtier.group.consumer_records import (
     TargetEpochValue,
     TargetValue,
 )
+from headwater.logtier.group.partitions import NO_PARTITIONS, Partitions
 from headwater.logtier.metadata.image import MetadataImage
 
 _NO_TARGET_EPOCH = -1

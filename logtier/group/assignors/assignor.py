@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
-from headwater.logtier.group.consumer_member import Partitions
+from headwater.logtier.group.partitions import Partitions
 
 
 @dataclass(frozen=True, slots=True)

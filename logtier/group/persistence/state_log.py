@@ -4,13 +4,13 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from headwater.logtier.group.consumer_records import Change, consumer_key, consumer_value
+from headwater.logtier.group.consumer.consumer_records import Change, consumer_key, consumer_value
 from headwater.logtier.group.events import GroupMetadata
-from headwater.logtier.group.offsets import CommittedOffset, GroupOffsets
-from headwater.logtier.group.offsets_topic import OFFSETS_TOPIC
-from headwater.logtier.group.pending_offsets import PendingOffset, PendingOffsets
-from headwater.logtier.group.records import group_key, group_value, offset_key, offset_value
-from headwater.logtier.group.replay import GroupReplay
+from headwater.logtier.group.persistence.offsets import CommittedOffset, GroupOffsets
+from headwater.logtier.group.persistence.offsets_topic import OFFSETS_TOPIC
+from headwater.logtier.group.persistence.pending_offsets import PendingOffset, PendingOffsets
+from headwater.logtier.group.persistence.records import group_key, group_value, offset_key, offset_value
+from headwater.logtier.group.persistence.replay import GroupReplay
 from headwater.logtier.log.producers.producer_state import Verification
 from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.protocol.topic_partition import TopicPartition

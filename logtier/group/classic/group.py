@@ -13,7 +13,8 @@ generation is refused: that is what fences a member that was thought dead.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from headwater.logtier.group.core import AssignmentWrite, GroupCore, StaticMemberWrite
+from headwater.logtier.group.classic.core import AssignmentWrite, GroupCore, StaticMemberWrite
+from headwater.logtier.group.classic.member import Member
 from headwater.logtier.group.events import (
     UNKNOWN_MEMBER_ID,
     Explain,
@@ -28,7 +29,6 @@ from headwater.logtier.group.events import (
     Sync,
     SyncResult,
 )
-from headwater.logtier.group.member import Member
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 #: How long a new member may wait for its first generation: it does not know its id, so only a limit finds out that its

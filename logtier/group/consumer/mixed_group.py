@@ -9,12 +9,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headwater.logtier.group.consumer_group import ConsumerGroup
-from headwater.logtier.group.consumer_member import JOIN_EPOCH, ClassicProtocols, ConsumerMember, MemberState
+from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
+from headwater.logtier.group.consumer.consumer_member import JOIN_EPOCH, ClassicProtocols, ConsumerMember, MemberState
+from headwater.logtier.group.consumer.consumer_step import ConsumerGroupLimits, Deadline, Heartbeat, Step
+from headwater.logtier.group.consumer.migration import by_topic_id, classic_assignment
 from headwater.logtier.group.consumer_protocol import PROTOCOL_TYPE, parse_subscription
-from headwater.logtier.group.consumer_step import ConsumerGroupLimits, Deadline, Heartbeat, Step
 from headwater.logtier.group.events import UNKNOWN_MEMBER_ID, Join, JoinResult, LeavingMember, Sync, SyncResult
-from headwater.logtier.group.migration import by_topic_id, classic_assignment
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
-from headwater.logtier.group.consumer_member import (
-    NO_PARTITIONS,
+from headwater.logtier.group.consumer.consumer_member import (
     ConsumerMember,
     MemberState,
-    Partitions,
     without_empty,
 )
+from headwater.logtier.group.partitions import NO_PARTITIONS, Partitions
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 Owner = Callable[[UUID, int], str | None]

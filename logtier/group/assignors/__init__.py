@@ -1,0 +1,1 @@
+"""Server-side assignors (KIP-848). Pure."""

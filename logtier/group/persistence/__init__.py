@@ -1,0 +1,1 @@
+"""Groups and their offsets in `__consumer_offsets`: written, and read back."""
