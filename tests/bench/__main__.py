@@ -16,15 +16,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tests.bench import (
-    apache_kafka,
-    delta_append,
+from tests.bench.loads.drivers import DRIVERS
+from tests.bench.loads.load import Load
+from tests.bench.log_tier import (
     earlier,
-    encode,
-    exactly_once,
-    flights,
     fresh,
-    idle,
     kernel_share,
     latency,
     message_queues,
@@ -33,14 +29,20 @@ from tests.bench import (
     scale,
     send_buffer,
     soak,
-    spark_connectors,
-    spark_throughput,
     start_up,
     throughput,
 )
-from tests.bench.drivers import DRIVERS
-from tests.bench.load import Load
+from tests.bench.peers import apache_kafka
 from tests.bench.processes import Failed
+from tests.bench.spark import (
+    delta_append,
+    encode,
+    exactly_once,
+    flights,
+    idle,
+    spark_connectors,
+    spark_throughput,
+)
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "bench"
 

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from headwater.pipelines.datasource import PUSHDOWN_OPTION, SESSION_CONF, session_environment
-from tests.bench import apache_kafka
+from tests.bench.peers import apache_kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from tests.bench import apache_kafka
+from tests.bench.peers import apache_kafka
 from tests.bench.processes import Child, free_port
 from tests.jars import java
 from tests.spark.conftest import KAFKA_JVM

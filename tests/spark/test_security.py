@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headwater.pipelines.datasource.errors import user_message
-from tests.bench import apache_kafka
+from tests.bench.peers import apache_kafka
 from tests.bench.processes import free_port
 from tests.conftest import BrokerProcess, Certificates
 from tests.spark.conftest import KAFKA_JVM

@@ -26,7 +26,7 @@ from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.sinks import encoded_batches
 from headwater.pipelines.sinks.exactly_once import ATTEMPTS_MAX, ExactlyOnceTopics, TopicRecords
 from headwater.pipelines.sinks.exactly_once_fence import FENCES_TOPIC, Batch, Step
-from tests.bench import apache_kafka
+from tests.bench.peers import apache_kafka
 from tests.spark.conftest import KAFKA_JVM
 from tests.spark.exactly_once.conftest import (
     ReadCommitted,

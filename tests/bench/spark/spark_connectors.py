@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.bench import drivers, headwater_processes
+from tests.bench.loads import drivers
+from tests.bench.peers import headwater_processes
 from tests.bench.processes import Failed
 from tests.bench.report import Figures, Table, comparison
 from tests.jars import FetchError, fetched
@@ -45,7 +46,7 @@ def measure(folder: Path, quick: bool) -> tuple[list[Table], Figures]:
     jar_files = ",".join(str(path) for path in sorted(jars().glob("*.jar")))
     child, port = headwater_processes.start_broker(folder / "spark-kafka-broker")
     try:
-        command = [*drivers.PYTHON, "tests.bench.spark_connectors_client", f"127.0.0.1:{port}", jar_files]
+        command = [*drivers.PYTHON, "tests.bench.spark.spark_connectors_client", f"127.0.0.1:{port}", jar_files]
         batches = QUICK_BATCHES if quick else BATCHES
         sizes = ["--records", str(records), "--runs", str(runs), "--batches", str(batches)]
         sizes += ["--folder", str(folder / "checkpoints")]

@@ -8,12 +8,13 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.bench import brokers, drivers
-from tests.bench.brokers import HEADWATER, KAFKA, Broker
-from tests.bench.load import Load
+from tests.bench.loads import drivers
+from tests.bench.loads.load import Load
+from tests.bench.log_tier.throughput import SETTLE_S, keep
+from tests.bench.peers import brokers
+from tests.bench.peers.brokers import HEADWATER, KAFKA, Broker
 from tests.bench.processes import Failed, cpu_seconds
 from tests.bench.report import Figures, Table, comparison
-from tests.bench.throughput import SETTLE_S, keep
 
 PRODUCERS = 4
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from tests.bench import headwater_processes
-from tests.bench.headwater_processes import HEADWATER, environment
+from tests.bench.peers import headwater_processes
+from tests.bench.peers.headwater_processes import HEADWATER, environment
 from tests.bench.processes import Child, Failed, cpu_seconds_by_process, free_port
 from tests.bench.report import Table, listing
 

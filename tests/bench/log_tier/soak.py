@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from statistics import median
 
-from tests.bench import brokers, drivers
-from tests.bench.brokers import HEADWATER, Broker
+from tests.bench.loads import drivers
+from tests.bench.peers import brokers
+from tests.bench.peers.brokers import HEADWATER, Broker
 from tests.bench.processes import Failed, cpu_seconds, resident_mib
 from tests.bench.report import Table, table
 
@@ -20,7 +21,7 @@ SAMPLE_S = 5
 def measure(folder: Path, seconds: float) -> tuple[list[Table], dict[str, object]]:
     """One row for each period of the load; the raw samples."""
     with brokers.one(HEADWATER, folder) as broker:
-        command = [*drivers.PYTHON, "tests.bench.soak_client", broker.bootstrap, str(seconds)]
+        command = [*drivers.PYTHON, "tests.bench.log_tier.soak_client", broker.bootstrap, str(seconds)]
         memory: list[tuple[float, float, float]] = []
         done = threading.Event()
         sampler = threading.Thread(target=_sample, args=(broker, memory, done))

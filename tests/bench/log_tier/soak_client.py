@@ -1,4 +1,4 @@
-"""Rising and falling load, checked and timed: `python -m tests.bench.soak_client BOOTSTRAP SECONDS`.
+"""Rising and falling load, checked and timed: `python -m tests.bench.log_tier.soak_client BOOTSTRAP SECONDS`.
 
 The rate swings between RATE_MIN and RATE_MAX every PERIOD_S. Every message is received, in order per partition and
 without a gap. Prints one line of JSON for each period.
@@ -17,8 +17,8 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from tests.bench.latency_client import percentiles
-from tests.bench.load_client import create_topic
+from tests.bench.loads.latency_client import percentiles
+from tests.bench.loads.load_client import create_topic
 
 RATE_MIN, RATE_MAX = 1_000, 30_000
 PERIOD_S = 150.0

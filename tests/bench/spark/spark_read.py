@@ -1,6 +1,6 @@
 """Spark reads a topic in batch: rows per second of `sum(length(value)), count(*)`, on local[2].
 
-python tests/bench/spark_read.py --bootstrap HOST:PORT [--records 5000000] [--codec none] [--runs 5]
+python tests/bench/spark/spark_read.py --bootstrap HOST:PORT [--records 5000000] [--codec none] [--runs 5]
 
 Makes the topic (6 partitions, 200-byte values) by headwater's own batch writer if it is not there. Prints one line,
 then the same as JSON.

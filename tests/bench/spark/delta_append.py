@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.bench import drivers
+from tests.bench.loads import drivers
 from tests.bench.report import Figures, Table, comparison
 
 FILES = (1, 5_000)
@@ -17,7 +17,7 @@ OURS = "headwater"
 
 def measure(folder: Path, quick: bool) -> tuple[list[Table], dict[str, Figures]]:
     """Milliseconds of an append of 1,000 rows, by the files that the table had."""
-    command = [*drivers.PYTHON, "tests.bench.delta_append_client", str(folder)]
+    command = [*drivers.PYTHON, "tests.bench.spark.delta_append_client", str(folder)]
     command += [str(number) for number in (QUICK_FILES if quick else FILES)]
     out = drivers.run(command, LIMIT_S)
     measured: dict[str, Figures] = json.loads(out.splitlines()[-1])

@@ -7,11 +7,15 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.bench import brokers, drivers, headwater_processes
-from tests.bench.brokers import Broker
-from tests.bench.load import Load
+from tests.bench.loads import drivers
+from tests.bench.loads.load import Load
+from tests.bench.log_tier.throughput import keep, phase
+from tests.bench.peers import (
+    brokers,
+    headwater_processes,
+)
+from tests.bench.peers.brokers import Broker
 from tests.bench.report import Figures, Table, comparison
-from tests.bench.throughput import keep, phase
 
 TOPIC = "at-rest"
 DRIVER = drivers.JavaDriver()

@@ -12,8 +12,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headwater.pipelines.datasource.options import WriteOptions
 from headwater.pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
 from headwater.pipelines.sinks.exactly_once_fence import Batch, Step
-from tests.bench import brokers, spark_read
-from tests.bench.load import Load
+from tests.bench.loads.load import Load
+from tests.bench.peers import brokers
+from tests.bench.spark import spark_read
 
 CORES = 2
 PARTITIONS = 6

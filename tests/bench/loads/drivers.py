@@ -8,8 +8,8 @@ import subprocess
 import sys
 from typing import Any, Protocol
 
-from tests.bench import apache_kafka
-from tests.bench.load import LINGER_MS, Load
+from tests.bench.loads.load import LINGER_MS, Load
+from tests.bench.peers import apache_kafka
 from tests.bench.processes import Failed
 
 LIMIT_S = 900
@@ -80,7 +80,7 @@ DRIVERS: dict[str, Driver] = {"java": JavaDriver(), "python": PythonDriver()}
 
 def client_command(what: str, bootstrap: str, topic: str, load: Load, *more: str) -> list[str]:
     """The command line of one run of `load_client`."""
-    return [*PYTHON, "tests.bench.load_client", what, bootstrap, topic, load.to_json(), *more]
+    return [*PYTHON, "tests.bench.loads.load_client", what, bootstrap, topic, load.to_json(), *more]
 
 
 def client(what: str, bootstrap: str, topic: str, load: Load, *more: str) -> dict[str, Any]:

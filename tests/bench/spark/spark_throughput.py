@@ -6,7 +6,8 @@ import json
 import sys
 from pathlib import Path
 
-from tests.bench import drivers, headwater_processes
+from tests.bench.loads import drivers
+from tests.bench.peers import headwater_processes
 from tests.bench.report import Table, listing
 
 RECORDS = 5_000_000

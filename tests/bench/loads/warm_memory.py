@@ -1,4 +1,4 @@
-"""Makes free memory as fast as memory that is in use: `python -m tests.bench.warm_memory GIB`.
+"""Makes free memory as fast as memory that is in use: `python -m tests.bench.loads.warm_memory GIB`.
 
 A virtual machine that reports its free pages to the host loses them: the next one to touch such a page waits for the
 host to find it a new one, ten times as long as copying a page takes. Whoever writes into the page cache pays for it, by

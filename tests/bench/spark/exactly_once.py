@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.bench import brokers, drivers, spark_connectors
+from tests.bench.loads import drivers
+from tests.bench.peers import brokers
 from tests.bench.report import Figures, Table, comparison
+from tests.bench.spark import spark_connectors
 
 ROWS = 3_000_000
 QUICK_ROWS = 300_000
@@ -24,7 +26,7 @@ def measure(folder: Path, quick: bool) -> tuple[list[Table], Figures]:
     figures: Figures = {}
     for name in (brokers.KAFKA, brokers.HEADWATER):
         with brokers.one(name, folder / "exactly-once") as broker:
-            command = [*drivers.PYTHON, "tests.bench.exactly_once_client", broker.bootstrap, jar_files]
+            command = [*drivers.PYTHON, "tests.bench.spark.exactly_once_client", broker.bootstrap, jar_files]
             out = drivers.run([*command, "--rows", str(rows), "--rounds", str(rounds)])
         measured: dict[str, list[float]] = json.loads(out.splitlines()[-1])
         figures[f"into {name}, rows/s"] = {THEIRS: measured["kafka"], OURS: measured["exactly once"]}

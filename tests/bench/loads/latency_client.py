@@ -1,6 +1,6 @@
 """Messages at a steady rate, each timed.
 
-`python -m tests.bench.latency_client BOOTSTRAP TOPIC ACKS RATE WARM_UP_S SECONDS`
+`python -m tests.bench.loads.latency_client BOOTSTRAP TOPIC ACKS RATE WARM_UP_S SECONDS`
 Each value begins with the moment it was handed to the producer; the consumer, in the same process, reads the clock when
 it gets the message. Prints one line of JSON: percentiles in ms from sending to receiving and from sending to the
 acknowledgement, of what was sent after the warm-up.

@@ -10,8 +10,8 @@ from typing import Any
 
 from headwater.pipelines.sinks.delta_append import append_once
 from headwater.pipelines.spark.session import close_session, open_session
-from tests.bench.delta_append import DELTA, OURS
 from tests.bench.report import Figures
+from tests.bench.spark.delta_append import DELTA, OURS
 
 CORES = 2
 ROWS = 1_000

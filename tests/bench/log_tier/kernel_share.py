@@ -14,8 +14,9 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from tests.bench import brokers, drivers
-from tests.bench.load import Load
+from tests.bench.loads import drivers
+from tests.bench.loads.load import Load
+from tests.bench.peers import brokers
 from tests.bench.processes import Failed
 from tests.bench.report import Table, listing
 
@@ -32,7 +33,13 @@ def measure(folder: Path, messages: int, rounds: int) -> tuple[list[Table], dict
     for round_number in range(rounds):
         for step in STEPS:
             brokers.warm_memory(load)
-            command = [*drivers.PYTHON, "tests.bench.kernel_share", step, str(size), str(folder / f"{round_number}")]
+            command = [
+                *drivers.PYTHON,
+                "tests.bench.log_tier.kernel_share",
+                step,
+                str(size),
+                str(folder / f"{round_number}"),
+            ]
             spent = float(drivers.run(command).splitlines()[-1])
             figures.setdefault(f"{step}, CPU s/million", []).append(spent / messages * 1e6)
     title = f"The kernel's share: {messages:,} messages of {load.message_bytes} bytes in pieces of 64 KiB"

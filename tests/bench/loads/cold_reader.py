@@ -1,4 +1,4 @@
-"""A consumer that does not decode: `python -m tests.bench.cold_reader BOOTSTRAP TOPIC BYTES_PER_S`.
+"""A consumer that does not decode: `python -m tests.bench.loads.cold_reader BOOTSTRAP TOPIC BYTES_PER_S`.
 
 0 bytes a second: as fast as it goes. Reads the topic from its start to its end, once: one fetch of all partitions at a
 time, of Kafka's default sizes, and of what comes only the batches' headers, which say where the next fetch begins.

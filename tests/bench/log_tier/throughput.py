@@ -9,10 +9,11 @@ from itertools import product
 from pathlib import Path
 from typing import Protocol
 
-from tests.bench import brokers, drivers
-from tests.bench.brokers import HEADWATER, KAFKA, Broker
-from tests.bench.drivers import DRIVERS
-from tests.bench.load import Load
+from tests.bench.loads import drivers
+from tests.bench.loads.drivers import DRIVERS
+from tests.bench.loads.load import Load
+from tests.bench.peers import brokers
+from tests.bench.peers.brokers import HEADWATER, KAFKA, Broker
 from tests.bench.processes import cpu_seconds, ended_children_cpu_seconds, idle_seconds, resident_mib
 from tests.bench.report import Figures, Table, comparison, ratios
 

@@ -12,7 +12,7 @@ from typing import Any
 from headwater.pipelines.datasource import TASK_RECORDS, TASK_RECORDS_OPTION
 from headwater.pipelines.definition.sources.topic import MAX_OFFSETS_PER_TRIGGER
 from headwater.pipelines.spark.session import CHECKPOINT_FILES, CHECKPOINT_FILES_CONF, settings
-from tests.bench import spark_read
+from tests.bench.spark import spark_read
 
 FORMATS = ("kafka", "headwater")
 # Formats with and without the way of writing checkpoint files that pipelines set.

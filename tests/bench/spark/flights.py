@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.bench import drivers, headwater_processes
+from tests.bench.loads import drivers
+from tests.bench.peers import headwater_processes
 from tests.bench.report import Table, table
 
 COPIES = 30
@@ -21,7 +22,7 @@ def measure(folder: Path, quick: bool) -> tuple[list[Table], dict[str, object]]:
     """Events per second of each stage."""
     child, port = headwater_processes.start_broker(folder / "flights-broker")
     try:
-        command = [*drivers.PYTHON, "tests.bench.flights_client", f"127.0.0.1:{port}"]
+        command = [*drivers.PYTHON, "tests.bench.spark.flights_client", f"127.0.0.1:{port}"]
         copies = QUICK_COPIES if quick else COPIES
         out = drivers.run([*command, "--copies", str(copies), "--folder", str(folder)], LIMIT_S)
     finally:

@@ -7,12 +7,13 @@ import signal
 import time
 from pathlib import Path
 
-from tests.bench import brokers, drivers
-from tests.bench.brokers import HEADWATER, KAFKA, STARTERS, Broker
-from tests.bench.load import Load
+from tests.bench.loads import drivers
+from tests.bench.loads.load import Load
+from tests.bench.log_tier.scale import figures_of
+from tests.bench.peers import brokers
+from tests.bench.peers.brokers import HEADWATER, KAFKA, STARTERS, Broker
 from tests.bench.processes import Failed
 from tests.bench.report import Figures, Table, comparison
-from tests.bench.scale import figures_of
 
 TOPIC = "restart"
 LIMIT_S = 600

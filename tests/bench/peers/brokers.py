@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import apache_kafka, drivers, headwater_processes
-from tests.bench.load import Load
+from tests.bench.loads import drivers
+from tests.bench.loads.load import Load
+from tests.bench.peers import (
+    apache_kafka,
+    headwater_processes,
+)
 from tests.bench.processes import Child
 
 KAFKA = "Apache Kafka"
@@ -69,4 +73,4 @@ def in_turn(brokers: list[Broker], round_number: int) -> list[Broker]:
 def warm_memory(load: Load, clients: int = 1) -> None:
     """Make free memory as fast as used memory, for what is measured next."""
     gibibytes = math.ceil(WARM_FACTOR * clients * load.messages * load.message_bytes / 2**30)
-    drivers.run([*drivers.PYTHON, "tests.bench.warm_memory", str(gibibytes)])
+    drivers.run([*drivers.PYTHON, "tests.bench.loads.warm_memory", str(gibibytes)])

@@ -14,17 +14,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tests.bench import brokers, drivers, headwater_processes
-from tests.bench.brokers import HEADWATER, Broker
-from tests.bench.load import Load
+from tests.bench.loads import drivers
+from tests.bench.loads.load import Load
+from tests.bench.log_tier.throughput import WARM_UP_MESSAGES, keep, one_round
+from tests.bench.peers import (
+    brokers,
+    headwater_processes,
+)
+from tests.bench.peers.brokers import HEADWATER, Broker
 from tests.bench.processes import Failed, resident_mib
 from tests.bench.report import Figures, Table, comparison
-from tests.bench.throughput import WARM_UP_MESSAGES, keep, one_round
 
 EARLIER = "earlier"
 SPARK_RECORDS = 3_000_000
 SPARK_READS = 3
-_TREE = Path(__file__).resolve().parents[2]
+_TREE = Path(__file__).resolve().parents[3]
 
 
 def measure(

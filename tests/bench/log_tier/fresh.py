@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.bench import brokers
-from tests.bench.brokers import HEADWATER, KAFKA, STARTERS
-from tests.bench.load import Load
+from tests.bench.loads.load import Load
+from tests.bench.log_tier.throughput import keep, one_round
+from tests.bench.peers import brokers
+from tests.bench.peers.brokers import HEADWATER, KAFKA, STARTERS
 from tests.bench.report import Figures, Table, comparison
-from tests.bench.throughput import keep, one_round
 
 
 def measure(folder: Path, driver_names: list[str], load: Load, rounds: int) -> tuple[list[Table], Figures]:

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from tests.bench.headwater_processes import HEADWATER, environment, start_node
+from tests.bench.peers.headwater_processes import HEADWATER, environment, start_node
 from tests.bench.processes import POLL_S, Child, Failed, children, resident_mib
 from tests.bench.report import Table, listing
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import brokers, drivers
-from tests.bench.brokers import HEADWATER, KAFKA
-from tests.bench.load import Load
+from tests.bench.loads import drivers
+from tests.bench.loads.load import Load
+from tests.bench.log_tier.throughput import SETTLE_S, keep, one_round
+from tests.bench.peers import brokers
+from tests.bench.peers.brokers import HEADWATER, KAFKA
 from tests.bench.processes import POLL_S, Child, Failed, cpu_seconds, free_port
 from tests.bench.report import Figures, Table, number, spread, table
-from tests.bench.throughput import SETTLE_S, keep, one_round
 from tests.jars import FetchError, fetched, java
 
 RABBITMQ, ACTIVEMQ = "RabbitMQ", "ActiveMQ"

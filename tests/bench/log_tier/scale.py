@@ -11,12 +11,13 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.bench import brokers, drivers
-from tests.bench.brokers import HEADWATER, KAFKA, STARTERS, Broker
-from tests.bench.load import Load
+from tests.bench.loads import drivers
+from tests.bench.loads.load import Load
+from tests.bench.log_tier.throughput import keep
+from tests.bench.peers import brokers
+from tests.bench.peers.brokers import HEADWATER, KAFKA, STARTERS, Broker
 from tests.bench.processes import API_VERSIONS_REQUEST, Failed, resident_mib
 from tests.bench.report import Figures, Table, comparison
-from tests.bench.throughput import keep
 
 TOPICS = 5
 WAIT_S = 300

@@ -1,4 +1,4 @@
-"""The load of librdkafka, in a process of its own: `python -m tests.bench.load_client WHAT BOOTSTRAP TOPIC LOAD`.
+"""The load of librdkafka, in a process of its own: `python -m tests.bench.loads.load_client WHAT BOOTSTRAP TOPIC LOAD`.
 
 WHAT is create, delete, produce, consume or stored; LOAD is a `load.Load` as JSON. Prints one line of JSON.
 """
@@ -13,7 +13,7 @@ import time
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.bench.load import LINGER_MS, Load
+from tests.bench.loads.load import LINGER_MS, Load
 
 WAIT_S = 60
 PAYLOADS = 2000

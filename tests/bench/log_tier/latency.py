@@ -12,9 +12,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench import brokers, drivers
-from tests.bench.brokers import HEADWATER, KAFKA, Broker
-from tests.bench.load import Load
+from tests.bench.loads import drivers
+from tests.bench.loads.load import Load
+from tests.bench.peers import brokers
+from tests.bench.peers.brokers import HEADWATER, KAFKA, Broker
 from tests.bench.processes import bytes_read
 from tests.bench.report import Figures, Table, comparison
 
@@ -87,7 +88,7 @@ def cold_reader(broker: Broker, bytes_per_s: float) -> Iterator[None]:
     RuntimeError if it fails: what was measured then was not beside a reader.
     """
     stop, failed = threading.Event(), threading.Event()
-    command = [*drivers.PYTHON, "tests.bench.cold_reader", broker.bootstrap, COLD_TOPIC, str(bytes_per_s)]
+    command = [*drivers.PYTHON, "tests.bench.loads.cold_reader", broker.bootstrap, COLD_TOPIC, str(bytes_per_s)]
 
     def loop() -> None:
         while not stop.is_set():
@@ -127,7 +128,7 @@ def one_run(broker: Broker, topic: str, acks: str, seconds: float) -> dict[str, 
     drivers.client("create", broker.bootstrap, topic, load)
     try:
         arguments = [broker.bootstrap, topic, acks, str(RATE), str(WARM_UP_S), str(seconds)]
-        out = drivers.run([*drivers.PYTHON, "tests.bench.latency_client", *arguments])
+        out = drivers.run([*drivers.PYTHON, "tests.bench.loads.latency_client", *arguments])
         row: dict[str, dict[str, float]] = json.loads(out.splitlines()[-1])
     finally:
         drivers.client("delete", broker.bootstrap, topic, load)
