@@ -1,5 +1,5 @@
 """REST administration of topics.
 
-The package sees brokers as a client does (`confluent_kafka`), never as a part of the log tier. `topic_admin` is the one
-home of topic administration; the command line uses it too.
+The package is a client of the brokers (`confluent_kafka`), never a part of the log tier. `topic_admin` is the single
+home of topic administration; the command line shares that module.
 """

@@ -1,4 +1,4 @@
-"""What route functions ask for: the administration client, and the cluster that the path names."""
+"""Dependencies of the route functions: the administration client and the cluster in the path."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ SETTING_FORBIDS: Final = "the setting http_changes is 'refuse'"
 
 @dataclass(frozen=True, slots=True)
 class ChangePolicy:
-    """Whether this server may change anything for its callers, whom it cannot tell apart; `refusal` says why not."""
+    """Whether this server accepts changes from its callers, which are not authenticated; `refusal` gives the reason."""
 
     refusal: str | None = None
 
     @classmethod
     def of(cls, setting: str, *, broker_is_secured: bool, host_is_loopback: bool) -> ChangePolicy:
-        """Decide by the setting `http_changes`: allow, refuse, or auto, which allows them where only this machine asks.
+        """Build the policy from the setting `http_changes`: allow, refuse, or auto.
+
+        `auto` allows changes if the broker is not secured and the server listens on the loopback interface only.
 
         >>> ChangePolicy.of("auto", broker_is_secured=False, host_is_loopback=True).refusal is None
         True
@@ -40,7 +42,7 @@ class ChangePolicy:
         return cls() if host_is_loopback else cls(HOST_IS_OPEN)
 
     def require(self, method: str) -> None:
-        """Raise NOT_AUTHORIZED if nothing may be changed."""
+        """Raise NOT_AUTHORIZED if changes are refused."""
         if self.refusal is not None:
             raise TopicAdminError(
                 ErrorCode.NOT_AUTHORIZED,
@@ -50,9 +52,10 @@ class ChangePolicy:
 
 
 class ClusterDirectory:
-    """Knows the one cluster behind the administration client; asks once, and again when a path names another id.
+    """Caches the id of the cluster behind the administration client.
 
-    Invariant: `cluster_id` is an id that the cluster itself has given.
+    Invariant: `cluster_id` was returned by the cluster itself. The cluster is queried once, and again when a path
+    contains another id.
     """
 
     def __init__(self, admin: TopicAdmin) -> None:
@@ -60,7 +63,7 @@ class ClusterDirectory:
         self.cluster_id: str | None = None
 
     def require(self, cluster_id: str) -> None:
-        """Raise UNKNOWN_CLUSTER unless this is the id of the cluster."""
+        """Raise UNKNOWN_CLUSTER unless `cluster_id` is the id of the cluster."""
         if cluster_id == self.cluster_id:
             return
         self.cluster_id = self.admin.cluster().cluster_id
@@ -73,7 +76,7 @@ class ClusterDirectory:
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """A cluster id that was checked, the client to reach it, and its links."""
+    """A verified cluster id, the client of that cluster, and its links."""
 
     cluster_id: str
     admin: TopicAdmin
@@ -88,7 +91,7 @@ async def get_admin(request: Request) -> TopicAdmin:
 
 
 def get_cluster(request: Request, cluster_id: str) -> ClusterAccess:
-    """Check the path's cluster id. Blocks (FastAPI runs it in the thread pool) when the id is not known yet."""
+    """Verify the path's cluster id. Blocks while the id is unknown; FastAPI runs the function in the thread pool."""
     clusters = request.app.state.clusters
     assert isinstance(clusters, ClusterDirectory)
     clusters.require(cluster_id)

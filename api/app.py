@@ -1,4 +1,4 @@
-"""The REST application: routes, limits and error answers put together; it decides nothing."""
+"""The REST application: assembles routes, limits and error answers; makes no decisions of its own."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def create_app(
     changes: ChangePolicy | None = None,
     hosts: Collection[str] = (),
 ) -> FastAPI:
-    """Build the application around one cluster's administration client, its schema registry, its pipelines' status.
+    """Build the application around one cluster's administration client, schema registry and pipeline status.
 
-    `hosts` are the names, beside those of this machine's loopback, by which it may be called.
+    `hosts` lists the host names, beside the loopback names, that a request may address.
     """
     app = FastAPI(
         title="Headwater REST API",
@@ -69,7 +69,7 @@ def create_app(
 
     @app.get("/healthz", tags=["health"])
     async def healthz() -> dict[str, str]:
-        """Tell that the server answers; it does not ask the broker."""
+        """Report that the server answers; the broker is not queried."""
         return {"status": "ok"}
 
     return app

@@ -1,7 +1,7 @@
-"""How this side reaches a Kafka endpoint: addresses, client properties, and a quick "is anybody there?".
+"""How clients reach a Kafka endpoint: addresses, client properties, and a quick reachability check.
 
-Every librdkafka client of the product (administration, produce, consume) starts from `client_properties`, so that none
-of them prints librdkafka's own log lines and all of them give up after the same time.
+Every librdkafka client of the product (administration, produce, consume) starts from `client_properties`. No client
+prints librdkafka's own log lines, and all clients share one timeout.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ REACH_TIMEOUT_MS = 3_000
 
 
 class BootstrapServersError(ValueError):
-    """A list of bootstrap servers that cannot be read; the message says which entry and what it should look like."""
+    """A list of bootstrap servers that cannot be parsed; the message names the entry and the expected form."""
 
 
 class BrokerUnreachableError(ConnectionError):
-    """No bootstrap server accepted a connection; the message names each with its reason."""
+    """No bootstrap server accepted a connection; the message names each server with its reason."""
 
 
 def parse_bootstrap_servers(text: str) -> list[tuple[str, int]]:
@@ -55,13 +55,13 @@ def parse_bootstrap_servers(text: str) -> list[tuple[str, int]]:
 
 
 class Outage:
-    """Remembers why a broker refuses connections: librdkafka tells that to a callback only, and tries again."""
+    """Remembers why a broker refuses connections: librdkafka reports the reason to a callback only, and retries."""
 
     def __init__(self) -> None:
         self.refusal: str | None = None
 
     def __call__(self, error: Any) -> None:
-        """Take one of librdkafka's errors."""
+        """Record a librdkafka error."""
         if error.name() in ("_AUTHENTICATION", "_SSL"):
             # "sasl_ssl://host:port/bootstrap: reason (after 3ms in state ...)"
             self.refusal = error.str().rpartition("/bootstrap: ")[2].partition(" (after ")[0]
@@ -70,9 +70,9 @@ class Outage:
 def client_properties(
     bootstrap_servers: str, request_timeout_ms: int, security: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return librdkafka properties every client here starts from; `security` says how to connect.
+    """Return the librdkafka properties common to all clients; `security` holds the connection's security properties.
 
-    `log_level` 0 silences librdkafka's own lines on stderr: what goes wrong is reported once, by the caller.
+    `log_level` 0 silences librdkafka's own lines on stderr: the caller reports each failure once.
     """
     return {
         **(security or {}),
@@ -89,12 +89,12 @@ def client_properties(
 def require_reachable(bootstrap_servers: str, timeout_ms: int = REACH_TIMEOUT_MS) -> None:
     """Return as soon as one bootstrap server accepts a connection.
 
-    librdkafka retries a refused connection until its whole timeout has passed and then says "timed out"; a plain
-    connection attempt tells at once, and why.
+    librdkafka retries a refused connection until its whole timeout has passed and then reports "timed out"; a plain
+    connection attempt fails at once, with the reason.
 
     Raises:
-        BootstrapServersError: the list cannot be read.
-        BrokerUnreachableError: none accepted a connection.
+        BootstrapServersError: the list cannot be parsed.
+        BrokerUnreachableError: no server accepted a connection.
     """
     failures = []
     for host, port in parse_bootstrap_servers(bootstrap_servers):

@@ -1,7 +1,7 @@
 """Every failure of the REST API as `{"error_code": int, "message": str}`, Confluent's shape.
 
-The numbers are Confluent REST v3's where it has one. FastAPI's own shape (`{"detail": ...}`) never leaves the server:
-validation errors, unknown paths, wrong methods and faults of the server pass through here too.
+The numbers are Confluent REST v3's where Confluent defines one. FastAPI's own shape (`{"detail": ...}`) never leaves
+the server: validation errors, unknown paths, wrong methods and faults of the server are translated here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def error_response(status: int, error_code: int, message: str) -> JSONResponse:
 
 
 def describe_problems(problems: Sequence[Any]) -> str:
-    """Turn pydantic's problems into one line: where, and what.
+    """Turn pydantic's problems into one line: place and message.
 
     >>> describe_problems([{"loc": ("body", "partitions_count"), "msg": "Input should be a valid integer"}])
     'partitions_count: Input should be a valid integer'
@@ -107,7 +107,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 
 def _methods(request: Request) -> set[str]:
-    """Return the methods that any route has for a path: the framework tells those of the first route only."""
+    """Return the methods of all routes for a path: Starlette reports only those of the first route."""
     return {
         method
         for method in _METHODS
@@ -122,7 +122,7 @@ async def _fault(request: Request, error: Exception) -> JSONResponse:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Give an application these answers for every kind of failure."""
+    """Register the error handlers of every kind of failure with an application."""
     app.add_exception_handler(TopicAdminError, _administration)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _http)

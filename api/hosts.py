@@ -1,7 +1,7 @@
-"""The names by which the server may be called, which keeps out web pages that use DNS rebinding.
+"""Host names that a request may address; the check keeps out web pages that use DNS rebinding.
 
-A browser lets a page talk to the host it came from. The owner of that name can let it point to 127.0.0.1 afterwards.
-The Host header of such a request still has the page's name.
+A browser lets a page talk to the host that served it. The owner of that name can point it to 127.0.0.1 afterwards. The
+Host header of such a request still contains the page's name.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def host_name(header: str) -> str:
 
 
 def is_known(name: str, hosts: Collection[str], server: str | None) -> bool:
-    """Tell whether a server may be called by a name: a configured one, the loopback's, or the address that was reached.
+    """Return whether a request may address a name: a configured one, a loopback name, or the address of the socket.
 
-    An address in place of a name is safe, since nobody can bind it anew.
+    An IP address in place of a name is safe: DNS cannot rebind an address.
 
     >>> is_known("localhost", (), "127.0.0.1"), is_known("10.0.0.1", (), "10.0.0.1"), is_known("evil.example", (), None)
     (True, True, False)
@@ -48,7 +48,7 @@ def is_known(name: str, hosts: Collection[str], server: str | None) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return an address; a socket of both families has IPv4 addresses in the form of IPv6.
+    """Return an address; a dual-stack socket reports IPv4 addresses in IPv6 form.
 
     >>> _address("::ffff:10.0.0.1")
     IPv4Address('10.0.0.1')
@@ -59,14 +59,14 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 class KnownHosts:
-    """ASGI middleware: 421 for a request that calls the server by a name which is not one of its own."""
+    """ASGI middleware: answers 421 to a request whose Host header is not one of the server's names."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
         self._app = app
         self._hosts = frozenset(host_name(f"[{host}]" if ":" in host else host) for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it here."""
+        """Forward a request, or answer it here."""
         if scope["type"] == "http":
             server = scope.get("server")
             for key, value in scope["headers"]:

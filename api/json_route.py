@@ -1,8 +1,8 @@
-"""Routes that read JSON strictly and refuse changes where the server may not make any.
+"""Routes that parse JSON strictly and refuse changes where the server's policy forbids them.
 
-Every router of the application uses `JsonRoute` or a subclass, so that no route can forget either check. A body is text
-that can be written as UTF-8: librdkafka's binding ends the process at half of a surrogate pair. A method other than GET
-is a change unless the route says that it only reads.
+Every router of the application uses `JsonRoute` or a subclass, so no route can omit either check. Every text of a body
+can be encoded as UTF-8: librdkafka's binding ends the process at a lone surrogate. A method other than GET counts as a
+change unless the route is marked as read-only.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class StrictRequest(Request):
         """Parse the body.
 
         Raises:
-            JSONDecodeError: it is not JSON.
-            HTTPException: it is JSON that no route takes.
+            JSONDecodeError: the body is not JSON.
+            HTTPException: the body is JSON that no route accepts (400).
         """
         try:
             return parse_json(await self.body())
@@ -43,7 +43,7 @@ class StrictRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A route with strict JSON and with the application's policy on changes."""
+    """A route with strict JSON and the application's policy on changes."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap the handler."""

@@ -1,4 +1,4 @@
-"""What a request's body may be, decided before any of it is parsed: JSON, and not larger than a limit."""
+"""Limits of a request's body, checked before it is parsed: the media type is JSON, and the size is bounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 def is_json(content_type: str) -> bool:
-    """Tell whether a Content-Type announces JSON.
+    """Return whether a Content-Type announces JSON.
 
     >>> is_json("application/json; charset=utf-8"), is_json("application/vnd.kafka.v3+json"), is_json("text/plain")
     (True, True, False)
@@ -24,10 +24,10 @@ def is_json(content_type: str) -> bool:
 
 
 class BodyLimits:
-    """ASGI middleware: 415 for a body that is not JSON, 413 for one over the limit, announced or not.
+    """ASGI middleware: answers 415 to a body that is not JSON, 413 to a body over the limit, announced or not.
 
-    Asking for JSON also keeps a web page of another origin from posting here with a form or a plain-text request, which
-    browsers send without asking the server first.
+    Requiring JSON also keeps a web page of another origin from posting a form or a plain-text request, which browsers
+    send without a preflight request.
     """
 
     def __init__(self, app: ASGIApp, body_bytes_max: int = BODY_BYTES_MAX) -> None:
@@ -35,7 +35,7 @@ class BodyLimits:
         self._body_bytes_max = body_bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, with its body counted, or answer it here."""
+        """Forward a request while counting its body, or answer it here."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""URLs and resource names of the Confluent v3 shapes, from the request's own base URL."""
+"""URLs and resource names in Confluent v3's shapes, built from the request's base URL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 
 class Links:
-    """Builds `self` and `related` URLs below the prefix that this request used (`/v3` or `/kafka/v3`).
+    """Builds `self` and `related` URLs below the prefix of the request (`/v3` or `/kafka/v3`).
 
     >>> links = Links("http://localhost:8082/v3", "c1")
     >>> links.url("topics", "flights", "configs")
@@ -23,17 +23,17 @@ class Links:
         self._cluster_id = cluster_id
 
     def url(self, *parts: str | int) -> str:
-        """Return the URL of something of the cluster; without parts, of the cluster itself."""
+        """Return the URL of a resource of the cluster; without parts, the URL of the cluster."""
         path = [self._root, "clusters", quote(self._cluster_id, safe="")]
         return "/".join(path + [quote(str(part), safe="") for part in parts])
 
     def resource_name(self, **parts: str | int) -> str:
-        """Return Confluent's resource name, the parts in the order given."""
+        """Return Confluent's resource name, with the parts in the given order."""
         return "/".join([f"crn:///kafka={self._cluster_id}", *(f"{kind}={value}" for kind, value in parts.items())])
 
 
 def request_root(request: Request) -> str:
-    """Return scheme, host and prefix of this request, ending in `/v3`."""
+    """Return scheme, host and prefix of the request, ending in `/v3`."""
     prefix = "/kafka/v3" if request.scope["path"].startswith(f"{request.scope.get('root_path', '')}/kafka/") else "/v3"
     return str(request.base_url).rstrip("/") + prefix
 

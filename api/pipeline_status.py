@@ -1,7 +1,7 @@
-"""What pipelines do, as their runs write it to the topic `__headwater_status`.
+"""Status of pipelines, as their runs write it to the topic `__headwater_status`.
 
-The topic is read from its beginning by one thread, from the first question on, and the last status of each stage is
-kept: bounded, since the topic holds one record a stage, and who writes more than that is cut off.
+One thread reads the topic from its beginning, starting at the first query. The table holds the last status of each
+stage. The table is bounded: the stages that reported least recently are dropped first.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Key = tuple[str, str]
 
 
 class StatusTable:
-    """The last status of each stage. Pure but for the look at the format; whoever uses it sees to threads."""
+    """The last status of each stage, without I/O. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, stages_max: int = STAGES_MAX) -> None:
         self._stages_max = stages_max
         self._stages: dict[Key, StageStatus] = {}
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Take up a record; what is none of a stage is passed over."""
+        """Apply a record; a record that is not the status of a stage is ignored."""
         from headwater.pipelines.monitoring.status import decode, record_key
 
         if key is None:
@@ -64,16 +64,16 @@ class StatusTable:
             del self._stages[next(iter(self._stages))]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all stages."""
         self._stages.clear()
 
     def stages(self) -> dict[Key, StageStatus]:
-        """Status by pipeline and stage, sorted."""
+        """Return the status by pipeline and stage, sorted."""
         return dict(sorted(self._stages.items()))
 
 
 class PipelineStatus:
-    """The status of all pipelines of a cluster. Thread-safe; the first call waits until the topic was read."""
+    """The status of all pipelines of a cluster. Thread-safe; the first call waits until the topic is read."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class PipelineStatus:
         security: Mapping[str, str] | None = None,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """Prepare; nothing is read before the first call."""
+        """Prepare a reader; nothing is read before the first call."""
         self._admin = admin
         self._clock_ms = clock_ms
         self._timeout_s = request_timeout_ms / 1000
@@ -97,17 +97,17 @@ class PipelineStatus:
         self._left: set[int] = set()
 
     def stages(self) -> dict[Key, StageStatus]:
-        """Status by pipeline and stage; empty where no run has written any.
+        """Return the status by pipeline and stage; empty if no run has written any.
 
         Raises:
-            TopicAdminError: the topic cannot be read, or not in time.
+            TopicAdminError: the topic cannot be read within the timeout.
         """
         self._await_read()
         with self._changed:
             return self._table.stages()
 
     def now_ms(self) -> int:
-        """The clock that tells how old a status is."""
+        """Return the clock's time, against which the age of a status is measured."""
         return self._clock_ms()
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class PipelineStatus:
                 raise TopicAdminError(ErrorCode.TIMED_OUT, message)
 
     def _read(self, topic_id: str, partitions: list[int]) -> None:
-        """Run the reading thread: it ends when the topic is gone, or with `close`."""
+        """Run the reading thread, which ends when the topic is deleted or at `close`."""
         from headwater.pipelines.monitoring.status import STATUS_TOPIC
 
         kafka: Any = importlib.import_module("confluent_kafka")
@@ -185,7 +185,7 @@ class PipelineStatus:
                 _log.warning("reading the status of pipelines: %s", error.str())
 
     def _is_there(self, topic: str, topic_id: str) -> bool:
-        """Whether the topic is the one that was read; a broker that does not answer says nothing."""
+        """Return whether the topic still has this id; a broker that does not answer counts as yes."""
         try:
             return self._admin.describe_topic(topic).topic_id == topic_id
         except TopicAdminError as error:

@@ -1,8 +1,7 @@
-"""Topic administration over the Kafka protocol: the one module that the REST API and the command line share.
+"""Topic administration over the Kafka protocol, shared by the REST API and the command line.
 
-`TopicAdmin` wraps confluent-kafka's `AdminClient`. It checks what can be checked without a broker first (see
-`headwater.api.topic_model`), so that a mistake is told in the same words wherever it was made, and turns every failure
-into a
+`TopicAdmin` wraps confluent-kafka's `AdminClient`. Checks that need no broker run first (see
+`headwater.api.topic_model`), so both callers report a mistake in the same words. Every failure becomes a
 `TopicAdminError` with a stable code. All calls block; the REST API runs them in its thread pool.
 """
 
@@ -99,7 +98,7 @@ _CODES: dict[str, ErrorCode] = {
 
 
 def translate(error: KafkaError, doing: str) -> TopicAdminError:
-    """Turn a librdkafka error into ours: `doing` opens the message, as in "create topic 'x'"."""
+    """Translate a librdkafka error; `doing` opens the message, as in "create topic 'x'"."""
     code = _CODES.get(error.name(), ErrorCode.BROKER_ERROR)
     reason = " ".join(error.str().split())
     for needless in ("Broker: ", "Local: "):
@@ -120,7 +119,7 @@ class TopicAdmin:
     def __init__(
         self, bootstrap_servers: str, request_timeout_ms: int = 10_000, security: Mapping[str, str] | None = None
     ) -> None:
-        """Prepare a client; `security` says how to connect (see `headwater.logtier.config.client_properties`)."""
+        """Prepare a client; for `security` see `headwater.logtier.config.client_properties`."""
         self.bootstrap_servers = bootstrap_servers
         self._request_timeout_s = request_timeout_ms / 1000
         self._outage = Outage()
@@ -141,7 +140,7 @@ class TopicAdmin:
         return ClusterInfo(described.cluster_id, controller_id, tuple(brokers))
 
     def list_topics(self) -> list[TopicInfo]:
-        """Return every topic, internal ones too, by name."""
+        """Return all topics, internal topics included, sorted by name."""
         admin = self._admin()
         metadata = self._guard(lambda: admin.list_topics(timeout=self._request_timeout_s), "list topics")
         names = sorted(metadata.topics)
@@ -155,7 +154,7 @@ class TopicAdmin:
         return topics
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """Describe one topic; raises UNKNOWN_TOPIC when there is none of that name."""
+        """Describe one topic; raises UNKNOWN_TOPIC if no topic has that name."""
         validate_topic_name(name)
         answer = self._describe([name])[name]
         if isinstance(answer, TopicAdminError):
@@ -163,7 +162,7 @@ class TopicAdmin:
         return answer
 
     def create_topic(self, request: TopicRequest, *, validate_only: bool = False) -> TopicInfo | None:
-        """Create a topic and return it once metadata shows it; with `validate_only` only ask, and return None."""
+        """Create a topic and return it once metadata shows it; `validate_only` only validates and returns None."""
         validate_request(request)
         arguments: dict[str, Any] = {"config": dict(request.configs or {})}
         if request.replica_assignment is not None:
@@ -207,7 +206,7 @@ class TopicAdmin:
             time.sleep(0.02)
 
     def create_partitions(self, name: str, partitions_count: int, *, validate_only: bool = False) -> TopicInfo:
-        """Raise a topic's partition count to `partitions_count`; keys written later may land elsewhere."""
+        """Raise a topic's partition count to `partitions_count`; keys written later may map to other partitions."""
         validate_topic_name(name)
         validate_partitions_count(partitions_count)
         present = self.describe_topic(name)
@@ -229,7 +228,7 @@ class TopicAdmin:
         return self._once_visible(name, lambda topic: topic.partitions_count >= partitions_count)
 
     def configs(self, name: str) -> list[ConfigValue]:
-        """Return every config of a topic, by name."""
+        """Return every config of a topic, sorted by name."""
         return self.configs_of([name])[name]
 
     def configs_of(self, names: Sequence[str]) -> dict[str, list[ConfigValue]]:
@@ -250,7 +249,7 @@ class TopicAdmin:
         return answers
 
     def config(self, name: str, config_name: str) -> ConfigValue:
-        """Return one config of a topic; raises UNKNOWN_CONFIG when topics have none of that name."""
+        """Return one config of a topic; raises UNKNOWN_CONFIG if topics have no config of that name."""
         for value in self.configs(name):
             if value.name == config_name:
                 return value
@@ -260,7 +259,7 @@ class TopicAdmin:
         )
 
     def alter_configs(self, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False) -> None:
-        """Change some configs of a topic and leave the others (IncrementalAlterConfigs)."""
+        """Change some configs of a topic; the other configs remain (IncrementalAlterConfigs)."""
         validate_topic_name(name)
         validate_changes(changes)
         self.describe_topic(name)  # a broker may store configs for a topic that is not there
@@ -281,7 +280,7 @@ class TopicAdmin:
         self._result(futures[resource], f"alter topic {name!r}")
 
     def offsets(self, name: str) -> list[PartitionOffsets]:
-        """Return each partition's first and next offset."""
+        """Return the first offset and the next offset of each partition."""
         from confluent_kafka import TopicPartition
 
         partitions = [TopicPartition(name, info.partition) for info in self.describe_topic(name).partitions]
@@ -291,7 +290,7 @@ class TopicAdmin:
         return [PartitionOffsets(p, earliest[p], latest[p]) for p in sorted(earliest)]
 
     def _list_offsets(self, name: str, wanted: dict[Any, Any]) -> dict[int, int]:
-        """Ask for offsets, again while a partition just made has no leader that knows it."""
+        """List offsets, with retries while a new partition's leader is not yet available."""
         attempts = 0
         while True:
             attempts += 1
@@ -305,7 +304,7 @@ class TopicAdmin:
             time.sleep(_LEADER_RETRY_MS / 1000)
 
     def _admin(self) -> Any:
-        """Return the client, made at the first call; a dead address is reported at once, with its reason."""
+        """Return the client, created at the first call; an unreachable address is reported at once, with its reason."""
         if self._client is None:
             try:
                 require_reachable(self.bootstrap_servers)
@@ -321,7 +320,7 @@ class TopicAdmin:
         return self._client
 
     def _describe(self, names: list[str]) -> dict[str, TopicInfo | TopicAdminError]:
-        """Describe topics by name. Unlike a Metadata request of a producer, this never creates one."""
+        """Describe topics by name. Unlike a producer's Metadata request, this call never creates a topic."""
         from confluent_kafka import TopicCollection
 
         if not names:
@@ -372,7 +371,7 @@ class TopicAdmin:
         raise translated
 
     def _unreachable_instead(self, error: TopicAdminError) -> TopicAdminError:
-        """Tell a broker that is gone from one that is slow."""
+        """Distinguish an unreachable broker from a slow one."""
         try:
             require_reachable(self.bootstrap_servers, timeout_ms=1_000)
         except BrokerUnreachableError as unreachable:
@@ -385,7 +384,7 @@ class TopicAdmin:
 
 
 def _kafka() -> Any:
-    """Import confluent-kafka when it is needed: it loads a shared library of 10 MB, and declares no types."""
+    """Import confluent-kafka on first use: the module loads a shared library of 10 MB, and declares no types."""
     return importlib.import_module("confluent_kafka.admin")
 
 
@@ -431,7 +430,7 @@ def _config(entry: Any) -> ConfigValue:
 
 
 def _source(source: Any) -> str:
-    """Name a config's source with the protocol's word, also when the client has only a number for it."""
+    """Return the protocol's name of a config's source, also where the client has only its number."""
     try:
         return str(_kafka().ConfigSource(source).name)
     except ValueError:

@@ -1,6 +1,6 @@
-"""What topic administration speaks of: topics, configs, errors, limits, and the checks that need no broker.
+"""The model of topic administration: topics, configs, errors, limits, and the checks that need no broker.
 
-Pure: nothing here opens a connection. The messages are the ones that users of the REST API and of the command line see.
+Pure: nothing here opens a connection. Users of the REST API and of the command line see these messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
 class ErrorCode(Enum):
-    """What went wrong, independent of the protocol's and of HTTP's numbers."""
+    """Kind of a failure, independent of the protocol's and of HTTP's numbers."""
 
     INVALID_TOPIC = "INVALID_TOPIC"
     INVALID_PARTITIONS = "INVALID_PARTITIONS"
@@ -51,7 +51,7 @@ class ErrorCode(Enum):
 
     @property
     def is_users(self) -> bool:
-        """Whether the caller can mend it by asking for something else."""
+        """Whether a different request would succeed."""
         return self not in {
             ErrorCode.TIMED_OUT,
             ErrorCode.UNAVAILABLE,
@@ -72,7 +72,7 @@ class TopicAdminError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """One broker as Metadata gives it."""
+    """A broker, as Metadata describes it."""
 
     broker_id: int
     host: str
@@ -91,7 +91,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition; `leader` is None while it has none."""
+    """A partition; `leader` is None while no leader is known."""
 
     partition: int
     leader: int | None
@@ -101,7 +101,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic with its partitions in order."""
+    """A topic with its partitions in order."""
 
     name: str
     topic_id: str
@@ -115,13 +115,13 @@ class TopicInfo:
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of the first partition, as Kafka's own tools report it."""
+        """Replicas of the first partition, as Kafka's own tools report the factor."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A place a config's value may come from, in the order the broker looks."""
+    """A possible source of a config's value, in the broker's order of precedence."""
 
     name: str
     value: str | None
@@ -130,7 +130,7 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """One config of a topic; `value` is None for a sensitive one."""
+    """A config of a topic; `value` is None for a sensitive config."""
 
     name: str
     value: str | None
@@ -143,7 +143,7 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """Set a config (a value), or return it to its default (None)."""
+    """Set a config to `value`, or to its default if `value` is None."""
 
     name: str
     value: str | None
@@ -151,7 +151,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """First offset kept and next offset to be written of one partition."""
+    """First available offset and next offset of a partition."""
 
     partition: int
     earliest: int
@@ -160,7 +160,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class TopicRequest:
-    """A topic to create; None leaves a count to the broker's `num.partitions` and `default.replication.factor`."""
+    """A topic to create; None selects the broker's `num.partitions` and `default.replication.factor`."""
 
     name: str
     partitions_count: int | None = None
@@ -195,7 +195,7 @@ def validate_partitions_count(count: int) -> None:
 
 
 def validate_changes(changes: Sequence[ConfigChange]) -> None:
-    """Refuse config changes that no broker could take: none, too many, a name twice, an endless value."""
+    """Refuse invalid config changes: none, too many, a duplicate name, an oversized value."""
     if not changes:
         raise TopicAdminError(ErrorCode.INVALID_CONFIG, "no config to change was given")
     if len(changes) > CONFIGS_MAX:
@@ -218,7 +218,7 @@ def validate_changes(changes: Sequence[ConfigChange]) -> None:
 
 
 def _require_text(text: str) -> None:
-    """Refuse what the protocol's strings cannot hold: librdkafka's binding ends the process, or cuts it at a NUL."""
+    """Refuse texts that the protocol's strings cannot hold: librdkafka's binding ends the process, or cuts at a NUL."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -228,7 +228,7 @@ def _require_text(text: str) -> None:
 
 
 def validate_request(request: TopicRequest) -> None:
-    """Check everything about a topic to create that needs no broker."""
+    """Check everything about a topic to create that can be checked without a broker."""
     validate_topic_name(request.name)
     if request.replica_assignment is not None:
         if request.partitions_count is not None or request.replication_factor is not None:

@@ -1,6 +1,6 @@
-"""What clients of the registry send, and what they get: Confluent's shapes.
+"""Request and response bodies of the registry, in Confluent's shapes.
 
-Unlike the rest of the API, unknown fields of a body are ignored: clients of later versions send more of them.
+Unlike the rest of the API, unknown fields of a body are ignored: clients of later versions send additional fields.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Body(BaseModel):
 
 
 class ReferenceBody(_Body):
-    """A schema that another one uses."""
+    """A reference to another schema."""
 
     name: str
     subject: str
@@ -35,7 +35,7 @@ class ReferenceBody(_Body):
 
 
 class MetadataBody(_Body):
-    """What people say of a schema."""
+    """A schema's metadata."""
 
     tags: dict[str, list[str]] | None = None
     properties: dict[str, str] | None = None
@@ -66,10 +66,10 @@ class RuleSetBody(_Body):
     encoding_rules: list[RuleBody] | None = Field(default=None, alias="encodingRules")
 
     def checked(self) -> dict[str, Any]:
-        """Return the rules as they are stored.
+        """Return the rules in the stored form.
 
         Raises:
-            RegistryError: a name stands twice, or a mode is not one of its kind.
+            RegistryError: a rule's name is duplicate, or a rule's mode is not allowed for its kind.
         """
         stored = self.model_dump(by_alias=True, exclude_none=True)
         for kind, modes in _RULE_MODES.items():
@@ -85,7 +85,7 @@ class RuleSetBody(_Body):
 
 
 class SchemaBody(_Body):
-    """A schema to register, to look up or to check."""
+    """A schema to register, look up or check."""
 
     text: str | None = Field(default=None, alias="schema")
     schema_type: str | None = Field(default=None, alias="schemaType")
@@ -96,10 +96,10 @@ class SchemaBody(_Body):
     version: int | None = None
 
     def to_candidate(self) -> Candidate:
-        """Turn the body into what can be registered.
+        """Convert the body to a candidate.
 
         Raises:
-            RegistryError: its rules are wrong.
+            RegistryError: the rules are invalid.
         """
         metadata = self.metadata.model_dump(exclude_none=True) if self.metadata is not None else None
         rule_set = self.rule_set.checked() if self.rule_set is not None else None
@@ -115,7 +115,7 @@ class SchemaBody(_Body):
 
 
 class ConfigBody(BaseModel):
-    """A level, or whether schemas are normalised; what is not given stays as it is."""
+    """A compatibility level, a normalization flag, or both; a missing field remains unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -123,10 +123,10 @@ class ConfigBody(BaseModel):
     normalize: bool | None = None
 
     def to_config(self) -> Config:
-        """Turn the body into a change.
+        """Convert the body to a change.
 
         Raises:
-            RegistryError: there is no such level, or a setting that this registry does not have.
+            RegistryError: the level is unknown, or this registry does not support a setting.
         """
         unsupported = sorted(name for name, value in (self.model_extra or {}).items() if value not in (None, False))
         if unsupported:
@@ -143,7 +143,7 @@ class ModeBody(_Body):
 
 
 def version_body(version: SchemaVersion, text: str | None = None) -> dict[str, Any]:
-    """Return a version as answers have it; `text` stands in for its own when another form was asked for."""
+    """Return the body of a version; `text` replaces the schema's text if another form was requested."""
     return {
         "subject": version.subject,
         "version": version.version,
@@ -153,7 +153,7 @@ def version_body(version: SchemaVersion, text: str | None = None) -> dict[str, A
 
 
 def schema_body(version: SchemaVersion, text: str | None = None) -> dict[str, Any]:
-    """Return the schema of a version as answers have it: Avro is not said, and what is empty is left out."""
+    """Return the body of a version's schema; the type AVRO and empty fields are omitted."""
     schema = version.schema
     body: dict[str, Any] = {}
     if schema.schema_type is not SchemaType.AVRO:
@@ -170,7 +170,7 @@ def schema_body(version: SchemaVersion, text: str | None = None) -> dict[str, An
 
 
 def config_answer(config: Config) -> dict[str, Any]:
-    """Return a config as answers have it: what this registry obeys, and what it only keeps."""
+    """Return the body of a config, including settings that this registry stores without applying them."""
     body: dict[str, Any] = {}
     if config.normalize is not None:
         body["normalize"] = config.normalize

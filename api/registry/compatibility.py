@@ -1,4 +1,4 @@
-"""Which versions a new schema is compared with, in which direction, and what comes of it; pure."""
+"""Compatibility of a new schema: which versions to compare, in which direction, and the result; pure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def problems(
     previous: Sequence[SchemaVersion],
     parse: Callable[[SchemaVersion], ParsedSchema],
 ) -> list[str]:
-    """Return why a schema may not follow the versions in `previous`, oldest first; empty when it may.
+    """Return why a schema may not follow the versions in `previous`, oldest first; empty if it is compatible.
 
-    Only the last one counts at a level that is not transitive. The first version that does not fit is told, last first.
+    A level that is not transitive compares the last version only. Versions are compared last first; the result covers
+    the first incompatible version.
     """
     if level is CompatibilityLevel.NONE:
         return []

@@ -1,4 +1,4 @@
-"""Deleting versions and subjects: first softly, then for good; pure."""
+"""Soft and permanent deletion of versions and subjects; pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from headwater.api.registry.state import RegistryState
 
 
 def delete_subject(state: RegistryState, subject: str, *, permanent: bool) -> tuple[list[int], list[Record]]:
-    """Return the versions that are deleted, and the records that do it.
+    """Return the deleted versions, and the records that delete them.
 
     Raises:
-        RegistryError: there is no such subject, it is in the wrong state, or others use it.
+        RegistryError: the subject does not exist, is in the wrong state, or is referenced by another schema.
     """
     _check_mode(state, subject)
     every, live = state.versions(subject, deleted=True), state.versions(subject)
@@ -45,7 +45,7 @@ def delete_version(state: RegistryState, version: SchemaVersion, *, permanent: b
     """Return the records that delete a version.
 
     Raises:
-        RegistryError: it is in the wrong state, or others use it.
+        RegistryError: the version is in the wrong state, or is referenced by another schema.
     """
     subject, number = version.subject, version.version
     _check_mode(state, subject)
@@ -71,7 +71,7 @@ def _check_mode(state: RegistryState, subject: str) -> None:
 
 
 def _settings(state: RegistryState, subject: str) -> list[Record]:
-    """Return the records that take a subject's own settings with it."""
+    """Return the records that delete a subject's own settings together with the subject."""
     records: list[Record] = []
     if state.mode(subject) is not None:
         records.append(ModeRecord(subject, None))

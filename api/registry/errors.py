@@ -1,4 +1,4 @@
-"""Failures of the registry, with the codes and the words that clients of Confluent's know.
+"""Failures of the registry, with Confluent's codes and messages.
 
 The first three digits of a code are the HTTP status.
 """
@@ -34,7 +34,7 @@ NOT_THE_WRITER: Final = 50004
 
 
 class RegistryError(Exception):
-    """A request that the registry refuses or cannot fulfil; `code` is Confluent's."""
+    """A request that the registry refuses or cannot complete; `code` is Confluent's."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -52,31 +52,31 @@ class RegistryError(Exception):
 
 
 def subject_not_found(subject: str) -> RegistryError:
-    """There is no such subject."""
+    """The subject does not exist."""
     return RegistryError(SUBJECT_NOT_FOUND, f"Subject '{subject}' not found.")
 
 
 def version_not_found(version: int | str) -> RegistryError:
-    """The subject has no such version."""
+    """The subject does not have this version."""
     return RegistryError(VERSION_NOT_FOUND, f"Version {version} not found.")
 
 
 def schema_not_found(what: int | str | None = None) -> RegistryError:
-    """No schema has this id, or this text under the subject."""
+    """No schema has this id, or the subject does not have this text."""
     return RegistryError(SCHEMA_NOT_FOUND, "Schema not found" if what is None else f"Schema {what} not found")
 
 
 def invalid_schema(message: str) -> RegistryError:
-    """The schema cannot be used."""
+    """The schema is invalid."""
     return RegistryError(INVALID_SCHEMA, message)
 
 
 def not_permitted(message: str) -> RegistryError:
-    """The mode, or what exists already, does not allow it."""
+    """The mode, or existing schemas, do not permit the operation."""
     return RegistryError(NOT_PERMITTED, message)
 
 
 def reference_exists(subject: str, version: int) -> RegistryError:
-    """Other schemas use this one."""
+    """Other schemas reference this version."""
     key = f"{{magic=1,keytype=SCHEMA,subject={subject},version={version}}}"
     return RegistryError(REFERENCE_EXISTS, f"One or more references exist to the schema {key}.")

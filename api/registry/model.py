@@ -1,4 +1,4 @@
-"""What a registry holds: schemas, their versions under subjects, compatibility levels and modes."""
+"""The model of the registry: schemas, their versions under subjects, compatibility levels and modes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REFERENCES_MAX: Final = 1_000
 
 
 class SchemaType(StrEnum):
-    """Languages of schemas."""
+    """Schema languages."""
 
     AVRO = "AVRO"
     JSON = "JSON"
@@ -28,7 +28,7 @@ class SchemaType(StrEnum):
 
 
 class CompatibilityLevel(StrEnum):
-    """Which earlier versions a new one must get along with, and in which direction."""
+    """The earlier versions that a new version must be compatible with, and the direction."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
@@ -40,22 +40,22 @@ class CompatibilityLevel(StrEnum):
 
     @property
     def backward(self) -> bool:
-        """Whether readers with the new schema must understand data of earlier ones."""
+        """Whether readers with the new schema must be able to read data of earlier versions."""
         return self.name.startswith(("BACKWARD", "FULL"))
 
     @property
     def forward(self) -> bool:
-        """Whether readers with earlier schemas must understand data of the new one."""
+        """Whether readers with earlier schemas must be able to read data of the new version."""
         return self.name.startswith(("FORWARD", "FULL"))
 
     @property
     def transitive(self) -> bool:
-        """Whether all earlier versions count, not only the last."""
+        """Whether all earlier versions are compared instead of the last one only."""
         return self.name.endswith("_TRANSITIVE")
 
 
 class Mode(StrEnum):
-    """What may be written: everything, nothing, or schemas with ids of another registry."""
+    """Permitted writes: all, none, or imports of schemas with the ids of another registry."""
 
     READWRITE = "READWRITE"
     READONLY = "READONLY"
@@ -64,13 +64,13 @@ class Mode(StrEnum):
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing may be written."""
+        """Whether writes are refused."""
         return self in (Mode.READONLY, Mode.READONLY_OVERRIDE)
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Another schema that one uses, and the name it uses it by (a type, a file to import, a URI)."""
+    """A referenced schema, and its name in the referring schema (a type, a file to import, a URI)."""
 
     name: str
     subject: str
@@ -79,9 +79,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema as it is stored: its text and whatever else makes it a different one.
+    """A stored schema: its text and the other parts of its identity.
 
-    Invariant: two schemas with one digest are the same one and have the same id.
+    Invariant: two schemas with equal digests are equal and share an id.
     """
 
     schema_type: SchemaType
@@ -92,7 +92,7 @@ class Schema:
     digest: bytes = b""
 
     def __post_init__(self) -> None:
-        """Fill in the digest where the record did not bring one."""
+        """Compute the digest if the record contained none."""
         if not self.digest:
             object.__setattr__(self, "digest", _digest(self))
 
@@ -107,13 +107,13 @@ class Schema:
 
     @property
     def encoded_digest(self) -> str:
-        """The digest as records of the topic carry it."""
+        """The digest as encoded in records of the topic."""
         return base64.b64encode(self.digest).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """A schema under a subject; a soft-deleted one stays for readers that ask for it by its id."""
+    """A schema under a subject; a soft-deleted version remains available by its id."""
 
     subject: str
     version: int
@@ -124,9 +124,10 @@ class SchemaVersion:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What is set for a subject or for all: None where it is not.
+    """The settings of a subject, or the global settings; None where a setting is absent.
 
-    `unsupported` holds settings that another registry has written into the topic; they are kept and shown, not obeyed.
+    `unsupported` holds settings that another registry wrote into the topic; they are stored and returned, but have no
+    effect.
     """
 
     compatibility: CompatibilityLevel | None = None
@@ -134,7 +135,7 @@ class Config:
     unsupported: Mapping[str, Any] = field(default_factory=dict)
 
     def merged(self, above: Config) -> Config:
-        """Fill what is not set here from `above`."""
+        """Fill absent settings from `above`."""
         return Config(
             self.compatibility if self.compatibility is not None else above.compatibility,
             self.normalize if self.normalize is not None else above.normalize,
@@ -147,9 +148,9 @@ DEFAULT_MODE: Final = Mode.READWRITE
 
 
 def _digest(schema: Schema) -> bytes:
-    """MD5 over text, references, metadata and rules, in the order in which Confluent's registry takes them.
+    """Return the MD5 digest of text, references, metadata and rules, in Confluent's order.
 
-    It has to be this one: the digest stands in the records, and is the schema's global id.
+    The algorithm is fixed: records contain the digest, and the digest is the schema's global id.
     """
     md5 = hashlib.md5(schema.text.encode(), usedforsecurity=False)
     for reference in schema.references:

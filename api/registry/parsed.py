@@ -1,4 +1,4 @@
-"""What the three languages of schemas have in common, so that the rest need not know which one it has."""
+"""The common interface of the three schema languages."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from headwater.pipelines.schemas.errors import Problem
 
 
 class ParsedSchema(Protocol):
-    """A schema that was understood."""
+    """A parsed schema."""
 
     @property
     def schema_type(self) -> SchemaType:
-        """Its language."""
+        """The schema's language."""
 
     @property
     def canonical(self) -> str:
-        """Its text, written in the one way that does not depend on layout."""
+        """The text in the canonical form, which does not depend on layout."""
 
     def normalized(self) -> str:
-        """Its text without what makes no difference, such as the order of its parts."""
+        """Return the text without insignificant differences, such as the order of its parts."""
 
     def formatted(self, form: str) -> str:
-        """Its text in another form, which the language names; the canonical one for a name it does not know."""
+        """Return the text in a form of the language; an unknown form gives the canonical text."""
 
     def problems_reading(self, written: ParsedSchema) -> list[Problem]:
-        """Return why a reader with this schema does not understand data of the other one; empty when it does."""
+        """Return why a reader with this schema cannot read data written with `written`; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """A schema that another one uses, under the name by which it is used."""
+    """A referenced schema with its name in the referring schema."""
 
     name: str
     parsed: ParsedSchema

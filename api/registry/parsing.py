@@ -1,4 +1,4 @@
-"""Texts to parsed schemas, with everything that they refer to; what was parsed lately is kept."""
+"""Parses schemas together with all referenced schemas; recent results are cached."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Key: TypeAlias = tuple[SchemaType, str, bool, tuple[tuple[str, bytes], ...]]
 
 
 class SchemaParser:
-    """Parses schemas. Thread-safe; two threads may parse the same text at once, and either result is kept."""
+    """Parses schemas. Thread-safe; two threads may parse the same text concurrently, and either result is cached."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[_Key, ParsedSchema] = OrderedDict()
@@ -34,10 +34,10 @@ class SchemaParser:
         self._lock = threading.Lock()
 
     def parse(self, schema: Schema, find: Find, *, new: bool = False) -> ParsedSchema:
-        """Parse a schema. A new one has to keep rules that older registries did not ask for.
+        """Parse a schema. A new schema must also satisfy rules that older registries did not check.
 
         Raises:
-            InvalidSchemaError: it cannot be understood, or a reference names nothing.
+            InvalidSchemaError: the schema cannot be parsed, or a reference has no target.
         """
         used: OrderedDict[str, Schema] = OrderedDict()
         _collect(schema, find, used, 0)

@@ -1,7 +1,7 @@
-"""Records of the topic `_schemas` to bytes and back, in the format of Confluent's registry.
+"""Converts records of the topic `_schemas` to bytes and back, in the format of Confluent's registry.
 
-Both can read a topic that the other has written. Keys have to be equal byte by byte, or compaction would keep two
-records of one thing: their fields have a fixed order, and no spaces.
+Each registry can read a topic written by the other. Equal keys must be equal byte by byte; otherwise compaction would
+retain two records for one item. Key fields therefore have a fixed order, and no spaces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headwater.api.registry.model import (
 
 @dataclass(frozen=True, slots=True)
 class SchemaRecord:
-    """A version of a subject; None removes it for good."""
+    """A version of a subject; None as value deletes the version permanently."""
 
     subject: str
     version: int
@@ -35,7 +35,7 @@ class SchemaRecord:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRecord:
-    """What is set for a subject, or for all (None); None as value goes back to the default."""
+    """The settings of a subject, or the global settings (subject None); None as value restores the default."""
 
     subject: str | None
     value: Config | None
@@ -43,7 +43,7 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModeRecord:
-    """The mode of a subject, or of all (None); None as value goes back to the default."""
+    """The mode of a subject, or the global mode (subject None); None as value restores the default."""
 
     subject: str | None
     value: Mode | None
@@ -51,7 +51,7 @@ class ModeRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeleteSubjectRecord:
-    """All versions of a subject up to this one are soft-deleted."""
+    """Soft-deletes all versions of a subject up to `version`."""
 
     subject: str
     version: int
@@ -59,21 +59,21 @@ class DeleteSubjectRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClearSubjectRecord:
-    """The soft-deleted versions of a subject (None: of all) are forgotten."""
+    """Forgets the soft-deleted versions of a subject (None: of all subjects)."""
 
     subject: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class NoopRecord:
-    """Says nothing; a registry writes it to learn where the topic ends."""
+    """A record without content; a registry writes it to find the end of the topic."""
 
 
 Record: TypeAlias = SchemaRecord | ConfigRecord | ModeRecord | DeleteSubjectRecord | ClearSubjectRecord | NoopRecord
 
 
 class RecordFormatError(ValueError):
-    """Bytes that are no record of a registry."""
+    """Bytes that are not a record of a registry."""
 
 
 def encode(record: Record) -> tuple[bytes, bytes | None]:
@@ -107,10 +107,10 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes | None, value: bytes | None) -> Record | None:
-    """Return the record, or None for a kind that is not known here.
+    """Return the record, or None for an unknown kind of record.
 
     Raises:
-        RecordFormatError: the bytes are no record of a registry.
+        RecordFormatError: the bytes are not a record of a registry.
     """
     fields = _load(key, "key")
     if fields is None:
@@ -140,7 +140,7 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
 
 
 def config_body(config: Config) -> dict[str, Any]:
-    """Return what is set, under the names of records and answers."""
+    """Return the present settings under their names in records and answers."""
     body: dict[str, Any] = {}
     if config.normalize is not None:
         body["normalize"] = config.normalize
@@ -150,7 +150,7 @@ def config_body(config: Config) -> dict[str, Any]:
 
 
 def to_config(body: Mapping[str, Any]) -> Config:
-    """Read a config as records have it."""
+    """Parse a config in the form of the records."""
     level = body.get("compatibilityLevel")
     known = {"subject", "compatibilityLevel", "normalize"}
     return Config(

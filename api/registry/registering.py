@@ -1,4 +1,4 @@
-"""Looking up and registering schemas: what the answer is, and which records make it so; pure."""
+"""Lookup and registration of schemas: the answer, and the records to write; pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A schema that somebody sends. `schema_id` and `version` are those of another registry, for imports."""
+    """A schema in a request. `schema_id` and `version` are those of another registry, for imports."""
 
     text: str
     schema_type: str = "AVRO"
@@ -42,14 +42,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """A candidate that was parsed, and the schema as it would be stored."""
+    """A parsed candidate, and the schema to store."""
 
     schema: Schema
     parsed: ParsedSchema
 
 
 def finder(state: RegistryState) -> Any:
-    """Return how references are found in a state: soft-deleted versions are still there for those that use them."""
+    """Return a lookup function for references; schemas may still reference soft-deleted versions."""
 
     def find(reference: Reference) -> Schema | None:
         version = state.subjects.get(reference.subject, {}).get(reference.version)
@@ -64,7 +64,7 @@ def understand(
     """Parse a candidate.
 
     Raises:
-        RegistryError: it is no schema.
+        RegistryError: the candidate is not a valid schema.
     """
     if candidate.schema_type not in SchemaType.__members__:
         raise errors.invalid_schema(f"Invalid schema type {candidate.schema_type[:60]}")
@@ -100,10 +100,10 @@ def look_up(
     normalize: bool = False,
     deleted: bool = False,
 ) -> SchemaVersion:
-    """Return the version under which a subject has a schema.
+    """Return the version of a subject that has this schema.
 
     Raises:
-        RegistryError: there is no such subject or version, or it is no schema.
+        RegistryError: the subject or the version does not exist, or the candidate is not a valid schema.
     """
     normalize = normalize or bool(state.config_in_scope(subject).normalize)
     understood = understand(state, parser, candidate, normalize=normalize, new=False)
@@ -121,10 +121,10 @@ def look_up(
 def register(
     state: RegistryState, parser: SchemaParser, subject: str, candidate: Candidate, *, normalize: bool = False
 ) -> tuple[SchemaVersion, list[Record]]:
-    """Return the version under which a schema is there afterwards, and the records that make it so.
+    """Return the version of the registered schema, and the records that register it.
 
     Raises:
-        RegistryError: the mode does not allow it, it is no schema, or not compatible with earlier ones.
+        RegistryError: the mode forbids it, or the candidate is invalid or incompatible with earlier versions.
     """
     check_subject(subject)
     mode = state.mode_in_scope(subject)
@@ -167,14 +167,14 @@ def check_compatibility(
     *,
     normalize: bool = False,
 ) -> list[str]:
-    """Return why a schema may not follow some versions at the subject's level; empty when it may."""
+    """Return why a schema may not follow the versions in `previous` at the subject's level; empty if compatible."""
     config = state.config_in_scope(subject)
     understood = understand(state, parser, candidate, normalize=normalize or bool(config.normalize), new=True)
     return _problems(state, parser, subject, understood, previous)
 
 
 def check_subject(subject: str) -> None:
-    """Raise RegistryError unless schemas can be registered under this name."""
+    """Raise RegistryError unless the name is a valid subject for registration."""
     if not subject.strip() or len(subject) > SUBJECT_LENGTH_MAX or subject in ("__GLOBAL", "__EMPTY"):
         raise RegistryError(errors.INVALID_SUBJECT, f"The specified subject '{subject[:100]}' is not a valid subject.")
     if subject.startswith(":.") or any(ord(character) < 32 for character in subject):
@@ -199,7 +199,7 @@ def _check_mode(subject: str, mode: Mode, candidate: Candidate) -> None:
 
 
 def _inherited(understood: Understood, live: list[SchemaVersion]) -> Understood:
-    """Give a schema without metadata or rules those of the latest version."""
+    """Give a schema without metadata or rules the metadata or rules of the latest version."""
     if not live:
         return understood
     schema, latest = understood.schema, live[-1].schema
@@ -213,9 +213,9 @@ def _inherited(understood: Understood, live: list[SchemaVersion]) -> Understood:
 def _same(
     state: RegistryState, parser: SchemaParser, understood: Understood, versions: list[SchemaVersion]
 ) -> SchemaVersion | None:
-    """Return the last of some versions that has this schema.
+    """Return the last of `versions` that has this schema.
 
-    Another registry may have laid out its text differently, so texts that differ are compared as we would write them.
+    Another registry may have formatted the text differently; texts that differ are compared in their canonical form.
     """
     schema = understood.schema
     for version in reversed(versions):

@@ -1,4 +1,4 @@
-"""The registry: its state, kept by reading the topic, and changes, made by writing to it."""
+"""The registry: its state, read from the topic, and its changes, written to the topic."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ T = TypeVar("T")
 
 
 class RecordLog(Protocol):
-    """Where a registry's records are: a topic, or a list in a test. See `headwater.api.registry.topic_log.TopicLog`."""
+    """The log of a registry's records: a topic, or a list in tests. See `headwater.api.registry.topic_log.TopicLog`."""
 
     name: str
     changed: threading.Condition
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process was the writer when it last wrote."""
+        """Whether this process was the writer at its last write."""
 
     def await_loaded(self) -> None:
-        """Return once everything that was there at the start was read."""
+        """Return once the records present at the start are read."""
 
     def become_writer(self, noop: KeyAndValue) -> None:
-        """Return when this process is the writer and has read whatever earlier ones wrote."""
+        """Return when this process is the writer and has read all records of earlier writers."""
 
     def append(self, records: Sequence[KeyAndValue]) -> None:
-        """Write records, all or none, and return when they were read back."""
+        """Write records, all or none, and return when they are read back."""
 
     def close(self) -> None:
         """Stop reading."""
 
 
 class SchemaRegistry:
-    """A registry on one log. Thread-safe; calls block for as long as the broker takes."""
+    """A registry on one log. Thread-safe; calls block until the broker answers."""
 
     def __init__(self, open_log: Callable[[Apply, Callable[[], None]], RecordLog]) -> None:
-        """Prepare a registry: `open_log` gets what takes each record, and what is called before the first one."""
+        """Prepare a registry; `open_log` receives the functions that apply a record and reset the state."""
         self.parser = SchemaParser()
         self._state = RegistryState()
         self._snapshot: RegistryState | None = None
@@ -71,7 +71,7 @@ class SchemaRegistry:
         request_timeout_ms: int = 10_000,
         security: Mapping[str, str] | None = None,
     ) -> SchemaRegistry:
-        """Prepare a registry on a topic; nothing is read or made before the first call."""
+        """Prepare a registry on a topic; nothing is read or created before the first call."""
 
         def open_log(apply: Apply, reset: Callable[[], None]) -> RecordLog:
             return TopicLog(admin, topic, apply, reset, request_timeout_ms=request_timeout_ms, security=security)
@@ -80,7 +80,7 @@ class SchemaRegistry:
 
     @contextmanager
     def state(self) -> Iterator[RegistryState]:
-        """Give what the topic's records add up to, which does not change inside the `with`, and holds up nobody.
+        """Provide a snapshot of the state, which does not change inside the `with` and blocks no writer.
 
         Raises:
             RegistryError: the topic cannot be read.
@@ -94,12 +94,12 @@ class SchemaRegistry:
         yield snapshot
 
     def change(self, decide: Callable[[RegistryState], tuple[T, list[Record]]]) -> T:
-        """Write the records that `decide` returns and give its answer once they are part of the state.
+        """Write the records that `decide` returns and return its answer once the state includes them.
 
-        `decide` may be called again, on a later state, when another registry wrote at the same time.
+        `decide` may be called again, on a later state, if another registry wrote at the same time.
 
         Raises:
-            RegistryError: what `decide` raises; the topic cannot be written.
+            RegistryError: `decide` raised it, or the topic cannot be written.
         """
         with self._writing:
             for _ in range(WRITE_ATTEMPTS_MAX):

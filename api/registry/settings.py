@@ -1,4 +1,4 @@
-"""Compatibility levels and modes, of a subject or of all; pure. A subject of None means all."""
+"""Compatibility levels and modes, of a subject or global (subject None); pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headwater.api.registry.state import RegistryState
 
 
 def compatibility_level(text: str) -> CompatibilityLevel:
-    """Read a level.
+    """Parse a compatibility level.
 
     Raises:
-        RegistryError: it is none.
+        RegistryError: the text is not a compatibility level.
     """
     try:
         return CompatibilityLevel(text.upper())
@@ -25,10 +25,10 @@ def compatibility_level(text: str) -> CompatibilityLevel:
 
 
 def mode(text: str) -> Mode:
-    """Read a mode.
+    """Parse a mode.
 
     Raises:
-        RegistryError: it is none.
+        RegistryError: the text is not a mode.
     """
     try:
         return Mode(text.upper())
@@ -38,10 +38,10 @@ def mode(text: str) -> Mode:
 
 
 def set_config(state: RegistryState, subject: str | None, change: Config) -> list[Record]:
-    """Return the records that change what `change` has and leave the rest.
+    """Return the records that apply the settings present in `change`; other settings remain.
 
     Raises:
-        RegistryError: the mode does not allow it.
+        RegistryError: the mode forbids changes.
     """
     if subject is not None:
         check_subject(subject)
@@ -50,10 +50,10 @@ def set_config(state: RegistryState, subject: str | None, change: Config) -> lis
 
 
 def delete_config(state: RegistryState, subject: str | None) -> tuple[Config, list[Record]]:
-    """Return what was set, and the records that go back to what holds above.
+    """Return the previous settings, and the records that remove them.
 
     Raises:
-        RegistryError: nothing is set for the subject, or the mode does not allow it.
+        RegistryError: the subject has no settings, or the mode forbids changes.
     """
     _check_mode(state, subject)
     config = state.config(subject)
@@ -65,10 +65,10 @@ def delete_config(state: RegistryState, subject: str | None) -> tuple[Config, li
 
 
 def set_mode(state: RegistryState, subject: str | None, wanted: Mode, *, force: bool) -> list[Record]:
-    """Return the records that set a mode. Imports begin with nothing, unless forced: ids could collide otherwise.
+    """Return the records that set a mode. IMPORT requires an empty scope, unless forced: ids could collide.
 
     Raises:
-        RegistryError: there are schemas already.
+        RegistryError: the scope has live schemas, or other schemas reference its versions.
     """
     if subject is not None:
         check_subject(subject)
@@ -86,10 +86,10 @@ def set_mode(state: RegistryState, subject: str | None, wanted: Mode, *, force: 
 
 
 def delete_mode(state: RegistryState, subject: str | None) -> tuple[Mode, list[Record]]:
-    """Return the mode that was set, and the records that go back to what holds above.
+    """Return the previous mode, and the records that remove it.
 
     Raises:
-        RegistryError: none is set for the subject.
+        RegistryError: the subject has no mode of its own.
     """
     found = state.mode(subject)
     if found is None:

@@ -1,7 +1,7 @@
-"""What the records of the topic add up to; pure.
+"""The state of the registry, built from the records of the topic; pure.
 
-The topic is the truth: a change happens by writing a record and reading it back, so that every reader of the topic, a
-Confluent registry included, comes to the same state.
+The topic is authoritative: a change is a record, written and read back. Every reader of the topic, a Confluent registry
+included, therefore arrives at the same state.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ T = TypeVar("T")
 class RegistryState:
     """Subjects with their versions, ids, configs and modes.
 
-    Invariant: `ids` has the digest of every id under which a version stands, soft-deleted ones included, and `digests`
-    is its inverse; a subject without versions is not in `subjects`. Not thread-safe: who shares it locks it, or shares
-    a `snapshot`. Inner dictionaries are replaced, never changed, so that a snapshot copies the outer ones only.
+    Invariant: `ids` maps the id of every version, soft-deleted versions included, and `digests` is its inverse; a
+    subject without versions is not in `subjects`. Not thread-safe: threads share a lock or a `snapshot`. Inner
+    dictionaries are replaced, never changed, so a snapshot copies the outer dictionaries only.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class RegistryState:
         self._modes: dict[str | None, Mode] = {}
 
     def snapshot(self) -> RegistryState:
-        """Return a copy that later records do not change."""
+        """Return a copy that later records do not affect."""
         copy = RegistryState()
         copy.subjects = dict(self.subjects)
         copy.digests = dict(self.digests)
@@ -52,7 +52,7 @@ class RegistryState:
         return copy
 
     def apply(self, record: Record) -> None:
-        """Take the next record of the topic."""
+        """Apply the next record of the topic."""
         match record:
             case SchemaRecord(subject, version, None):
                 self._remove(subject, version)
@@ -74,22 +74,22 @@ class RegistryState:
                 pass
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[SchemaVersion]:
-        """Return the versions of a subject, oldest first; soft-deleted ones only when asked for."""
+        """Return the versions of a subject, oldest first; `deleted` includes soft-deleted versions."""
         found = self.subjects.get(subject, {})
         return [found[number] for number in sorted(found) if deleted or not found[number].deleted]
 
     def versions_of_all(self) -> Iterator[SchemaVersion]:
-        """Return every version, by subject and number, soft-deleted ones too."""
+        """Return every version, by subject and number, soft-deleted versions included."""
         for subject in sorted(self.subjects):
             yield from self.versions(subject, deleted=True)
 
     def versions_of_id(self, schema_id: int) -> list[SchemaVersion]:
-        """Return the versions that an id stands for, soft-deleted ones too."""
+        """Return the versions with an id, soft-deleted versions included."""
         found = self.ids.get(schema_id, {})
         return [found[key] for key in sorted(found)]
 
     def referrers(self, subject: str, version: int, *, deleted: bool = False) -> list[SchemaVersion]:
-        """Return the versions whose schemas refer to this one."""
+        """Return the versions whose schemas reference this version."""
         return [
             value
             for value in self.versions_of_all()
@@ -98,20 +98,20 @@ class RegistryState:
         ]
 
     def config(self, subject: str | None) -> Config | None:
-        """Return what is set at this place, None where nothing is."""
+        """Return the settings of a subject, or the global settings for None; None if absent."""
         return self._configs.get(subject)
 
     def config_in_scope(self, subject: str | None) -> Config:
-        """Return what holds for a subject: its own settings, else those for all, else the defaults."""
+        """Return the effective settings of a subject: its own, else the global settings, else the defaults."""
         above = self._configs.get(None, Config()).merged(DEFAULT_CONFIG)
         return above if subject is None else self._configs.get(subject, Config()).merged(above)
 
     def mode(self, subject: str | None) -> Mode | None:
-        """Return the mode that is set at this place, None where none is."""
+        """Return the mode of a subject, or the global mode for None; None if absent."""
         return self._modes.get(subject)
 
     def mode_in_scope(self, subject: str | None) -> Mode:
-        """Return the mode that holds for a subject; READONLY_OVERRIDE for all is stronger than a subject's own."""
+        """Return the effective mode of a subject; a global READONLY_OVERRIDE overrides the subject's mode."""
         for_all = self._modes.get(None, DEFAULT_MODE)
         if subject is None or for_all is Mode.READONLY_OVERRIDE:
             return for_all

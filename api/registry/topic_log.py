@@ -1,9 +1,9 @@
-"""The topic `_schemas`: read from its beginning for as long as the process lives, and written by one writer at a time.
+"""The topic `_schemas`: read from its beginning throughout the process's life, written by one writer at a time.
 
-Each write is a transaction under a transactional id that all registries of a topic share: whoever initialises it last
-is the writer, and what an earlier one had not committed never shows. So two registries on one topic cannot give the
-same id away twice. The writer knows that it has read everything when it has read back a record of its own; a write is
-answered when that has happened.
+Each write is a transaction under a transactional id shared by all registries of a topic. The registry that initialises
+the id last is the writer; uncommitted records of an earlier writer never become visible. So two registries on one topic
+cannot assign the same id twice. The writer has read the whole topic once it reads back a record of its own. A write is
+answered at that point.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ Apply = Callable[[bytes | None, bytes | None], None]
 
 
 class FencedError(Exception):
-    """Another registry has become the writer since this one last wrote: what was decided has to be decided anew."""
+    """Another registry became the writer since this one's last write; the decision must be repeated."""
 
 
 class TopicLog:
     """Reads and writes one topic.
 
-    `apply` gets key and value of every record in their order, with `changed` held; whoever looks at what the records
-    add up to holds it too. One thread at a time writes (the caller sees to that). Nothing happens until
-    `await_loaded` is called first.
+    `apply` receives key and value of every record in order, while `changed` is held; readers of the resulting state
+    must hold `changed` as well. The caller ensures that one thread at a time writes. `await_loaded` must be called
+    before all other methods.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TopicLog:
         request_timeout_ms: int = 10_000,
         security: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare; `reset` is called before the topic is read from its beginning."""
+        """Prepare the log; `reset` is called before the topic is read from its beginning."""
         self.name = topic
         self.changed = threading.Condition(threading.RLock())
         self._admin = admin
@@ -84,10 +84,10 @@ class TopicLog:
         self._producer: Any = None
 
     def await_loaded(self) -> None:
-        """Return once everything that the topic held at the start was read.
+        """Return once the records present at the start are read.
 
         Raises:
-            RegistryError: the topic cannot be read or made, or not in time.
+            RegistryError: the topic cannot be read or created within the timeout.
         """
         if self._is_loaded and not self._failure:
             return
@@ -108,14 +108,14 @@ class TopicLog:
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process was the writer when it last wrote."""
+        """Whether this process was the writer at its last write."""
         return self._producer is not None
 
     def become_writer(self, noop: KeyAndValue) -> None:
-        """Return when this process is the writer and has read whatever earlier ones wrote.
+        """Return when this process is the writer and has read all records of earlier writers.
 
         Raises:
-            RegistryError: the broker does not answer, or does not allow it.
+            RegistryError: the broker does not answer, or denies access.
         """
         if self._producer is not None:
             return
@@ -137,11 +137,11 @@ class TopicLog:
         self.append([noop])
 
     def append(self, records: Sequence[KeyAndValue]) -> None:
-        """Write records, all or none, and return when they were read back.
+        """Write records, all or none, and return when they are read back.
 
         Raises:
-            FencedError: another process is the writer by now, and nothing was written.
-            RegistryError: it failed; the message says whether it may have been written.
+            FencedError: another process has become the writer; nothing was written.
+            RegistryError: the write failed; the message reports whether the records may have been written.
         """
         assert self._producer is not None, "become_writer comes first"
         last = self._commit(records)
@@ -183,7 +183,7 @@ class TopicLog:
         return max(offsets)
 
     def _after_failure(self, producer: Any, error: KafkaException) -> Exception:
-        """End the transaction if that is still possible. The producer is never used again: the next write makes one."""
+        """Abort the transaction if possible. The producer is never used again: the next write creates another."""
         reason = error.args[0]
         self._producer = None
         if reason.name() in _FENCED:
@@ -204,7 +204,7 @@ class TopicLog:
         return RegistryError(code, f"the topic {self.name} cannot be written: {text}")
 
     def _require_topic(self) -> None:
-        """Make the topic if it is not there, and refuse one that could lose records or their order."""
+        """Create the topic if it does not exist, and refuse a topic that could lose records or their order."""
         try:
             try:
                 topic = self._admin.describe_topic(self.name)
@@ -237,7 +237,7 @@ class TopicLog:
         self._thread.start()
 
     def _read(self) -> None:
-        """Run the reading thread: it ends when the topic is gone, when it cannot be read, or with `close`."""
+        """Run the reading thread, which ends when the topic is deleted, when it cannot be read, or at `close`."""
         kafka = _kafka()
         properties = self._properties | {
             "error_cb": self._outage,
@@ -282,7 +282,7 @@ class TopicLog:
             _log.warning("reading %s: %s", self.name, error.str())
 
     def _check_topic(self) -> None:
-        """Fail when the topic is not the one that was read; a broker that does not answer says nothing."""
+        """Fail if the topic's id has changed; a broker that does not answer counts as unchanged."""
         try:
             if self._admin.describe_topic(self.name).topic_id == self._topic_id:
                 return
@@ -298,7 +298,7 @@ class TopicLog:
 
 
 def _create(admin: TopicAdmin, request: TopicRequest) -> None:
-    """Make a topic unless somebody else did at the same moment."""
+    """Create a topic unless it exists already."""
     try:
         admin.create_topic(request)
     except TopicAdminError as error:

@@ -1,1 +1,1 @@
-"""Routes, one file a resource. Route functions are plain functions: FastAPI runs them in its thread pool."""
+"""Routes, one file per resource. Route functions are plain functions: FastAPI runs them in its thread pool."""

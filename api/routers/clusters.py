@@ -16,7 +16,7 @@ router = APIRouter(tags=["clusters"], route_class=JsonRoute)
 
 @router.get("/clusters")
 def list_clusters(admin: Admin, root: Root) -> ResourceList[ClusterData]:
-    """List the clusters: the one that this server administers."""
+    """List the clusters: the single cluster that this server administers."""
     info = admin.cluster()
     data = [ClusterData.of(info, Links(root, info.cluster_id))]
     return ResourceList(kind="KafkaClusterList", metadata=ListMetadata(self_url=f"{root}/clusters"), data=data)

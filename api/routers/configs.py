@@ -39,7 +39,7 @@ def list_configs(cluster: Cluster, topic_name: TopicName) -> ResourceList[TopicC
 
 @router.post("/clusters/{cluster_id}/topics/{topic_name}/configs:alter", status_code=204)
 def alter_configs(cluster: Cluster, topic_name: TopicName, body: AlterConfigsBody) -> None:
-    """Set or reset several configs together."""
+    """Set or reset several configs atomically."""
     changes = [entry.to_change() for entry in body.data]
     cluster.admin.alter_configs(topic_name, changes, validate_only=body.validate_only)
 
@@ -59,6 +59,6 @@ def update_config(cluster: Cluster, topic_name: TopicName, name: ConfigName, bod
 
 @router.delete("/clusters/{cluster_id}/topics/{topic_name}/configs/{name}", status_code=204)
 def reset_config(cluster: Cluster, topic_name: TopicName, name: ConfigName) -> None:
-    """Return one config of a topic to its default."""
+    """Reset one config of a topic to its default."""
     cluster.admin.config(topic_name, name)  # a name that no topic has is an error, not a silent success
     cluster.admin.alter_configs(topic_name, [ConfigChange(name, None)])

@@ -1,4 +1,4 @@
-"""`/headwater/v1/pipelines`: what pipelines do, wherever they run. A prefix of our own: Confluent has no such thing."""
+"""`/headwater/v1/pipelines`: the status of all pipelines. The prefix is Headwater's: Confluent has no such resource."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ router = APIRouter(tags=["topics"], route_class=JsonRoute)
 
 @router.get("/clusters/{cluster_id}/topics")
 def list_topics(cluster: Cluster) -> ResourceList[TopicData]:
-    """List all topics, internal ones too."""
+    """List all topics, internal topics included."""
     return ResourceList(
         kind="KafkaTopicList",
         metadata=ListMetadata(self_url=cluster.links.url("topics")),
@@ -24,7 +24,7 @@ def list_topics(cluster: Cluster) -> ResourceList[TopicData]:
 
 @router.post("/clusters/{cluster_id}/topics", status_code=201)
 def create_topic(cluster: Cluster, body: CreateTopicBody, response: Response) -> TopicData:
-    """Create a topic (201), or with `validate_only` ask whether it could be created (200)."""
+    """Create a topic (201); with `validate_only`, only validate the request (200)."""
     request = body.to_request()
     created = cluster.admin.create_topic(request, validate_only=body.validate_only)
     if created is None:

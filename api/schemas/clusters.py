@@ -10,7 +10,7 @@ from headwater.api.topic_model import BrokerInfo, ClusterInfo
 
 
 class ClusterData(BaseModel):
-    """A cluster, with links to what it holds."""
+    """A cluster, with links to its resources."""
 
     kind: str = "KafkaCluster"
     metadata: Metadata
@@ -44,7 +44,7 @@ class ClusterData(BaseModel):
 
 
 class BrokerData(BaseModel):
-    """A broker as Metadata gives it."""
+    """A broker, as Metadata describes it."""
 
     kind: str = "KafkaBroker"
     metadata: Metadata

@@ -1,4 +1,4 @@
-"""Topic configs: one, several, and changes to them."""
+"""Topic configs: one config, several configs, and changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.api.topic_model import CONFIGS_MAX, ConfigChange, ConfigValue, Er
 
 
 class ConfigSynonymData(BaseModel):
-    """A place the value may come from."""
+    """A possible source of the value."""
 
     name: str
     value: str | None
@@ -20,7 +20,7 @@ class ConfigSynonymData(BaseModel):
 
 
 class TopicConfigData(BaseModel):
-    """One config of one topic."""
+    """A config of a topic."""
 
     kind: str = "KafkaTopicConfig"
     metadata: Metadata
@@ -55,13 +55,13 @@ class TopicConfigData(BaseModel):
 
 
 class UpdateConfigBody(RequestBody):
-    """The new value of the config that the path names."""
+    """The new value of the config in the path."""
 
     value: str
 
 
 class AlterConfigEntry(RequestBody):
-    """One change of several."""
+    """One of several changes."""
 
     name: str
     value: str | None = None
@@ -79,7 +79,7 @@ class AlterConfigEntry(RequestBody):
 
 
 class AlterConfigsBody(RequestBody):
-    """Changes that are made all together or not at all."""
+    """Changes that are applied all or none."""
 
     data: list[AlterConfigEntry] = Field(min_length=1, max_length=CONFIGS_MAX)
     validate_only: bool = False

@@ -10,7 +10,7 @@ from headwater.api.topic_model import PartitionInfo
 
 
 class PartitionData(BaseModel):
-    """One partition of a topic; `leader` is null while it has none."""
+    """A partition of a topic; `leader` is null while no leader is known."""
 
     kind: str = "KafkaPartition"
     metadata: Metadata
@@ -41,7 +41,7 @@ class PartitionData(BaseModel):
 
 
 class ReplicaData(BaseModel):
-    """One replica of a partition."""
+    """A replica of a partition."""
 
     kind: str = "KafkaReplica"
     metadata: Metadata

@@ -1,4 +1,4 @@
-"""Pipelines and their stages, as the status topic tells of them."""
+"""Pipelines and their stages, as the status topic describes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATE: TypeAdapter[StageState] = TypeAdapter(StageState)
 
 
 class TopicLagData(BaseModel):
-    """How far a stage is behind a topic; `seconds` is null while it is not known."""
+    """Lag of a stage behind a topic; `seconds` is null while unknown."""
 
     records: int
     seconds: float | None
@@ -35,7 +35,7 @@ class LastBatchData(BaseModel):
 
 
 class StageData(BaseModel):
-    """A stage. `lost`: its process is gone without a word. Counts are those of its run."""
+    """A stage. `lost`: the process ended without reporting a final state. Counts are those of the current run."""
 
     name: str
     self_url: str
@@ -102,7 +102,7 @@ class StageData(BaseModel):
 
 
 class PipelineData(BaseModel):
-    """A pipeline with its stages. Its state is the worst of theirs."""
+    """A pipeline with its stages. Its state is the worst state of a stage."""
 
     kind: str = "HeadwaterPipeline"
     name: str
@@ -123,7 +123,7 @@ class PipelineData(BaseModel):
 
 
 class PipelineListData(BaseModel):
-    """All pipelines that have ever run, as long as the topic keeps them."""
+    """All pipelines whose status the topic retains."""
 
     kind: str = "HeadwaterPipelineList"
     metadata: ListMetadata

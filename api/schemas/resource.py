@@ -1,4 +1,4 @@
-"""What every v3 resource has: a kind, metadata, links."""
+"""Parts of every v3 resource: kind, metadata, links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ R = TypeVar("R")
 
 
 class RequestBody(BaseModel):
-    """A body that a client sends: an unknown field is refused by name instead of ignored."""
+    """A request body: an unknown field is refused by name."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -23,14 +23,14 @@ class Metadata(BaseModel):
 
 
 class ListMetadata(BaseModel):
-    """A list's own URL; lists here are never cut, so `next` is always null."""
+    """A list's own URL; lists are never paginated, so `next` is always null."""
 
     self_url: str = Field(serialization_alias="self")
     next: str | None = None
 
 
 class Relationship(BaseModel):
-    """A link to something related."""
+    """A link to a related resource."""
 
     related: str
 
@@ -44,7 +44,7 @@ class ResourceList(BaseModel, Generic[R]):
 
 
 class ErrorBody(BaseModel):
-    """Every failure: `error_code` starts with the HTTP status."""
+    """A failure: `error_code` starts with the HTTP status."""
 
     error_code: int
     message: str

@@ -1,4 +1,4 @@
-"""Topics: what a client sends to make or grow one, and what it gets."""
+"""Topics: request bodies that create or grow a topic, and response bodies."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from headwater.api.topic_model import CONFIGS_MAX, PARTITIONS_MAX, ErrorCode, To
 
 
 class TopicConfigEntry(RequestBody):
-    """One config of a topic to create; null leaves the default."""
+    """A config of a topic to create; null selects the default."""
 
     name: str
     value: str | None = None
 
 
 class ReplicaAssignment(RequestBody):
-    """Where the replicas of one partition go, the preferred leader first."""
+    """The replicas of one partition, preferred leader first."""
 
     partition_id: StrictInt = Field(ge=0)
     broker_ids: list[StrictInt] = Field(min_length=1, max_length=1_000)
 
 
 class CreateTopicBody(RequestBody):
-    """A topic to create; a count that is missing is the broker's default."""
+    """A topic to create; a missing count selects the broker's default."""
 
     topic_name: str
     partitions_count: StrictInt | None = None
@@ -53,14 +53,14 @@ class CreateTopicBody(RequestBody):
 
 
 class UpdatePartitionsBody(RequestBody):
-    """The new, larger count of partitions."""
+    """The new, larger partition count."""
 
     partitions_count: StrictInt
     validate_only: bool = False
 
 
 class TopicData(BaseModel):
-    """A topic, with links to its parts."""
+    """A topic, with links to its resources."""
 
     kind: str = "KafkaTopic"
     metadata: Metadata
@@ -76,7 +76,7 @@ class TopicData(BaseModel):
 
     @classmethod
     def of(cls, info: TopicInfo, cluster_id: str, links: Links) -> TopicData:
-        """Build the body of a topic that is there."""
+        """Build the body of an existing topic."""
         return cls.planned(
             info.name, info.partitions_count, info.replication_factor, cluster_id, links, info.is_internal
         )

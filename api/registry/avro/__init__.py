@@ -1,1 +1,1 @@
-"""Avro schemas as the registry sees them; the language itself is `headwater.pipelines.schemas.avro`."""
+"""Avro schemas in the registry; the language itself is `headwater.pipelines.schemas.avro`."""

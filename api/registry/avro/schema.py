@@ -1,4 +1,4 @@
-"""An Avro schema as the registry sees it."""
+"""An Avro schema in the registry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwater.pipelines.schemas.errors import InvalidSchemaError, Problem
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A parsed Avro schema; `names` has every named type of it and of what it uses, by full name."""
+    """A parsed Avro schema; `names` maps full names to named types, those of the references included."""
 
     root: AvroType
     names: dict[str, NamedType]
@@ -23,10 +23,10 @@ class AvroSchema:
 
     @classmethod
     def parse(cls, text: str, dependencies: Dependencies, *, new: bool) -> AvroSchema:
-        """Parse a text; what it uses is known by the names of its types.
+        """Parse a schema; types of the references are known by their full names.
 
         Raises:
-            InvalidSchemaError: it is no Avro schema, or uses a type that none of its references has.
+            InvalidSchemaError: the text is not an Avro schema, or names a type that no reference defines.
         """
         used: dict[str, NamedType] = {}
         for dependency in dependencies:
@@ -37,11 +37,11 @@ class AvroSchema:
         return cls(root, names, frozenset(used), printer.canonical(root, used))
 
     def normalized(self) -> str:
-        """Return the text with full names, and with attributes in order."""
+        """Return the text with full names and ordered attributes."""
         return printer.normalized(self.root, self.used)
 
     def formatted(self, form: str) -> str:
-        """Return the text; `resolved` writes out what it only refers to."""
+        """Return the text in a form; `resolved` inlines the types of the references."""
         if form != "resolved":
             return self.canonical
         try:
@@ -50,6 +50,6 @@ class AvroSchema:
             raise InvalidSchemaError("its references use each other too deeply to be written out") from None
 
     def problems_reading(self, written: ParsedSchema) -> list[Problem]:
-        """Return why this schema does not understand data of the other one."""
+        """Return why a reader with this schema cannot read data written with `written`."""
         assert isinstance(written, AvroSchema)
         return resolution.problems(self.root, written.root)

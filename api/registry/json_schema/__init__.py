@@ -1,1 +1,1 @@
-"""JSON Schema (drafts 4 to 2020-12): documents, their references, and what a change of one means to readers."""
+"""JSON Schema (drafts 4 to 2020-12): documents, their references, and the compatibility of changes."""

@@ -1,4 +1,4 @@
-"""Changes of arrays: items with a place of their own, all others, and how many there may be."""
+"""Changes of arrays: positional items, additional items, and the number of items."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.pipelines.schemas.errors import Problem
 
 
 def compare(comparison: Comparison, original: Node, update: Node) -> Iterator[Problem]:
-    """Yield what an array may no longer be."""
+    """Yield the ways in which the new array schema is narrower."""
     yield from _all_items(comparison, original, update)
     yield from _placed_items(comparison, original, update)
     if _rest_keyword(original) == _rest_keyword(update):
@@ -30,7 +30,7 @@ def compare(comparison: Comparison, original: Node, update: Node) -> Iterator[Pr
 
 
 def _rest_keyword(node: Node) -> str:
-    """Return what speaks of items beyond those with a place: `items` since draft 2020-12."""
+    """Return the keyword for additional items: `items` since draft 2020-12, `additionalItems` before."""
     return "items" if "prefixItems" in node.raw else "additionalItems"
 
 

@@ -1,6 +1,6 @@
-"""The comparison of two graphs of schemas, pair by pair: what has been compared, and what is under way.
+"""The comparison of two schema graphs, pair by pair: results of compared pairs, and pairs in progress.
 
-What a pair may differ in is decided by rules, which ask for the pairs inside their own.
+Rules decide how the nodes of a pair may differ, and request the comparison of inner pairs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Rules: TypeAlias = "Callable[[Comparison, Node, Node], Iterator[Problem]]"
 
 
 class Comparison:
-    """One pass over a pair of graphs. Paths of problems are relative to the pair that they were found in."""
+    """One pass over a pair of graphs. A problem's path is relative to the pair that has the problem."""
 
     def __init__(self, original: Graph, update: Graph, known: dict[PairId, list[Problem]], rules: Rules) -> None:
         self._graphs = (original, update)
@@ -32,12 +32,12 @@ class Comparison:
 
     @property
     def original(self) -> Graph:
-        """The graph of what data was written with."""
+        """The graph of the writer's schema."""
         return self._graphs[1] if self._flipped else self._graphs[0]
 
     @property
     def update(self) -> Graph:
-        """The graph of what it is read with."""
+        """The graph of the reader's schema."""
         return self._graphs[0] if self._flipped else self._graphs[1]
 
     def problems(self, original: Node, update: Node) -> list[Problem]:
@@ -59,16 +59,16 @@ class Comparison:
         return found
 
     def under(self, path: str, original: Node, update: Node) -> Iterator[Problem]:
-        """Yield the problems of a pair that stands at a place inside the one at hand."""
+        """Yield the problems of an inner pair, with `path` prepended to each problem's path."""
         for problem in self.problems(original, update):
             yield Problem(problem.kind, f"{path}/{problem.path}" if problem.path else path, problem.text)
 
     def fits(self, original: Node, update: Node) -> bool:
-        """Tell whether a pair has no problem."""
+        """Return whether a pair has no problems."""
         return not self.problems(original, update)
 
     def fits_reversed(self, original: Node, update: Node) -> bool:
-        """Tell whether a pair has no problem in a comparison that runs the other way."""
+        """Return whether a pair has no problems with writer and reader exchanged."""
         self._flipped = not self._flipped
         fits = self.fits(update, original)
         self._flipped = not self._flipped

@@ -1,4 +1,4 @@
-"""Content models: what an object or an array takes beyond what it names."""
+"""Content models: what an object or an array accepts beyond its named properties or positional items."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Model(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is taken beyond what is named: everything, nothing, or what `rest` and `patterns` say."""
+    """Schemas of unnamed properties or additional items: `patterns` by name, then `rest`, else anything or nothing."""
 
     rest: Node | None
     patterns: dict[str, Node]
@@ -34,13 +34,13 @@ class Content:
 
     @property
     def model(self) -> Model:
-        """How open it is."""
+        """The openness of the content model."""
         if not self.patterns and self.rest is None:
             return Model.CLOSED if self.closed else Model.OPEN
         return Model.PARTIALLY_OPEN
 
     def of(self, name: str) -> list[Node]:
-        """Return everything that a property which is not named must be; nothing where nothing says so."""
+        """Return the schemas that apply to an unnamed property; empty if none applies."""
         found = [node for pattern, node in self.patterns.items() if matches(pattern, name)]
         return found or ([self.rest] if self.rest is not None else [])
 
@@ -52,7 +52,7 @@ def of_object(graph: Graph, node: Node) -> Content:
 
 
 def of_array(graph: Graph, node: Node, keyword: str) -> Content:
-    """Return the content model of an array; `keyword` is what speaks of items beyond those with a place."""
+    """Return the content model of an array; `keyword` is the keyword for additional items."""
     rest, closed = _rest(graph, node, keyword, "unevaluatedItems")
     return Content(rest, {}, closed)
 
@@ -69,7 +69,7 @@ def _rest(graph: Graph, node: Node, keyword: str, unevaluated: str) -> tuple[Nod
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Tell whether a pattern matches a name; one that could take for ever, or that Python cannot read, counts as if.
+    """Return whether a pattern matches a name; a costly or unsupported pattern counts as a match.
 
     >>> matches("^S_", "S_1"), matches("^S_", "x"), matches("(a+)+$", "b")
     (True, False, True)

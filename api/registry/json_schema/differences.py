@@ -1,9 +1,9 @@
-"""What a change of a JSON Schema means to readers: every way in which the new one refuses what the old one took.
+"""Compatibility of JSON Schema changes: every way in which the new schema rejects data that the old one accepts.
 
-The rules, and the names of the problems, are those of Confluent's registry in its strict policy. An object is open when
-it takes properties that it does not name, closed when it does not, partially open when it takes some: a property may be
-added to what is not open, and removed from what is not closed. Beyond Confluent's rules, changes of
-`patternProperties`, `propertyNames`, `contains` and `if` are looked at too.
+The rules, and the names of the problems, are those of Confluent's registry in its strict policy. An object is open if
+it accepts properties that it does not name, closed if it does not, and partially open if it accepts some. A property
+may be added to an object that is not open, and removed from an object that is not closed. In addition to Confluent's
+rules, changes of `patternProperties`, `propertyNames`, `contains` and `if` are compared.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from headwater.pipelines.schemas.errors import PROBLEMS_MAX, InvalidSchemaError,
 
 
 def problems(original: Graph, update: Graph) -> list[Problem]:
-    """Return why data that `original` takes may not be taken by `update`; empty when it always is.
+    """Return why data valid under `original` may be invalid under `update`; empty if it is always valid.
 
-    A pair that is under way inside itself counts as fine. Where that was wrong, the comparison is repeated with what is
-    known of the pair by then, until nothing changes.
+    A pair that recurs inside itself is assumed to be compatible. If the assumption was wrong, the comparison is
+    repeated with the pair's last result until a fixed point is reached.
 
     Raises:
         InvalidSchemaError: the schemas are too large to be compared.
@@ -67,7 +67,7 @@ def _compare(comparison: Comparison, original: Node, update: Node) -> Iterator[P
 
 
 def _one_part_fits(comparison: Comparison, original: Node, update: Node) -> bool:
-    """Tell whether one part of a combination on one side alone is enough to make the pair fit."""
+    """Return whether one matching part of a combination on one side alone makes the pair compatible."""
     if update.kind is Kind.COMBINED and original.kind is not Kind.COMBINED:
         parts = comparison.update.parts(update)
         if len(parts) == 1 or update.criterion != "allOf":
@@ -139,7 +139,7 @@ def _criterion_may_change(original: str, update: str, original_size: int, update
 
 
 def _matching_size(edges: list[list[int]], right_size: int) -> int:
-    """Return how many on the left can each have one on the right of their own (Kuhn's algorithm).
+    """Return the size of a maximum bipartite matching (Kuhn's algorithm); `edges` lists the neighbours on the right.
 
     >>> _matching_size([[0, 1], [0], []], 2)
     2

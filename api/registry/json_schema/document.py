@@ -1,4 +1,4 @@
-"""A JSON Schema with the documents that it refers to, checked and with every reference resolvable."""
+"""A JSON Schema with its referenced documents, checked and with all references resolvable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load(text: str) -> Any:
     """Parse the text of a schema.
 
     Raises:
-        InvalidSchemaError: it is not JSON.
+        InvalidSchemaError: the text is not JSON.
     """
     try:
         return parse_json(text, parse_constant=_no_constant)
@@ -34,17 +34,17 @@ def _no_constant(name: str) -> NoReturn:
 
 
 class Document:
-    """The root of a schema, and where its references lead.
+    """The root of a schema, and the targets of its references.
 
-    Invariant: every reference inside the root and inside what it uses was found. Raw schemas are told apart by their
-    identity, so they are never copied.
+    Invariant: every reference of the root and of the referenced documents has a target. Raw schemas are compared by
+    identity and therefore never copied.
     """
 
     def __init__(self, root: Any, used: Mapping[str, Any]) -> None:
-        """Index a schema and the documents it may refer to, by the names it uses for them.
+        """Index a schema and its referenced documents, by the names of the references.
 
         Raises:
-            InvalidSchemaError: a keyword has a value that it cannot have, or a reference leads nowhere.
+            InvalidSchemaError: a keyword has an invalid value, or a reference has no target.
         """
         self.root = root
         self._named = used
@@ -65,7 +65,7 @@ class Document:
         self.references = [raw for raw, _ in references]
 
     def resolve(self, raw: Mapping[str, Any]) -> Any:
-        """Return what a reference leads to: a schema, which may be a reference again."""
+        """Return the target of a reference: a schema, which may be a reference again."""
         return self._target(raw, "#")
 
     def _index(self, raw: Any, base: str, path: str, depth: int, references: list[tuple[dict[str, Any], str]]) -> None:
@@ -133,7 +133,7 @@ class Document:
 
 
 def reference(raw: Mapping[str, Any]) -> str | None:
-    """Return where a schema says that it stands, None for one that stands here."""
+    """Return the URI of a schema's `$ref` or `$dynamicRef`, None for a schema without a reference."""
     for name in ("$ref", "$dynamicRef"):
         if isinstance(raw.get(name), str):
             found: str = raw[name]

@@ -1,4 +1,4 @@
-"""The keywords of JSON Schema: where others stand in them, and what their values must be."""
+"""The keywords of JSON Schema: the places of subschemas, and the rules for values."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _MAPS: Final = ("$defs", "definitions", "dependencies", "dependentSchemas", "pat
 
 
 def subschemas(raw: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the schemas directly inside one, each with its place."""
+    """Yield the direct subschemas of a schema, each with its path."""
     for name in _SCHEMAS:
         if isinstance(raw.get(name), dict | bool):
             yield name, raw[name]
@@ -77,7 +77,7 @@ def subschemas(raw: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def check(raw: Any, path: str) -> None:
-    """Raise InvalidSchemaError unless this is a schema; what is inside it is not looked at."""
+    """Raise InvalidSchemaError unless `raw` is a schema; subschemas are not checked."""
     if isinstance(raw, bool):
         return
     if not isinstance(raw, dict):
@@ -93,7 +93,7 @@ def _short(value: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Tell a number from everything else; true and false are none."""
+    """Return whether a value is a number; true and false are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -1,7 +1,7 @@
-"""JSON Schema as a graph of nodes with one purpose each.
+"""JSON Schema as a graph of nodes with one assertion each.
 
-A schema may say several things at once (a type, an enumeration, alternatives); here each is a node of its own, and
-several are a combination of which all must hold. That is how Confluent's checker sees them.
+A schema may combine several assertions (a type, an enumeration, alternatives). Each assertion becomes a node; several
+assertions become a combination of which all must hold. Confluent's checker uses the same model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 
 class Kind(StrEnum):
-    """What a node says."""
+    """Kind of a node's assertion."""
 
     ANYTHING = "anything"
     NOTHING = "nothing"
@@ -54,7 +54,7 @@ _BESIDE: Final = frozenset({"$ref", "$dynamicRef", "$schema", "$id", "$defs", "d
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One statement. `raw` is the schema it stands in; `parts` are those of a combination, which `criterion` names."""
+    """One assertion. `raw` is the schema that contains it; `parts` and `criterion` describe a combination."""
 
     kind: Kind
     raw: Mapping[str, Any] = field(default_factory=dict)
@@ -65,14 +65,14 @@ class Node:
 
     @property
     def key(self) -> str:
-        """What equal nodes have in common."""
+        """Equal nodes have equal keys."""
         if self.kind is Kind.COMBINED and self.criterion == "allOf" and "allOf" not in self.raw:
             return f"all {_text(self.raw)}"
         return f"{self.kind} {self.criterion} {self.integer} {self.values} {_text(self.raw)}"
 
 
 class Graph:
-    """The nodes of a document, each made when it is asked for and kept, so that cycles end."""
+    """The nodes of a document, created on first use and cached, so cycles terminate."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -85,7 +85,7 @@ class Graph:
             self.node(raw)
 
     def node(self, raw: Any) -> Node:
-        """Return the node of a raw schema; a reference gives the node of what it leads to."""
+        """Return the node of a raw schema; for a reference, the node of its target."""
         if isinstance(raw, bool):
             return self._anything if raw else self._nothing
         node = self._nodes.get(id(raw))
@@ -114,7 +114,7 @@ class Graph:
         return node
 
     def parts(self, node: Node) -> list[Node]:
-        """Return the nodes that a combination is of; equal ones once."""
+        """Return the distinct nodes of a combination."""
         found: dict[str, Node] = {}
         for part in node.parts:
             inner = part if isinstance(part, Node) else self.node(part)
@@ -122,12 +122,12 @@ class Graph:
         return list(found.values())
 
     def inner(self, node: Node, keyword: str) -> Node | None:
-        """Return the node under a keyword of the schema that this one stands in."""
+        """Return the node under a keyword of the schema that contains `node`."""
         raw = node.raw.get(keyword)
         return self.node(raw) if isinstance(raw, dict | bool) else None
 
     def inners(self, node: Node, keyword: str) -> dict[str, Node]:
-        """Return the nodes under a keyword that has schemas by name."""
+        """Return the nodes under a keyword that maps names to schemas."""
         raw = node.raw.get(keyword)
         return {name: self.node(value) for name, value in raw.items()} if isinstance(raw, dict) else {}
 

@@ -1,4 +1,4 @@
-"""Changes of objects: their properties, what is required, and what else they take."""
+"""Changes of objects: properties, required properties, and the content model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.pipelines.schemas.errors import Problem
 
 
 def compare(comparison: Comparison, original: Node, update: Node) -> Iterator[Problem]:
-    """Yield what an object may no longer be."""
+    """Yield the ways in which the new object schema is narrower."""
     before, after = content.of_object(comparison.original, original), content.of_object(comparison.update, update)
     yield from _required(comparison, original, update)
     yield from _properties(comparison, original, update, before, after)
@@ -31,7 +31,7 @@ def compare(comparison: Comparison, original: Node, update: Node) -> Iterator[Pr
 
 
 def rest(comparison: Comparison, original: Node, update: Node, keyword: str, name: str) -> Iterator[Problem]:
-    """Yield what a keyword that speaks of everything else takes away."""
+    """Yield how the keyword for unnamed properties or additional items became narrower."""
     before = comparison.original.inner(original, keyword)
     after = comparison.update.inner(update, keyword)
     was_open = before is None or before.kind is Kind.ANYTHING
@@ -46,7 +46,7 @@ def rest(comparison: Comparison, original: Node, update: Node, keyword: str, nam
 
 
 def narrowed(comparison: Comparison, original: Node, update: Node, keyword: str, name: str) -> Iterator[Problem]:
-    """Yield what a schema demands that must hold in addition."""
+    """Yield how a schema that must hold in addition became narrower."""
     before = comparison.original.inner(original, keyword)
     after = comparison.update.inner(update, keyword)
     if after is None or after.kind is Kind.ANYTHING:

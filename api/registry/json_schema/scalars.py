@@ -12,7 +12,7 @@ from headwater.pipelines.schemas.errors import Problem
 
 
 def strings(original: Node, update: Node) -> Iterator[Problem]:
-    """Yield what a string may no longer be."""
+    """Yield the ways in which the new string schema is narrower."""
     yield from upper_limit(original, update, "maxLength", "MAX_LENGTH")
     yield from lower_limit(original, update, "minLength", "MIN_LENGTH")
     before, after = original.raw.get("pattern"), update.raw.get("pattern")
@@ -24,7 +24,7 @@ def strings(original: Node, update: Node) -> Iterator[Problem]:
 
 
 def numbers(original: Node, update: Node) -> Iterator[Problem]:
-    """Yield what a number may no longer be."""
+    """Yield the ways in which the new number schema is narrower."""
     yield from upper_limit(original, update, "maximum", "MAXIMUM")
     yield from lower_limit(original, update, "minimum", "MINIMUM")
     yield from upper_limit(original, update, "exclusiveMaximum", "EXCLUSIVE_MAXIMUM")
@@ -46,7 +46,7 @@ def numbers(original: Node, update: Node) -> Iterator[Problem]:
 
 
 def enums(original: Node, update: Node) -> Iterator[Problem]:
-    """Yield the values that are gone."""
+    """Yield the values removed from an enumeration."""
     left = set(update.values)
     gone = [value for value in original.values if value not in left]
     if gone:
@@ -56,7 +56,7 @@ def enums(original: Node, update: Node) -> Iterator[Problem]:
 
 
 def upper_limit(original: Node, update: Node, keyword: str, name: str) -> Iterator[Problem]:
-    """Yield what a limit does that is new or lower than it was."""
+    """Yield the problem of an upper limit that was added or decreased."""
     before, after = _limit(original, keyword), _limit(update, keyword)
     if after is None:
         return
@@ -67,7 +67,7 @@ def upper_limit(original: Node, update: Node, keyword: str, name: str) -> Iterat
 
 
 def lower_limit(original: Node, update: Node, keyword: str, name: str) -> Iterator[Problem]:
-    """Yield what a limit does that is new or higher than it was."""
+    """Yield the problem of a lower limit that was added or increased."""
     before, after = _limit(original, keyword), _limit(update, keyword)
     if after is None:
         return

@@ -1,4 +1,4 @@
-"""A JSON Schema as the registry sees it."""
+"""A JSON Schema in the registry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwater.pipelines.schemas.errors import InvalidSchemaError, Problem
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """A parsed JSON Schema, with the documents it refers to."""
+    """A parsed JSON Schema with its referenced documents."""
 
     raw: Any
     graph: Graph
@@ -24,10 +24,10 @@ class JsonSchema:
 
     @classmethod
     def parse(cls, text: str, dependencies: Dependencies) -> JsonSchema:
-        """Parse a text; what it refers to is known by the names of the references, and by its own `$id`.
+        """Parse a schema; referenced documents are known by the names of the references and by their own `$id`.
 
         Raises:
-            InvalidSchemaError: it is no JSON Schema, or a reference leads nowhere.
+            InvalidSchemaError: the text is not a JSON Schema, or a reference has no target.
         """
         used: dict[str, Any] = {}
         for dependency in dependencies:
@@ -39,20 +39,20 @@ class JsonSchema:
 
     @property
     def canonical(self) -> str:
-        """The text without layout."""
+        """The text without insignificant whitespace."""
         return _dump(self.raw, sort_keys=False)
 
     def normalized(self) -> str:
-        """Return the text with every object's keys in order."""
+        """Return the text with the keys of every object sorted."""
         return _dump(self.raw, sort_keys=True)
 
     def formatted(self, form: str) -> str:
-        """Return the text: there is one form only."""
+        """Return the text; JSON Schema has one form only."""
         del form
         return self.canonical
 
     def problems_reading(self, written: ParsedSchema) -> list[Problem]:
-        """Return why data that the other schema takes may not be taken by this one."""
+        """Return why this schema may reject data that is valid under `written`."""
         assert isinstance(written, JsonSchema)
         return [
             Problem(problem.kind, f"#/{problem.path}", problem.text)

@@ -1,1 +1,1 @@
-"""`.proto` files as the registry sees them; the language itself is `headwater.pipelines.schemas.protobuf`."""
+"""`.proto` files in the registry; the language itself is `headwater.pipelines.schemas.protobuf`."""

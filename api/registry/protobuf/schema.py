@@ -1,4 +1,4 @@
-"""A `.proto` file as the registry sees it."""
+"""A `.proto` file in the registry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*\Z")
 
 @dataclass(frozen=True, slots=True)
 class ProtobufSchema:
-    """A parsed file: as it was written, with its names resolved, and the linked files of its references by name."""
+    """A parsed file as written (`source`) and with resolved names (`linked`), and the linked references by name."""
 
     source: Any
     linked: Any
@@ -38,10 +38,10 @@ class ProtobufSchema:
 
     @classmethod
     def parse(cls, text: str, dependencies: Dependencies) -> ProtobufSchema:
-        """Parse a text, or a descriptor in base64: serializers of some languages have nothing else.
+        """Parse a text, or a base64 descriptor: serializers of some languages send descriptors only.
 
         Raises:
-            InvalidSchemaError: it is neither, or imports what none of its references is.
+            InvalidSchemaError: the text is neither, or imports a file that is not among the references.
         """
         imported: dict[str, Any] = {}
         for dependency in dependencies:
@@ -53,9 +53,9 @@ class ProtobufSchema:
         return cls(source, linked, imported, printed(source))
 
     def normalized(self) -> str:
-        """Return the text with the full names of types and fields by number, without comments.
+        """Return the text with full type names and fields ordered by number, without comments.
 
-        Messages keep their order: serializers tell the message of a record by its place in the file.
+        Messages keep their order: serializers identify the message of a record by its position in the file.
         """
         file = descriptor_pb2.FileDescriptorProto()
         file.CopyFrom(self.source)
@@ -73,13 +73,13 @@ class ProtobufSchema:
         return printed(file)
 
     def formatted(self, form: str) -> str:
-        """Return the text; `serialized` gives the linked descriptor in base64, for languages that cannot parse text."""
+        """Return the text; `serialized` gives the linked descriptor in base64, for languages without a text parser."""
         if form == "serialized":
             return base64.b64encode(self.linked.SerializeToString(deterministic=True)).decode()
         return self.canonical
 
     def problems_reading(self, written: ParsedSchema) -> list[Problem]:
-        """Return why this schema misreads data of the other one."""
+        """Return why a reader with this schema misreads data written with `written`."""
         assert isinstance(written, ProtobufSchema)
         return differences.problems(
             differences.FileTypes(written.linked, written.imported), differences.FileTypes(self.linked, self.imported)

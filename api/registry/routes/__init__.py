@@ -1,4 +1,4 @@
-"""The registry's paths, a file a resource."""
+"""The registry's paths, one file per resource."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headwater.api.registry.routes import compatibility, config, mode, schemas, 
 
 
 def all_routes() -> APIRouter:
-    """Return every path of the registry, as they stand below the server's root."""
+    """Return every path of the registry, below the server's root."""
     together = APIRouter()
     for module in (subjects, schemas, config, mode, compatibility):
         together.include_router(module.routes)

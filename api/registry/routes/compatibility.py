@@ -1,4 +1,4 @@
-"""Checks whether a schema could be registered, without doing it."""
+"""Compatibility checks of schemas without registration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_against_version(
     normalize: bool = False,
     verbose: bool = False,
 ) -> dict[str, Any]:
-    """Check a schema against one version; against nothing when the latest is asked for and there is none."""
+    """Check a schema against one version; `latest` of a subject without versions is always compatible."""
     return _checked(registry, subject, body, normalize, verbose, version)
 
 
@@ -32,7 +32,7 @@ def check_against_version(
 def check_against_all(
     registry: Registry, subject: Subject, body: SchemaBody, normalize: bool = False, verbose: bool = False
 ) -> dict[str, Any]:
-    """Check a schema against the versions that count at the subject's level."""
+    """Check a schema against all versions that the subject's level compares."""
     return _checked(registry, subject, body, normalize, verbose, None)
 
 

@@ -1,4 +1,4 @@
-"""Compatibility levels: of a subject, and for all."""
+"""Compatibility levels: per subject, and global."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ routes = router()
 
 @routes.get("/config")
 def get_config(registry: Registry) -> dict[str, Any]:
-    """Give what holds for subjects without settings of their own."""
+    """Return the global settings."""
     with registry.state() as state:
         return config_answer(state.config_in_scope(None))
 
 
 @routes.put("/config")
 def put_config(registry: Registry, body: ConfigBody) -> dict[str, Any]:
-    """Set what holds for subjects without settings of their own."""
+    """Set the global settings."""
     return _put(registry, None, body)
 
 
 @routes.delete("/config")
 def remove_config(registry: Registry) -> dict[str, Any]:
-    """Go back to the defaults; give what was set."""
+    """Restore the default settings; returns the previous settings."""
     return _remove(registry, None)
 
 
@@ -40,7 +40,7 @@ def remove_config(registry: Registry) -> dict[str, Any]:
 def get_subject_config(
     registry: Registry, subject: Subject, default_to_global: DefaultToGlobal = False
 ) -> dict[str, Any]:
-    """Give what is set for a subject."""
+    """Return the settings of a subject."""
     with registry.state() as state:
         if default_to_global:
             return config_answer(state.config_in_scope(subject))
@@ -53,13 +53,13 @@ def get_subject_config(
 
 @routes.put("/config/{subject:path}")
 def put_subject_config(registry: Registry, subject: Subject, body: ConfigBody) -> dict[str, Any]:
-    """Set what holds for a subject."""
+    """Set the settings of a subject."""
     return _put(registry, subject, body)
 
 
 @routes.delete("/config/{subject:path}")
 def remove_subject_config(registry: Registry, subject: Subject) -> dict[str, Any]:
-    """Go back to what holds for all; give what was set."""
+    """Remove the settings of a subject; returns the previous settings."""
     return _remove(registry, subject)
 
 

@@ -1,4 +1,4 @@
-"""Modes: of a subject, and for all."""
+"""Modes: per subject, and global."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ routes = router()
 
 @routes.get("/mode")
 def get_mode(registry: Registry) -> dict[str, str]:
-    """Give the mode of subjects without one of their own."""
+    """Return the global mode."""
     with registry.state() as state:
         return {"mode": state.mode_in_scope(None).value}
 
 
 @routes.put("/mode")
 def put_mode(registry: Registry, body: ModeBody, force: bool = False) -> dict[str, str]:
-    """Set the mode of subjects without one of their own."""
+    """Set the global mode."""
     return _put(registry, None, body, force)
 
 
 @routes.delete("/mode")
 def remove_mode(registry: Registry) -> dict[str, str]:
-    """Go back to READWRITE; give the mode that was set."""
+    """Reset the global mode to READWRITE; returns the previous mode."""
     return _remove(registry, None)
 
 
@@ -37,7 +37,7 @@ def remove_mode(registry: Registry) -> dict[str, str]:
 def get_subject_mode(
     registry: Registry, subject: Subject, default_to_global: DefaultToGlobal = False
 ) -> dict[str, str]:
-    """Give the mode of a subject."""
+    """Return the mode of a subject."""
     with registry.state() as state:
         mode = state.mode_in_scope(subject) if default_to_global else state.mode(subject)
     if mode is None:
@@ -54,7 +54,7 @@ def put_subject_mode(registry: Registry, subject: Subject, body: ModeBody, force
 
 @routes.delete("/mode/{subject:path}")
 def remove_subject_mode(registry: Registry, subject: Subject) -> dict[str, str]:
-    """Go back to the mode for all; give the one that was set."""
+    """Remove the mode of a subject; returns the previous mode."""
     return _remove(registry, subject)
 
 

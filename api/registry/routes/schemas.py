@@ -1,4 +1,4 @@
-"""Schemas by their ids."""
+"""Schemas by id."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Guid = Annotated[str, Path(max_length=64, description="Global id of a schema")]
 
 
 def _by_id(state: RegistryState, schema_id: int, subject: str) -> SchemaVersion:
-    """Return a version with this id, one of the subject if there is one."""
+    """Return a version with this id, preferably a version of `subject`."""
     versions = state.versions_of_id(schema_id)
     if not versions:
         raise errors.schema_not_found(schema_id)
@@ -69,7 +69,7 @@ def list_schemas(
 
 @routes.get("/schemas/types")
 def list_types(registry: Registry) -> list[str]:
-    """List the languages that schemas may be in."""
+    """List the supported schema languages."""
     del registry
     return [SchemaType.JSON.value, SchemaType.PROTOBUF.value, SchemaType.AVRO.value]
 
@@ -82,7 +82,7 @@ def get_schema(
     form: Form = "",
     fetch_max_id: FetchMaxId = False,
 ) -> dict[str, Any]:
-    """Give a schema by its id, whether its versions are deleted softly or not."""
+    """Return a schema by its id; soft-deleted versions are included."""
     with registry.state() as state:
         found = _by_id(state, schema_id, unqualified(subject))
         body = {"guid": found.schema.guid} | schema_body(found, formatted(state, registry.parser, found, form))
@@ -91,7 +91,7 @@ def get_schema(
 
 @routes.get("/schemas/ids/{schema_id}/schema", response_class=Response)
 def get_text(registry: Registry, schema_id: SchemaId, subject: str = "", form: Form = "") -> Response:
-    """Give the text of a schema alone."""
+    """Return only the text of a schema."""
     with registry.state() as state:
         found = _by_id(state, schema_id, unqualified(subject))
         text = formatted(state, registry.parser, found, form)
@@ -107,7 +107,7 @@ def list_subjects_of_id(
     offset: Offset = 0,
     limit: Limit = -1,
 ) -> list[str]:
-    """List the subjects that have a schema."""
+    """List the subjects that contain a schema."""
     return page(sorted({v.subject for v in _versions(registry, schema_id, subject, deleted)}), offset, limit)
 
 
@@ -120,7 +120,7 @@ def list_versions_of_id(
     offset: Offset = 0,
     limit: Limit = -1,
 ) -> list[dict[str, Any]]:
-    """List the subjects and versions that have a schema."""
+    """List the subjects and versions that contain a schema."""
     found = _versions(registry, schema_id, subject, deleted)
     return page([{"subject": v.subject, "version": v.version} for v in found], offset, limit)
 
@@ -136,7 +136,7 @@ def _versions(registry: Registry, schema_id: int, subject: str, deleted: bool) -
 
 @routes.get("/schemas/guids/{guid}")
 def get_schema_by_guid(registry: Registry, guid: Guid, form: Form = "") -> dict[str, Any]:
-    """Give a schema by the id that it has in every registry."""
+    """Return a schema by its global id, which is the same in every registry."""
     with registry.state() as state:
         found = _by_guid(state, guid)
         return {"guid": found.schema.guid} | schema_body(found, formatted(state, registry.parser, found, form))
@@ -144,13 +144,13 @@ def get_schema_by_guid(registry: Registry, guid: Guid, form: Form = "") -> dict[
 
 @routes.get("/schemas/guids/{guid}/ids")
 def list_ids_of_guid(registry: Registry, guid: Guid) -> list[dict[str, Any]]:
-    """List the ids of a schema, one a context: there is one context here."""
+    """List the ids of a schema, one per context; the default context is the only one."""
     with registry.state() as state:
         return [{"context": ".", "id": _by_guid(state, guid).schema_id}]
 
 
 @routes.get("/contexts")
 def list_contexts(registry: Registry, offset: Offset = 0, limit: Limit = -1) -> list[str]:
-    """List the contexts: the default one."""
+    """List the contexts: the default context."""
     del registry
     return page(["."], offset, limit)

@@ -1,4 +1,4 @@
-"""How the registry answers: its media type, its errors, and what its paths are made of."""
+"""Serving of the registry: media type, errors, and the parameters shared by its paths."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RegistryResponse(JSONResponse):
 
 
 class RegistryRoute(JsonRoute):
-    """A route whose failures have the registry's codes, and whose answers the media type that was asked for."""
+    """A route that answers failures with the registry's codes, and everything in the requested media type."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap the handler."""
@@ -94,7 +94,7 @@ def get_registry(request: Request) -> SchemaRegistry:
 
 
 def unqualified(subject: str) -> str:
-    """Return a subject's name without the default context, which is the only one there is.
+    """Return a subject's name without the prefix of the default context, which is the only context.
 
     >>> unqualified(":.:orders-value"), unqualified("orders-value")
     ('orders-value', 'orders-value')
@@ -103,10 +103,10 @@ def unqualified(subject: str) -> str:
 
 
 def version_number(text: str) -> int | None:
-    """Read a version; None stands for the latest.
+    """Parse a version; None stands for the latest.
 
     Raises:
-        RegistryError: it is neither a number nor "latest".
+        RegistryError: the text is neither a version number nor "latest".
     """
     if text in ("latest", "-1"):
         return None
@@ -138,7 +138,7 @@ Limit = Annotated[int, Query(description="How many to return; -1 for all")]
 
 
 def page(items: list[Any], offset: int, limit: int) -> list[Any]:
-    """Return a part of a list.
+    """Return a page of a list.
 
     >>> page([1, 2, 3], 1, -1), page([1, 2, 3], 0, 2)
     ([2, 3], [1, 2])

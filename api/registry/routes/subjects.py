@@ -1,4 +1,4 @@
-"""Subjects and their versions. Names may hold slashes, so longer paths are tried before shorter ones."""
+"""Subjects and their versions. Names may contain slashes, so longer paths are registered before shorter ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def found_version(state: RegistryState, subject: str, version: str, *, deleted: 
     """Return a version of a subject.
 
     Raises:
-        RegistryError: there is no such subject or version.
+        RegistryError: the subject or the version does not exist.
     """
     number = version_number(version)
     versions = state.versions(subject, deleted=deleted)
@@ -56,10 +56,10 @@ def found_version(state: RegistryState, subject: str, version: str, *, deleted: 
 
 
 def formatted(state: RegistryState, parser: SchemaParser, version: SchemaVersion, form: str) -> str | None:
-    """Return a schema's text in another form, None when none was asked for.
+    """Return a schema's text in the requested form, None if no form was requested.
 
     Raises:
-        RegistryError: the stored text cannot be understood.
+        RegistryError: the stored text cannot be parsed.
     """
     if not form:
         return None
@@ -78,7 +78,7 @@ def list_subjects(
     offset: Offset = 0,
     limit: Limit = -1,
 ) -> list[str]:
-    """List subjects; those whose versions are all soft-deleted only when asked for."""
+    """List subjects; subjects whose versions are all soft-deleted are listed only on request."""
     prefix = subject_prefix.removeprefix(":*:").removeprefix(":.:")
     with registry.state() as state:
         names = []
@@ -91,7 +91,7 @@ def list_subjects(
 
 @routes.post("/subjects/{subject:path}/versions")
 def register_schema(registry: Registry, subject: Subject, body: SchemaBody, normalize: bool = False) -> dict[str, Any]:
-    """Register a schema under a subject, unless it is there; give its id."""
+    """Register a schema under a subject, if absent; returns its id."""
     candidate = body.to_candidate()
 
     def decide(state: RegistryState) -> tuple[SchemaVersion, list[Record]]:
@@ -128,7 +128,7 @@ def list_versions(
 def get_text_of_version(
     registry: Registry, subject: Subject, version: Version, deleted: bool = False, form: Form = ""
 ) -> Response:
-    """Give the text of a version alone."""
+    """Return only the text of a version."""
     with registry.state() as state:
         found = found_version(state, subject, version, deleted=deleted)
         text = formatted(state, registry.parser, found, form)
@@ -137,7 +137,7 @@ def get_text_of_version(
 
 @routes.get("/subjects/{subject:path}/versions/{version}/referencedby")
 def list_referrers(registry: Registry, subject: Subject, version: Version) -> list[int]:
-    """List the ids of schemas that refer to a version."""
+    """List the ids of schemas that reference a version."""
     with registry.state() as state:
         found = found_version(state, subject, version, deleted=True)
         return sorted({user.schema_id for user in state.referrers(subject, found.version)})
@@ -147,7 +147,7 @@ def list_referrers(registry: Registry, subject: Subject, version: Version) -> li
 def get_version(
     registry: Registry, subject: Subject, version: Version, deleted: bool = False, form: Form = ""
 ) -> dict[str, Any]:
-    """Give a version with its schema."""
+    """Return a version with its schema."""
     with registry.state() as state:
         found = found_version(state, subject, version, deleted=deleted)
         return version_body(found, formatted(state, registry.parser, found, form))
@@ -155,7 +155,7 @@ def get_version(
 
 @routes.delete("/subjects/{subject:path}/versions/{version}")
 def remove_version(registry: Registry, subject: Subject, version: Version, permanent: bool = False) -> int:
-    """Delete a version softly, or a soft-deleted one for good."""
+    """Soft-delete a version, or permanently delete a soft-deleted one."""
 
     def decide(state: RegistryState) -> tuple[int, list[Record]]:
         found = found_version(state, subject, version, deleted=True)
@@ -173,7 +173,7 @@ def get_latest_with_metadata(
     deleted: bool = False,
     form: Form = "",
 ) -> dict[str, Any]:
-    """Give the latest version whose metadata has a property; several as `key=a,b&value=1,2`."""
+    """Return the latest version whose metadata contains given properties; several as `key=a,b&value=1,2`."""
     wanted = dict(zip(key.split(","), value.split(","), strict=False)) if key else {}
     with registry.state() as state:
         versions = state.versions(subject, deleted=deleted)
@@ -195,7 +195,7 @@ def look_up_schema(
     deleted: bool = False,
     form: Form = "",
 ) -> dict[str, Any]:
-    """Give the version under which a subject has a schema."""
+    """Return the version of a subject that has this schema."""
     with registry.state() as state:
         found = look_up(state, registry.parser, subject, body.to_candidate(), normalize=normalize, deleted=deleted)
         return version_body(found, formatted(state, registry.parser, found, form))
@@ -203,7 +203,7 @@ def look_up_schema(
 
 @routes.delete("/subjects/{subject:path}")
 def remove_subject(registry: Registry, subject: Subject, permanent: bool = False) -> list[int]:
-    """Delete a subject softly, or a soft-deleted one for good; give the versions that went."""
+    """Soft-delete a subject, or permanently delete a soft-deleted one; returns the deleted versions."""
 
     def decide(state: RegistryState) -> tuple[list[int], list[Record]]:
         return delete_subject(state, subject, permanent=permanent)
