@@ -24,7 +24,7 @@ ORPHAN_GRACE_S = 20.0
 
 
 class ParentLink:
-    """What a child process knows of its supervisor. Both descriptors are None when a person started the process."""
+    """A child process's link to its supervisor. Both descriptors are None if a user started the process."""
 
     def __init__(self, ready_fd: int | None, parent_fd: int | None) -> None:
         self._ready_fd = ready_fd
@@ -39,15 +39,15 @@ class ParentLink:
         return self._ready_fd is not None
 
     def report_ready(self, addresses: Mapping[str, Any]) -> None:
-        """Tell the supervisor where this process listens."""
+        """Report to the supervisor the addresses on which this process listens."""
         self._report({"ready": dict(addresses)})
 
     def report_error(self, message: str) -> None:
-        """Tell the supervisor, in one line, why this process cannot start."""
+        """Report to the supervisor, in one line, why this process cannot start."""
         self._report({"error": message})
 
     def receive(self) -> dict[str, Any]:
-        """Wait for the supervisor's line; ends the process when the supervisor goes away first."""
+        """Wait for the supervisor's line; ends the process if the supervisor exits first."""
         assert self._parent_fd is not None
         line = bytearray()
         while not line.endswith(b"\n"):
@@ -61,7 +61,7 @@ class ParentLink:
         return message
 
     def watch(self) -> None:
-        """From now on, end this process when the supervisor is gone: SIGTERM for a clean stop, then the hard way."""
+        """End this process from now on when the supervisor exits: SIGTERM for a clean stop, then a forced exit."""
         if self._parent_fd is not None:
             threading.Thread(target=self._end_with_parent, name="parent-watch", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""`logging.Handler` that writes to a topic: the counterpart of log4j's Kafka appender.
+"""`logging.Handler` that writes to a topic, the counterpart of log4j's Kafka appender.
 
 ```python
 logging.config.dictConfig(
@@ -16,9 +16,9 @@ logging.config.dictConfig(
 )
 ```
 
-Logging must never hold up the program or break it: a record is put into a bounded queue, from which a thread of the
-handler's produces; what does not fit is dropped, counted and told. Records of the handler's own machinery are left out,
-or it would feed itself. Processes of `multiprocessing` flush before they end, which they do by `os._exit`.
+Logging must neither block nor break the program. Records enter a bounded queue; a thread of the handler produces from
+it. Records that do not fit are dropped, counted and reported. The handler ignores records of its own machinery, which
+would feed it endlessly. Processes of `multiprocessing` flush before they end with `os._exit`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class JsonLineFormatter(logging.Formatter):
         self._host = socket.gethostname()
 
     def format(self, record: logging.LogRecord) -> str:
-        """Make the object's text."""
+        """Return the text of the object."""
         fields: dict[str, Any] = {
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname,
@@ -90,20 +90,20 @@ class JsonLineFormatter(logging.Formatter):
 class TopicHandler(logging.Handler):
     """Writes log records to a topic, from a thread of its own.
 
-    Invariants: `emit` neither blocks nor raises; at most `queue_records_max` records and `queue_bytes_max` bytes wait;
-    `dropped` counts all that were not written, for a full queue or because the brokers did not take them. Each counter
-    has one writer, the thread that logs (under the handler's lock) or the handler's own. For a fork the client is
-    ended and begun again: its threads would not survive it and could leave locks behind. The child begins with an empty
-    queue: what was queued belongs to the parent.
+    Invariants: `emit` neither blocks nor raises; at most `queue_records_max` records and `queue_bytes_max` bytes are
+    queued; `dropped` counts all records that were not written, because the queue was full or the brokers refused them.
+    Each counter has one writer: the logging thread (under the handler's lock) or the handler's own thread. The client
+    is closed before a fork and created again afterwards: its threads would not survive the fork and could leave locks
+    behind. The child starts with an empty queue: queued records belong to the parent.
 
     Args:
         bootstrap_servers: Brokers, as host:port[,host:port].
-        topic: Where the records go.
-        key: A key for each, as a format string over the record's attributes (`%(name)s`); without it there is none.
-        queue_records_max: How many records may wait.
-        queue_bytes_max: How many bytes of them, keys and values as they are sent.
-        flush_ms: How long `flush` and `close` wait for what is queued.
-        client: More properties of the client, such as `security.protocol`; librdkafka's names.
+        topic: The topic that receives the records.
+        key: Format string for the messages' keys over the record's attributes (`%(name)s`); empty for no key.
+        queue_records_max: Maximum number of queued records.
+        queue_bytes_max: Maximum bytes of queued keys and values as sent.
+        flush_ms: How long `flush` and `close` wait for queued records.
+        client: Additional client properties under librdkafka's names, such as `security.protocol`.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class TopicHandler(logging.Handler):
         _handlers.add(self)
 
     def _begin(self) -> None:
-        """The state of one process."""
+        """Initialise the state of a process."""
         self.written = 0
         self._dropped_full = 0
         self._dropped_later = 0
@@ -167,7 +167,7 @@ class TopicHandler(logging.Handler):
 
     @property
     def dropped(self) -> int:
-        """How many records were not written."""
+        """Number of records that were not written."""
         return self._dropped_full + self._dropped_later
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -194,13 +194,13 @@ class TopicHandler(logging.Handler):
             self._wake.set()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Leave out what the handler's own machinery says, before any lock is taken."""
+        """Handle a record, unless it comes from the handler's own machinery; the check takes no lock."""
         if record.name.startswith(OWN_LOGGER) or threading.current_thread() is self._thread:
             return False
         return super().handle(record)
 
     def flush(self) -> None:
-        """Wait until what is queued is acknowledged, for `flush_ms` at most."""
+        """Wait until the queued records are acknowledged, for at most `flush_ms`."""
         if self._thread is None or not self._thread.is_alive():
             return
         deadline = time.monotonic() + self._flush_s
@@ -214,7 +214,8 @@ class TopicHandler(logging.Handler):
     def close(self) -> None:
         """Flush, then end the thread; later records are dropped.
 
-        `logging.shutdown` flushes and closes: what a flush has just waited for in vain is not waited for again.
+        `logging.shutdown` flushes and closes: `close` does not wait again for records for which a flush has just waited
+        in vain.
         """
         if time.monotonic() - self._late_s > _SAME_TIME_S:
             self.flush()
@@ -232,7 +233,7 @@ class TopicHandler(logging.Handler):
         super().close()
 
     def _report_losses(self, waiting: int = 0) -> None:
-        """Say how many records were not written since this was said last, and how many that makes."""
+        """Log the number of records lost since the last report, and the total."""
         total = self.dropped + waiting
         if (count := total - self._reported) <= 0:
             return
@@ -241,7 +242,7 @@ class TopicHandler(logging.Handler):
         _tell(f"{count} log records were not written to topic {self.topic}{sum_}")
 
     def _finalize(self) -> None:
-        """Before the end of a `multiprocessing` process, which calls no `logging.shutdown`."""
+        """Flush before the end of a `multiprocessing` process, which does not call `logging.shutdown`."""
         self.flush()
         self._report_losses(len(self._queue) + self._in_flight)
 
@@ -256,7 +257,7 @@ class TopicHandler(logging.Handler):
             self._thread = None
 
     def _run(self) -> None:
-        """The thread: take from the queue, produce, learn of deliveries."""
+        """Run the thread: take records from the queue, produce them, process deliveries."""
         logger = logging.getLogger(OWN_LOGGER)
         try:
             from confluent_kafka import Producer
@@ -327,7 +328,7 @@ class TopicHandler(logging.Handler):
         self._bytes_settled += _size(_as_bytes(message.key()), _as_bytes(message.value()) or b"")
 
     def _pause(self) -> None:
-        """Before a fork: end the client with all its threads. Nobody emits until `_resume`: the lock is held."""
+        """Before a fork: close the client with all its threads. The lock is held until `_resume`; no thread emits."""
         self.acquire()
         if self._thread is not None:
             self._pausing = True
@@ -336,7 +337,7 @@ class TopicHandler(logging.Handler):
             self._thread = None
 
     def _resume(self) -> None:
-        """After a fork, in the parent."""
+        """After a fork, in the parent: release the lock."""
         self._pausing = False
         if self._queue:
             self._start()
@@ -344,7 +345,7 @@ class TopicHandler(logging.Handler):
 
 
 def _tell(text: str) -> None:
-    """Log a sentence of the handler's own; on standard error if nobody else would take it."""
+    """Log a message of the handler's own; on standard error if no other handler receives it."""
     logger: logging.Logger | None = logging.getLogger(OWN_LOGGER)
     assert logger is not None
     record = logger.makeRecord(OWN_LOGGER, logging.WARNING, __file__, 0, text, (), None)
@@ -359,9 +360,9 @@ def _tell(text: str) -> None:
 
 
 def _before_the_end_of_a_child(handler: TopicHandler) -> None:
-    """Have a process of `multiprocessing` flush the handler. All others call `logging.shutdown`, but by `os._exit`.
+    """Flush the handler at the end of a `multiprocessing` child. Other processes call `logging.shutdown`.
 
-    A process that was not started by that library has not imported it, or is nobody's child.
+    A process outside that library has not imported it, or has no parent process.
     """
     process = sys.modules.get("multiprocessing.process")
     util = sys.modules.get("multiprocessing.util")
@@ -385,7 +386,7 @@ def _as_bytes(value: bytes | str | None) -> bytes | None:
 
 
 def _before_fork() -> None:
-    """A client's threads may hold locks of the C library at any moment: forked then, the child would wait for ever."""
+    """Pause all handlers: a client's threads may hold locks of the C library, and a forked child would wait forever."""
     global _forking
     _forking = sorted(_handlers, key=id)
     for handler in _forking:
@@ -398,7 +399,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """What was queued is the parent's; its lock is held by a thread that is not here."""
+    """Reset the handlers: queued records belong to the parent, and the lock's owner does not exist in the child."""
     for handler in _forking:
         handler.createLock()
         handler._begin()

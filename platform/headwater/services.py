@@ -1,7 +1,7 @@
-"""The composition root: settings become the processes of a node.
+"""The composition root: creates the processes of a node from the settings.
 
-A node is a broker process and an API process, both children of this one, started at the same moment. The API process is
-told the broker's address as soon as the broker has one; it spends that time importing.
+A node consists of a broker process and an API process, both children of this process, started together. The API process
+receives the broker's address as soon as the broker reports one; meanwhile it imports its modules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_PORT = -1
 
 
 class NodeStartError(RuntimeError):
-    """The node did not start; the message is one line for the user, and nothing of the node is left running."""
+    """The node did not start; the message is one line for the user, and no process of the node remains."""
 
 
 def reachable_host(host: str) -> str:
@@ -32,7 +32,7 @@ def reachable_host(host: str) -> str:
 
 
 def join_address(host: str, port: int) -> str:
-    """Write host and port as one address.
+    """Format host and port as one address.
 
     >>> join_address("::1", 9092), join_address("localhost", 9092)
     ('[::1]:9092', 'localhost:9092')
@@ -41,15 +41,15 @@ def join_address(host: str, port: int) -> str:
 
 
 def child_command(verb: str, *arguments: str) -> list[str]:
-    """Return the command of a child: this interpreter, this program.
+    """Return the command line of a child: this interpreter and this program.
 
-    `-P` keeps the current folder off the module path: a folder named `api` there must not stand in for ours.
+    `-P` keeps the current folder off the module path: a folder named `api` there must not shadow Headwater's.
     """
     return [sys.executable, "-P", "-m", "headwater", verb, *arguments]
 
 
 class LocalNode:
-    """A node on this machine: `start` blocks until both processes are ready, `stop` leaves nothing behind.
+    """A node on this machine: `start` blocks until both processes are ready, `stop` ends both.
 
     >>> node = LocalNode("data", kafka_port=0, http_port=0)
     >>> node.bootstrap_servers  # known once it is started
@@ -57,7 +57,7 @@ class LocalNode:
         ...
     RuntimeError: the node is not started
 
-    Processes that die are started again on the ports they had. When the broker is given up, `wait` returns False.
+    A process that dies is restarted on its previous ports. If a process is given up, `wait` returns False.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class LocalNode:
         report: Callable[[str], None] | None = None,
         own_listeners: bool = False,
     ) -> None:
-        """Prepare a node that keeps its logs in `data_dir`; port 0 picks a free one, NO_PORT serves no metrics.
+        """Prepare a node with its logs in `data_dir`; port 0 selects a free port, NO_PORT disables metrics.
 
-        `report` takes one line whenever a process was restarted or given up; by default they go to stderr.
-        `own_listeners` leaves the broker the listeners of its properties (`broker_config`), in place of `host` and
+        `report` receives one line whenever a process is restarted or given up; the default prints to stderr.
+        `own_listeners` keeps the listeners of the broker's properties (`broker_config`) instead of `host` and
         `kafka_port`.
         """
         self._settings = settings or Settings()
@@ -112,7 +112,7 @@ class LocalNode:
         """Start both processes and wait until both are ready.
 
         Raises:
-            NodeStartError: a port is in use, the folder is locked or not writable, ...; nothing is left running.
+            NodeStartError: a port is in use, the folder is locked or not writable, ...; no process remains.
         """
         try:
             self._broker.start()
@@ -162,7 +162,7 @@ class LocalNode:
 
     @property
     def metrics_url(self) -> str | None:
-        """URL of the broker's metrics for Prometheus, None without."""
+        """URL of the broker's metrics for Prometheus; None if disabled."""
         addresses = self._broker.addresses
         if not addresses or "metrics_port" not in addresses:
             return None
@@ -170,7 +170,7 @@ class LocalNode:
 
     @property
     def pids(self) -> dict[str, int | None]:
-        """Process ids by process: `broker` and `api`."""
+        """Process ids by process name: `broker` and `api`."""
         return {"broker": self._broker.pid, "api": self._api.pid}
 
     def _child(

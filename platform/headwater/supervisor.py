@@ -1,4 +1,4 @@
-"""Keeps the child processes of a node alive: a restart policy (pure) and the process shell around it.
+"""Keeps the child processes of a node running: a restart policy (pure) and the process shell around it.
 
 Imports only the standard library: `headwater up` must have its children running before anything else is loaded.
 """
@@ -25,7 +25,7 @@ GROUP_SIGNAL_GRACE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often, and how soon, a child that died is started again; without `attempts_max` for ever."""
+    """Number and delay of restarts of a child that died; without `attempts_max`, restarts are unlimited."""
 
     attempts_max: int | None
     backoff_ms: int
@@ -35,7 +35,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start it again after a pause; `attempt` counts from 1 since it was last healthy."""
+    """Restart the child after a pause; `attempt` counts from 1 since the child was last healthy."""
 
     attempt: int
     after_ms: int
@@ -43,13 +43,13 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Do not start it again."""
+    """Do not restart the child."""
 
     attempts: int
 
 
 def decide(policy: RestartPolicy, attempts: int, uptime_ms: int) -> Restart | GiveUp:
-    """Decide what follows the death of a child that ran for `uptime_ms` after `attempts` restarts in a row.
+    """Decide whether to restart a child that ran for `uptime_ms` after `attempts` consecutive restarts.
 
     >>> policy = RestartPolicy(attempts_max=2, backoff_ms=100, backoff_max_ms=1000, healthy_after_ms=5000)
     >>> decide(policy, attempts=0, uptime_ms=10)
@@ -70,7 +70,7 @@ def decide(policy: RestartPolicy, attempts: int, uptime_ms: int) -> Restart | Gi
 
 
 def describe_exit(exit_code: int) -> str:
-    """Say how a process ended.
+    """Describe the exit of a process.
 
     >>> describe_exit(-9), describe_exit(1)
     ('was ended by SIGKILL', 'ended with exit code 1')
@@ -88,10 +88,10 @@ class ChildError(RuntimeError):
 
 
 class Child:
-    """One process of a node: started, watched, started again by the policy, stopped.
+    """A process of a node: started, monitored, restarted according to the policy, stopped.
 
-    Invariant: at most one process exists, and after `stop` none. A process also ends by itself when this one is gone,
-    because it watches the pipe whose writing end is held here (see `headwater.child`).
+    Invariant: at most one process exists, and none after `stop`. The process also ends by itself when the supervisor
+    exits, because it watches a pipe whose writing end the supervisor holds (see `headwater.child`).
     """
 
     def __init__(
@@ -104,8 +104,9 @@ class Child:
         stop_timeout_ms: int,
         report: Callable[[str], None],
     ) -> None:
-        """`command` gives the arguments from the addresses of the first start (None then), so that a restarted
-        process gets the ports it had; `report` takes one line a restart."""
+        """`command` returns the arguments, given the addresses of the first start (None at first), so a restarted
+        process gets the same ports; `report` receives one line per restart.
+        """
         self.name = name
         self._command = command
         self._policy = policy
@@ -124,7 +125,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running process."""
+        """Process id of the running process; None if no process runs."""
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
@@ -133,16 +134,16 @@ class Child:
         self._spawn()
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """Give the process its one line, now and after each restart."""
+        """Send the process its one line, now and after each restart."""
         with self._lock:
             self._line = json.dumps(message).encode() + b"\n"
             self._write_line()
 
     def wait_ready(self, on_give_up: Callable[[], None]) -> Mapping[str, Any]:
-        """Wait until the process says where it listens; from then on it is kept alive.
+        """Wait until the process reports its addresses; from then on it is restarted when it dies.
 
         Raises:
-            ChildError: it failed, ended or took too long; nothing of it is left.
+            ChildError: the process failed, exited or took too long; no process remains.
         """
         try:
             self.addresses = self._read_ready()
@@ -155,11 +156,11 @@ class Child:
         return self.addresses
 
     def expect_end(self) -> None:
-        """From now on the process may end: no restart follows."""
+        """Allow the process to exit from now on: no restart follows."""
         self._stopping.set()
 
     def stop(self) -> None:
-        """Stop the process: SIGTERM, and SIGKILL when that takes too long. No restart follows."""
+        """Stop the process: SIGTERM, then SIGKILL after the timeout. No restart follows."""
         self._stopping.set()
         with self._lock:
             process = self._process

@@ -1,1 +1,1 @@
-"""The command line: one file a verb group."""
+"""The command line: one file per verb group."""

@@ -1,8 +1,8 @@
-"""The root of the command line: which verbs there are, and how every failure ends.
+"""The root of the command line: the table of verbs, and the report of every failure.
 
-The verbs stand in a table with their help texts, so that `headwater --help` imports none of them (it must answer within
-300 ms, and pyspark alone takes longer). The commands are click's: typer needs pydantic as soon as it parses a value,
-0.2 s more for each verb, and `headwater up` starts two of them within the 1.5 s in which the Kafka port must answer.
+The table contains the verbs' help texts, so `headwater --help` imports no verb (it must answer within 300 ms, and
+pyspark alone takes longer). The commands are click's: typer needs pydantic as soon as it parses a value, 0.2 s more for
+each verb, and `headwater up` starts two of them within the 1.5 s in which the Kafka port must answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEBUG_VARIABLE: Final = "HEADWATER_DEBUG"
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """Where a verb lives (`module` and the name of its command in it) and what the root says about it."""
+    """A verb's location (`module` and the name of its command) and its help text in the root."""
 
     module: str
     attribute: str
@@ -76,7 +76,7 @@ def load_verb(name: str) -> click.Command:
 
 
 class RootGroup(click.Group):
-    """A group that imports a verb only when it is run."""
+    """A group that imports a verb only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the verbs in the table's order."""
@@ -92,7 +92,7 @@ class RootGroup(click.Group):
             formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the verb. Ctrl-C and SIGTERM end it without a word; click would print an empty line."""
+        """Run the verb. Ctrl-C and SIGTERM end it silently; click would print an empty line."""
         try:
             return super().invoke(ctx)
         except Terminated:
@@ -103,7 +103,7 @@ class RootGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb, or say which one was probably meant."""
+        """Return the verb, or suggest the verb that was probably meant."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], VERBS, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"`{PROGRAM} --help` lists the commands"
@@ -123,7 +123,7 @@ def root() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; every failure becomes one line on stderr."""
+    """Run the command line and return its exit code; every failure is reported as one line on stderr."""
     secure_streams()
     if sys.argv[0].endswith("__main__.py"):
         sys.argv[0] = PROGRAM
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """Turn any failure into its line and exit code. Imports nothing: a raiser has imported its own error."""
+    """Convert a failure to its line and exit code. Imports nothing: a raised error's class is already imported."""
     if isinstance(error, CliError):
         return str(error), error.exit_code
     if isinstance(error, click.ClickException):

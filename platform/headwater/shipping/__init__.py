@@ -1,1 +1,1 @@
-"""Log files that become messages of topics: found, followed, sent, and remembered."""
+"""Shipping of log files to topics: discovery, reading, sending, and positions."""

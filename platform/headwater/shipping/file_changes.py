@@ -1,7 +1,7 @@
-"""What a look at a followed file means: nothing new, more of the same, or other content. No file is touched here.
+"""Interprets the state of a followed file: unchanged, appended, or replaced. Pure: no file is accessed.
 
-A file is told from another one by a fingerprint of its beginning. A file that is cut and written anew keeps its inode,
-and may be longer than before when it is looked at next: its size alone says nothing.
+A fingerprint of its beginning identifies a file's content. A file that is truncated and rewritten keeps its inode, and
+may be longer than before at the next look: its size alone is not sufficient.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _BZIP2_BLOCK: Final = b"1AY&SY"
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """What `stat` says of a file, and when it was asked (wall clock)."""
+    """A file's size and modification time from `stat`, and the time of the call (wall clock)."""
 
     size: int
     modified_ns: int
     looked_ns: int
 
     def is_news(self, seen: FileStatus) -> bool:
-        """Whether the file may hold something else than when `seen` was taken.
+        """Whether the file's content may have changed since `seen`.
 
         >>> second = 1_000_000_000
         >>> seen = FileStatus(10, 5 * second, looked_ns=60 * second)
@@ -54,7 +54,7 @@ class FileStatus:
         return not seen.is_settled or self._differs(seen)
 
     def is_due(self, seen: FileStatus) -> bool:
-        """Whether a file that was closed is to be opened again: once more when it is settled, if it was not.
+        """Whether a closed file must be opened again: it changed, or it has settled since `seen`, which had not.
 
         >>> second = 1_000_000_000
         >>> seen = FileStatus(10, 5 * second, looked_ns=5 * second)
@@ -67,7 +67,7 @@ class FileStatus:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a later write would show in the time of modification."""
+        """Whether a later write would change the modification time."""
         return abs(self.looked_ns - self.modified_ns) >= SETTLED_NS
 
     def _differs(self, seen: FileStatus) -> bool:
@@ -76,14 +76,14 @@ class FileStatus:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The CRC-32 of `size` bytes that begin at `begin`."""
+    """The CRC-32 of `size` bytes, starting at `begin`."""
 
     begin: int = 0
     size: int = 0
     crc: int = 0
 
     def extended(self, data: bytes) -> Fingerprint:
-        """With the bytes that follow, up to `FINGERPRINT_BYTES`.
+        """Return the fingerprint extended by the bytes that follow, up to `FINGERPRINT_BYTES`.
 
         >>> Fingerprint().extended(b"ab").extended(b"c") == Fingerprint().extended(b"abc")
         True
@@ -92,12 +92,12 @@ class Fingerprint:
         return Fingerprint(self.begin, self.size + len(more), zlib.crc32(more, self.crc))
 
     def is_of(self, data: bytes) -> bool:
-        """Whether it is the fingerprint of these bytes."""
+        """Whether these bytes have this fingerprint."""
         return len(data) == self.size and zlib.crc32(data) == self.crc
 
 
 class FileContent(enum.Enum):
-    """What a file holds, compared with what was read of it."""
+    """A file's content, compared with the part already read."""
 
     SAME = "what was read is still there; there may be more"
     SHIFTED = "it was cut, and its writer went on where it was: what was read is a hole, what follows is new"
@@ -105,14 +105,14 @@ class FileContent(enum.Enum):
 
 
 def compare(size: int, read_end: int, head: bytes, is_head_same: bool, is_tail_same: bool) -> FileContent:
-    r"""Decide what became of a file.
+    r"""Compare a file with the part already read.
 
     Args:
-        size: Its size now.
-        read_end: How far it was read.
-        head: Its beginning, as long as the fingerprint is.
-        is_head_same: The beginning has the fingerprint that it had.
-        is_tail_same: So have the bytes before `read_end`.
+        size: The file's current size.
+        read_end: End of the part already read.
+        head: The file's beginning, as long as the fingerprint.
+        is_head_same: The beginning still has the same fingerprint.
+        is_tail_same: The bytes before `read_end` still have the same fingerprint.
 
     >>> compare(100, 60, b"2026-11", is_head_same=True, is_tail_same=True)
     <FileContent.SAME: 'what was read is still there; there may be more'>
@@ -121,7 +121,8 @@ def compare(size: int, read_end: int, head: bytes, is_head_same: bool, is_tail_s
     >>> compare(100, 60, b"2026-12", is_head_same=False, is_tail_same=False).name
     'OTHER'
 
-    A writer that does not append goes on at its old offset after the cut; the file is a hole up to there:
+    A writer that does not append continues at its old offset after the truncation; the file is a hole up to that
+    offset:
 
     >>> compare(100, 60, bytes(7), is_head_same=False, is_tail_same=False).name
     'SHIFTED'
@@ -134,7 +135,7 @@ def compare(size: int, read_end: int, head: bytes, is_head_same: bool, is_tail_s
 
 
 def compression_of(head: bytes) -> str | None:
-    r"""The format of a compressed file that begins so.
+    r"""Return the compression format of a file that begins with `head`; None if it is not compressed.
 
     >>> compression_of(b"\x1f\x8b\x08\x00rest")
     'gzip'
@@ -149,7 +150,7 @@ def compression_of(head: bytes) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file that is open: whether it may be closed for another one, and when it was last written to."""
+    """An open file: whether it may be closed to make room, and its modification time."""
 
     file_id: FileId
     modified_ns: int
@@ -161,11 +162,11 @@ def make_room(
 ) -> tuple[list[FileId], list[FileId]]:
     """Decide which files to close and which to open.
 
-    What was written to last is opened first. What has nothing to send is closed, that which was not written to for
-    longest first; what has is not.
+    The files modified last are opened first. Idle files are closed, the file modified least recently first; busy files
+    are not closed.
 
     Args:
-        wanted: Files with something to send and when they were last written to.
+        wanted: Files with unsent data, and their modification times.
 
     >>> idle, busy = OpenFile((1, 1), 10, is_idle=True), OpenFile((1, 2), 5, is_idle=False)
     >>> make_room([((1, 3), 7), ((1, 4), 9)], [idle, busy], files_max=2)

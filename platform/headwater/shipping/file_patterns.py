@@ -1,4 +1,4 @@
-"""Which files the patterns of a shipper name now, and where in a folder a file went that lost its name."""
+"""The files that match a shipper's patterns, and the current path of a renamed file."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from headwater.shipping.file_changes import FileId, FileStatus
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A regular file as its name was looked up."""
+    """A regular file, with its status at lookup."""
 
     file_id: FileId
     status: FileStatus
 
 
 class FilePatterns:
-    """Paths, or patterns of the shell (`*`, `?`, `[...]`, `**`), without what is excluded.
+    """Paths, or patterns of the shell (`*`, `?`, `[...]`, `**`), minus excluded ones.
 
-    As in a shell, what begins with a dot is named only by a pattern that begins so, and `**` does not go through
-    symbolic links: two that lead to each other's folders would have no end. A name with brackets in it that is there
-    is that name.
+    As in a shell, a name that begins with a dot matches only a pattern that begins with a dot, and `**` does not follow
+    symbolic links, which could form a cycle. An existing file with brackets in its name takes precedence over the
+    pattern.
 
     Args:
-        excluded: Patterns over whole paths, or over names where there is no `/` in them.
+        excluded: Patterns over whole paths, or over names if the pattern contains no `/`.
     """
 
     def __init__(self, patterns: Sequence[str], excluded: Sequence[str] = ()) -> None:
@@ -39,7 +39,7 @@ class FilePatterns:
         self._excluded = [(os.path.abspath(pattern) if "/" in pattern else pattern) for pattern in excluded]
 
     def files(self) -> dict[str, NamedFile]:
-        """Every regular file that has such a name now."""
+        """Return every regular file that currently matches."""
         found: dict[str, NamedFile] = {}
         for pattern in self._patterns:
             for path in _paths(pattern):
@@ -56,12 +56,12 @@ class FilePatterns:
         return found
 
     def mistakes(self) -> dict[str, str]:
-        """Which of the patterns name no file now, and why: a sentence each."""
+        """Return the patterns that currently match no file, each with a sentence that explains why."""
         sentences = {pattern: _mistake(pattern) for pattern in self._patterns}
         return {pattern: sentence for pattern, sentence in sentences.items() if sentence is not None}
 
     def match(self, path: str) -> bool:
-        """Whether a file of this path, there or not, is meant."""
+        """Whether a path matches, whether or not the file exists."""
         is_named = any(path == pattern or _match(path.split("/"), pattern.split("/")) for pattern in self._patterns)
         return is_named and not self._is_excluded(path)
 
@@ -73,7 +73,7 @@ class FilePatterns:
 
 
 def one_name_each(files: Mapping[str, NamedFile]) -> dict[FileId, str]:
-    """The name of each file: its own rather than that of a symbolic link to it."""
+    """Return one name for each file; a regular name takes precedence over a symbolic link."""
     names: dict[FileId, str] = {}
     for path, file in files.items():
         if file.file_id not in names or os.path.islink(names[file.file_id]):
@@ -83,14 +83,14 @@ def one_name_each(files: Mapping[str, NamedFile]) -> dict[FileId, str]:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The regular files of a folder by their inodes."""
+    """The regular files of a folder by inode."""
 
     device: int
     paths: Mapping[int, str]
 
     @classmethod
     def read(cls, path: str) -> Folder | None:
-        """None if it cannot be read: that says nothing about its files."""
+        """Read a folder; None if it cannot be read, which gives no information about its files."""
         try:
             with os.scandir(path) as entries:
                 paths = {entry.inode(): entry.path for entry in entries if entry.is_file(follow_symlinks=False)}
@@ -100,7 +100,7 @@ class Folder:
 
 
 def _paths(pattern: str) -> list[str]:
-    """What there may be of a pattern, in order."""
+    """Return the candidate paths of a pattern, in order."""
     if not glob.has_magic(pattern):
         return [pattern]
     parts = pattern.split("/")[1:]
@@ -109,7 +109,7 @@ def _paths(pattern: str) -> list[str]:
 
 
 def _expand(folder: str, parts: Sequence[str]) -> Iterator[str]:
-    """What is under a folder (without its `/` at the end) by a pattern's remaining parts."""
+    """Yield the paths below a folder (given without a final `/`) that match the remaining parts of a pattern."""
     part, others = parts[0], parts[1:]
     if part == "**":
         # At the end it stands for files at any depth.
@@ -146,7 +146,7 @@ def _is_any(_entry: os.DirEntry[str]) -> bool:
 
 @functools.lru_cache(maxsize=1000)
 def _matcher(part: str) -> Callable[[str], bool]:
-    """Whether a name is meant by one part of a pattern."""
+    """Return a predicate for names that match one part of a pattern."""
     expression = re.compile(translate(part))
     if part.startswith("."):
         return lambda name: expression.match(name) is not None

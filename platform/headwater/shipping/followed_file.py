@@ -1,7 +1,7 @@
-"""One growing file: whole lines out of it, through rotation and truncation, from a position that can be kept.
+"""One growing file: reads whole lines through rotation and truncation, from a position that can be stored.
 
-A file is known by its device, its inode and how it begins, so that one which was renamed is still the same and one that
-took its place (even with its inode) is another. What a look at it means is decided by `file_changes`.
+Device, inode and beginning identify a file: a renamed file remains the same file, and its replacement (even with the
+same inode) is another file. `file_changes` interprets each look at the file.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ REST_BYTES_MAX: Final = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """How far a file has been read.
+    """The read position in a file.
 
     Attributes:
-        offset: The first byte that is not dealt with: a line's beginning, or a piece's of a line that is too long.
-        fingerprint: CRC-32 of the first `fingerprint_bytes`, as they were when they were read.
+        offset: The first unprocessed byte: the beginning of a line, or of a piece of an oversized line.
+        fingerprint: CRC-32 of the first `fingerprint_bytes` at the time of reading.
     """
 
     device: int
@@ -45,12 +45,12 @@ class FilePosition:
 
     @property
     def file_id(self) -> FileId:
-        """The file it belongs to."""
+        """Identity of the file: device and inode."""
         return self.device, self.inode
 
 
 class Line(NamedTuple):
-    """A line without its end, or a piece of one longer than `line_bytes_max`; `end` is where the next begins."""
+    """A line without its terminator, or a piece of a line longer than `line_bytes_max`; `end` is the next's start."""
 
     text: bytes
     end: int
@@ -61,7 +61,7 @@ NO_FINGERPRINT: Final = Fingerprint()
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What is remembered of a file's content: how far it was read, its beginning, what stood last before `end`."""
+    """The remembered parts of a file's content: the read position, the beginning, and the last bytes before `end`."""
 
     end: int = 0
     head: Fingerprint = NO_FINGERPRINT
@@ -80,11 +80,11 @@ class _Read:
 
 
 class FollowedFile:
-    """An open file and how far its lines have been handed out.
+    """An open file, and how far its lines have been returned.
 
-    Invariants: `position` is the beginning of a line (or piece) that was not handed out yet; what was handed out is
-    never handed out again, unless the file was written anew or `go_back` was called. The fingerprint is that of the
-    content that `position` belongs to, never of what took its place.
+    Invariants: `position` is the beginning of a line (or piece) that was not returned yet; no line is returned twice,
+    unless the file was rewritten or `go_back` was called. The fingerprint belongs to the same content as `position`,
+    never to a replacement.
     """
 
     def __init__(self, path: str, stream: BinaryIO, line_bytes_max: int) -> None:
@@ -105,10 +105,10 @@ class FollowedFile:
 
     @classmethod
     def open(cls, path: str, known: FilePosition | None, line_bytes_max: int) -> FollowedFile:
-        """Open a file where it was left off; at its beginning if it is not the file that is known.
+        """Open a file at a known position; at its beginning if the file is not the known one.
 
         Raises:
-            OSError: it is not there or cannot be read.
+            OSError: the file does not exist or cannot be read.
         """
         # A pipe that took the file's name meanwhile would not be opened before somebody writes to it.
         stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb", buffering=0)
@@ -127,26 +127,26 @@ class FollowedFile:
 
     @property
     def file_id(self) -> FileId:
-        """Which file it is, whatever it is called."""
+        """Device and inode, independent of the file's name."""
         return self.device, self.inode
 
     @property
     def modified_ns(self) -> int:
-        """When it was last written to."""
+        """Time of the last modification, in nanoseconds."""
         return os.fstat(self._stream.fileno()).st_mtime_ns
 
     @property
     def is_removed(self) -> bool:
-        """Whether no name is left that leads to it."""
+        """Whether no name refers to the file any longer."""
         return os.fstat(self._stream.fileno()).st_nlink == 0
 
     @property
     def size(self) -> int:
-        """Its size now, in bytes."""
+        """Current size, in bytes."""
         return os.fstat(self._stream.fileno()).st_size
 
     def is_the_one(self, known: FilePosition) -> bool:
-        """Whether a position belongs to this file, and still lies within it."""
+        """Whether a position belongs to this file, and lies within it."""
         return (
             self.file_id == known.file_id
             and self.size >= known.offset
@@ -154,29 +154,29 @@ class FollowedFile:
         )
 
     def position_at(self, offset: int) -> FilePosition:
-        """What to keep, so that reading goes on at `offset`."""
+        """Return the position to store for continuing at `offset`."""
         head = self._read.head
         return FilePosition(self.device, self.inode, offset, head.crc, head.size)
 
     def go_back(self, offset: int) -> None:
-        """Hand out again what follows `offset`; never while `lines` is under way."""
+        """Return the data after `offset` again; not allowed while `lines` is running."""
         self.position, self._rest = offset, b""
         # Whether anything follows is to be looked up anew.
         self.seen = FileStatus(-1, 0, 0)
 
     def trim(self) -> None:
-        """Keep little of it in memory until it is read again."""
+        """Release buffered data above REST_BYTES_MAX until the next read."""
         if len(self._rest) > REST_BYTES_MAX:
             self.go_back(self.position)
 
     def lines(self, *, is_complete: bool = False) -> Generator[Line]:
-        """What was appended since the last call, line by line; each is handed out when the next one is asked for.
+        """Yield the lines appended since the last call; a line counts as returned when the next one is requested.
 
         Args:
-            is_complete: The file will not grow any more: its last line counts though it has no end.
+            is_complete: The file will not grow further: its last line counts without a terminator.
 
         Raises:
-            OSError: it cannot be read, at `position` plus what is kept of it.
+            OSError: the file cannot be read at `position` plus the buffered bytes.
         """
         # The last call may have been left before its lines were asked for.
         yield from self._whole_lines()
@@ -217,7 +217,7 @@ class FollowedFile:
             yield line
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._stream.close()
 
     def _status(self) -> FileStatus:
@@ -240,7 +240,7 @@ class FollowedFile:
         return rest
 
     def _skip_hole(self) -> int:
-        """Move to the first byte that was written, if the file begins with a hole; where that is."""
+        """Move to the first written byte if the file begins with a hole; returns that offset."""
         try:
             data = os.lseek(self._stream.fileno(), 0, os.SEEK_DATA)
         except OSError as error:

@@ -1,10 +1,10 @@
-"""Pauses that grow while something keeps failing (pure)."""
+"""Pauses that grow while an operation keeps failing (pure)."""
 
 from __future__ import annotations
 
 
 class GrowingPause:
-    """When to try, or to say, something again: after `first_s`, then twice as long, up to `max_s`.
+    """Interval between attempts or reports: `first_s`, then doubled each time, up to `max_s`.
 
     >>> pause = GrowingPause(first_s=1, max_s=3)
     >>> pause.is_over(now_s=100)
@@ -25,20 +25,20 @@ class GrowingPause:
         self._until_s: float | None = None
 
     def begin(self, now_s: float) -> float:
-        """Begin the next pause; how long it is."""
+        """Begin the next pause; returns its length in seconds."""
         pause_s, self._next_s = self._next_s, min(self._max_s, 2 * self._next_s)
         self._until_s = now_s + pause_s
         return pause_s
 
     def is_over(self, now_s: float) -> bool:
-        """Whether no pause is under way."""
+        """Whether no pause is running."""
         return self._until_s is None or now_s >= self._until_s
 
     @property
     def is_first(self) -> bool:
-        """Whether no second pause was begun since the last end."""
+        """Whether at most one pause was begun since the last `end`."""
         return self._next_s <= min(self._max_s, 2 * self._first_s)
 
     def end(self) -> None:
-        """It succeeded: the next failure begins with the first pause."""
+        """Record a success: the next failure begins with the first pause."""
         self._next_s, self._until_s = self._first_s, None

@@ -1,6 +1,6 @@
-"""Sends lines to one topic, within its limits and a bounded amount of memory, and says of each what became of it.
+"""Sends lines to one topic, within its limits and bounded memory, and reports the result of each line.
 
-Nothing here waits: what cannot be sent now is refused to the caller, whose files are the buffer.
+No method waits for capacity: a line that cannot be sent now is refused to the caller, whose files are the buffer.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ASK_MAX_S: Final = 5.0
 
 
 class LineVerdict(enum.Enum):
-    """What became of a line that was not acknowledged."""
+    """Result of a line that was not acknowledged."""
 
     AGAIN = "not taken, for a transient reason: it has to be sent again"
     REFUSED = "refused for what it is: sending it again is of no use"
 
 
 class Failure(enum.Enum):
-    """Why a line was not taken."""
+    """Reason why a line was not accepted."""
 
     TOO_LARGE = "the batch that it was in exceeds what the topic allows"
     BAD = "the record itself is refused"
@@ -60,7 +60,7 @@ _FAILURES: Final[Mapping[str, Failure]] = {
 
 
 def failure_of(code: str) -> Failure:
-    """Sort librdkafka's name of an error.
+    """Classify an error by librdkafka's name.
 
     >>> failure_of("MSG_SIZE_TOO_LARGE").name, failure_of("TOPIC_AUTHORIZATION_FAILED").name
     ('TOO_LARGE', 'PASSING')
@@ -69,7 +69,7 @@ def failure_of(code: str) -> Failure:
 
 
 def plain(text: str) -> str:
-    """librdkafka's message as part of a sentence.
+    """Return librdkafka's message as part of a sentence.
 
     >>> plain("sasl_plaintext://h:1/bootstrap: SASL authentication error: wrong (after 3ms in state AUTH_REQ)")
     'h:1: SASL authentication error: wrong'
@@ -85,17 +85,17 @@ class Limits(Protocol):
     """A `LimitsRequest`."""
 
     def poll(self) -> None:
-        """Let librdkafka say why it cannot connect."""
+        """Let librdkafka call back with connection errors."""
 
     def is_done(self) -> bool:
-        """Whether there is an answer."""
+        """Whether the answer is available."""
 
     def answer(self) -> TopicLimits | None:
-        """The answer."""
+        """Return the answer."""
 
 
 class LineUnderWay(Protocol):
-    """Whatever the caller knows a line by."""
+    """The caller's object for a line in flight."""
 
     size: int
     """How many bytes it has."""
@@ -109,14 +109,14 @@ SentT = TypeVar("SentT", bound=LineUnderWay)
 class LineSender:
     """The producer of one topic.
 
-    Invariants: at most `QUEUE_LINES_MAX` lines and `QUEUE_BYTES_MAX` bytes (and one line more) are under way; each line
-    that `send` took is marked as arrived or gets one verdict, from within `poll` or `flush`. The topic's limits are
-    asked for before anything is sent; where nobody tells them they are found by halving the batch until it is taken.
+    Invariants: at most `QUEUE_LINES_MAX` lines and `QUEUE_BYTES_MAX` bytes (plus one line) are in flight; each line
+    accepted by `send` is marked as arrived or gets one verdict, from within `poll` or `flush`. The topic's limits are
+    queried before the first line; if no broker reports them, the batch size is halved until the broker accepts it.
 
-    Nearly all lines arrive: for those nothing of the caller's is called.
+    Nearly all lines arrive; an acknowledged line causes no call of the caller's function.
 
     Args:
-        properties: librdkafka's; how large a batch may be is added.
+        properties: librdkafka properties; the batch size is added.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class LineSender:
 
     @property
     def has_room(self) -> bool:
-        """Whether it is worth while to read lines now."""
+        """Whether reading lines is worthwhile now."""
         return (
             self._producer is not None
             and self._request is None
@@ -170,7 +170,7 @@ class LineSender:
         sent: SentT,
         tell: Callable[[SentT, LineVerdict], None],
     ) -> bool:
-        """Take a line, which later arrives or is told of; false if there is no room for it."""
+        """Accept a line, which later arrives or gets a verdict through `tell`; False if there is no room."""
         # The rest of `has_room` changes while verdicts are told; whoever calls has asked since then.
         if self._producer is None or self._lines >= QUEUE_LINES_MAX or self._bytes >= QUEUE_BYTES_MAX:
             return False
@@ -192,7 +192,7 @@ class LineSender:
         return True
 
     def poll(self, timeout_s: float) -> None:
-        """Tell verdicts, waiting so long for something to happen."""
+        """Report verdicts; waits up to `timeout_s` for events."""
         if self._request is None and self._producer is None and self._ask_pause.is_over(self._monotonic_s()):
             self._request = self._ask_limits(self._properties)
         if self._request is not None:
@@ -208,12 +208,12 @@ class LineSender:
                 self._request = self._ask_limits(self._properties)
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until nothing is under way, for so long at most."""
+        """Wait until no line is in flight, for at most `timeout_s`."""
         if self._producer is not None:
             self._producer.flush(timeout_s)
 
     def _learn(self, request: Limits) -> None:
-        """The brokers have told the topic's limits, or not."""
+        """Process the answer to the query for the topic's limits, or its failure."""
         try:
             limits = request.answer()
         except NoBrokerError as error:
@@ -234,7 +234,7 @@ class LineSender:
         self._producer = self._make_producer(self._properties | self.limits.properties())
 
     def _end_producer(self) -> None:
-        """What is under way comes back to be sent again: its callbacks tell so."""
+        """End the producer: lines in flight come back through their callbacks, to be sent again."""
         producer, self._producer = self._producer, None
         assert producer is not None
         producer.purge()
@@ -276,7 +276,7 @@ class LineSender:
         return LineVerdict.AGAIN
 
     def _outage(self, error: KafkaError) -> None:
-        """Take one of librdkafka's errors that are not of a line."""
+        """Record a librdkafka error that does not belong to a line."""
         if error.name() == "_ALL_BROKERS_DOWN" and self.trouble:
             return  # the one before said why
         self.trouble = plain(error.str())
@@ -295,7 +295,7 @@ def _librdkafka(properties: dict[str, Any]) -> Producer:
 
 
 def _administration(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what only a producer has."""
+    """Return the properties without those of producers only."""
     producers = {"acks", "enable.idempotence", "compression.type", "linger.ms", "message.timeout.ms", "partitioner"}
     return {name: value for name, value in properties.items() if name not in producers}
 

@@ -1,4 +1,4 @@
-"""One file that is being shipped: which of its lines are under way, whether it still grows, whether it fails."""
+"""One file being shipped: its lines in flight, whether it still grows, whether reading fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRY_MAX_S: Final = 60.0
 
 
 class Sent:
-    """One line under way: where it begins, where the next one begins, and its bytes without its end."""
+    """A line in flight: its start, the start of the next line, and its size in bytes without the terminator."""
 
     __slots__ = ("begin", "cuts", "end", "has_arrived", "round", "size")
 
@@ -31,12 +31,12 @@ class Sent:
 
 
 class ShippedFile:
-    """One open file and its lines under way, in their order.
+    """One open file and its lines in flight, in order.
 
-    Invariant: `offset` is behind the last line before which all are acknowledged, and of the content that the file has
-    the fingerprint of.
+    Invariant: all lines before `offset` are acknowledged or refused, and `offset` refers to the content with the file's
+    fingerprint.
 
-    Lines are marked as they arrive, and what that means for the file is counted when somebody asks: not for each line.
+    Lines are marked as they arrive; `offset` is computed on request instead of per line.
     """
 
     def __init__(self, file: FollowedFile, after: ShippedFile | None) -> None:
@@ -62,23 +62,23 @@ class ShippedFile:
 
     @property
     def offset(self) -> int:
-        """Behind the last line before which all are dealt with."""
+        """End of the last line before which all lines are acknowledged or refused."""
         self._count_arrived()
         return self._offset
 
     @property
     def under_way(self) -> int:
-        """How many of its lines are neither acknowledged nor to be sent again."""
+        """Number of lines that are neither acknowledged nor to be sent again."""
         self._count_arrived()
         return len(self._under_way)
 
     @property
     def unsent_bytes(self) -> int:
-        """How much of it is not acknowledged."""
+        """Number of bytes that are not acknowledged."""
         return max(0, self._size() - self.offset)
 
     def has_begun_anew(self) -> bool:
-        """Whether it was written anew since this was asked last; lines under way are then of what was cut away."""
+        """Whether the file was rewritten since the last call; lines in flight then belong to the previous content."""
         if self.cuts == self.file.cuts:
             return False
         # Their ends say nothing about what the file holds now.
@@ -88,7 +88,7 @@ class ShippedFile:
         return True
 
     def add(self, sent: Sent) -> None:
-        """This line, the next one, is under way."""
+        """Add the next line to the lines in flight."""
         self._under_way.append(sent)
 
     def _count_arrived(self) -> None:
@@ -97,7 +97,7 @@ class ShippedFile:
             self._offset = under_way.popleft().end
 
     def send_again(self, sent: Sent) -> bool:
-        """It was not taken: go back to it, and all that follow; false if the file does not hold it any more."""
+        """Return to a line that was not accepted, and all lines after it; False if the file no longer contains it."""
         self.has_begun_anew()
         if sent.cuts != self.cuts:
             return False
@@ -111,25 +111,25 @@ class ShippedFile:
         return True
 
     def named(self, path: str) -> None:
-        """It has this name now."""
+        """Record the file's current name."""
         self.file.path = path
         self.is_done = False
         self._quiet_since_s = None
 
     def nameless(self, now_s: float) -> None:
-        """No name leads to it any more; whoever has it open may still write to it."""
+        """Record that no name refers to the file; a process that has it open may still write to it."""
         size = self._size()
         if self._quiet_since_s is None or size != self._seen_bytes:
             self._quiet_since_s, self._seen_bytes = now_s, size
             self.is_done = False
 
     def is_finished(self, now_s: float) -> bool:
-        """Whether nobody can be expected to write to it."""
+        """Whether no further writes are expected."""
         is_quiet = self._quiet_since_s is not None and now_s >= self._quiet_since_s + GRACE_S
         return is_quiet and self._size() == self._seen_bytes
 
     def is_ready(self, now_s: float) -> bool:
-        """Whether it is its turn to be read."""
+        """Whether the file may be read now."""
         if self.is_done or not self.retry.is_over(now_s):
             return False
         if self.after is not None and (self.after.is_at_end or self.after.is_failing):
@@ -137,12 +137,12 @@ class ShippedFile:
         return self.after is None
 
     def is_asleep(self, now_s: float) -> bool:
-        """Whether it need not be looked at before its name says that it was written to."""
+        """Whether the file can be left alone until a scan of names reports a write."""
         is_quiet = self.is_at_end and self._quiet_since_s is None and not self.is_failing
         return is_quiet and now_s >= self.awake_until_s
 
     def is_idle(self) -> bool:
-        """Whether it may be closed: it has a name and was read to its end, and all of that is acknowledged."""
+        """Whether the file may be closed: it has a name, was read to its end, and all its lines are acknowledged."""
         return self.is_at_end and self._quiet_since_s is None and not self.is_failing and not self.under_way
 
     def _size(self) -> int:

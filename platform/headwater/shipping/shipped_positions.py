@@ -1,4 +1,4 @@
-"""How far files have been shipped, on disk: written whole, synced and renamed, so a crash leaves old or new ones."""
+"""Positions of shipped files on disk: the file is written, synced and renamed, so a crash leaves a complete file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FIELDS: Final = tuple(field.name for field in dataclasses.fields(FilePosition))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KnownFile:
-    """How far a file has been shipped.
+    """The shipped position of a file.
 
     Attributes:
-        path: The name that its lines go by.
-        done_ns: When it was last written to, if it lost its name, was sent to its end and let go.
+        path: The path used as the key of its lines.
+        done_ns: Time of the last modification, if the file lost its name, was sent to its end and closed.
     """
 
     path: str
@@ -35,15 +35,15 @@ class KnownFile:
 
 
 class PositionsError(ValueError):
-    """The file of positions cannot be used; the message is one line."""
+    """The file of positions is unusable; the message is one line."""
 
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Keep a second shipper from using the same file of positions.
+    """Prevent a second shipper from using the same file of positions.
 
     Raises:
-        PositionsError: another process has it, or the folder cannot be written to.
+        PositionsError: another process uses the file, or the folder is not writable.
     """
     try:
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -60,10 +60,10 @@ def locked(path: str) -> Iterator[None]:
 
 
 def load_positions(path: str) -> dict[FileId, KnownFile]:
-    """Read what is known of each file; nothing where there is no file of positions yet.
+    """Read the known position of each file; empty if the file of positions does not exist yet.
 
     Raises:
-        PositionsError: it cannot be read, or is not what `save_positions` writes.
+        PositionsError: the file cannot be read, or was not written by `save_positions`.
     """
     try:
         if os.path.getsize(path) > FILE_BYTES_MAX:
@@ -89,10 +89,10 @@ def load_positions(path: str) -> dict[FileId, KnownFile]:
 
 
 def save_positions(path: str, files: Iterable[KnownFile]) -> None:
-    """Write what is known of all files; it is read in the same order.
+    """Write the positions of all files; `load_positions` keeps their order.
 
     Raises:
-        OSError: they cannot be written; the old ones are still there.
+        OSError: the file cannot be written; the previous file remains.
     """
     entries = (
         {"path": known.path, "done_ns": known.done_ns, **{name: getattr(known.position, name) for name in _FIELDS}}

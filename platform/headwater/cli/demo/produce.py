@@ -1,4 +1,4 @@
-"""Produces the demo's records with librdkafka, as any client would."""
+"""Produces the demo's records with librdkafka, as an ordinary client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAIT_SECONDS = 0.2  # how soon Ctrl-C is heeded while librdkafka works
 
 
 class ProduceFailed(Exception):  # noqa: N818 - it says what happened
-    """Records were not acknowledged; the message says how many and why."""
+    """Records were not acknowledged; the message reports their number and the reason."""
 
 
 def produce(
@@ -24,9 +24,9 @@ def produce(
     on_progress: Callable[[int], None],
     security: Mapping[str, str] | None = None,
 ) -> int:
-    """Produce records in order, idempotently; returns how many were acknowledged. Raises ProduceFailed.
+    """Produce records in order, idempotently; returns the number of acknowledged records. Raises ProduceFailed.
 
-    The partitioner is that of the Java client: murmur2 of the key, and any partition for records without a key.
+    The partitioner is the Java client's: murmur2 of the key, and any partition for records without a key.
     """
     from confluent_kafka import KafkaException, Producer
 
@@ -87,9 +87,10 @@ def produce(
 
 @contextmanager
 def _interrupts_between_calls() -> Iterator[Callable[[], None]]:
-    """Keep SIGINT and SIGTERM back; the function given raises KeyboardInterrupt if one came.
+    """Hold back SIGINT and SIGTERM; the yielded function raises KeyboardInterrupt if a signal arrived.
 
-    Raised in a delivery callback, as they would be, librdkafka's binding makes a SystemError without a reason of them.
+    A KeyboardInterrupt raised inside a delivery callback would become a SystemError without a reason in librdkafka's
+    binding.
     """
     came: list[int] = []
     kept = {

@@ -1,4 +1,4 @@
-"""The demo's proof: every record of the source stands exactly once in the Delta table or among the dead letters."""
+"""The demo's proof: every source record occurs exactly once in the Delta table or among the dead letters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProofCheck:
-    """One statement, what was found, and whether it holds."""
+    """One statement, the observed counts, and whether the statement holds."""
 
     statement: str
     observed: str
@@ -23,7 +23,7 @@ class ProofCheck:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Counts that the checks compare; `offsets` are (partition, first, end) of the source topic."""
+    """Counts for the checks; `offsets` are (partition, first, end) of the source topic."""
 
     table_rows: int
     dead_letters: int
@@ -41,7 +41,7 @@ def gather(
     offsets: Sequence[tuple[int, int, int]],
     late_rows: int,
 ) -> Evidence:
-    """Count, from the table and the dead letters as they are stored."""
+    """Count rows of the table and of the dead letters."""
     from pyspark.sql import functions as f
 
     from headwater.pipelines import columns
@@ -69,7 +69,7 @@ def gather(
 
 
 def checks(evidence: Evidence, expected: int) -> list[ProofCheck]:
-    """The proof. Pure.
+    """Return the checks of the proof. Pure.
 
     >>> good = Evidence(3, 1, 4, 0, 0, [(0, 0, 3), (1, 0, 1)])
     >>> all(check.holds for check in checks(good, 4))

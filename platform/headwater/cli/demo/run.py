@@ -46,7 +46,7 @@ QUERIES = (
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where the demo keeps things, under one folder."""
+    """The demo's folders, below one root."""
 
     root: str
 
@@ -67,7 +67,7 @@ class Folders:
 
 
 def load_pipeline(folders: Folders, data: str) -> Loaded:
-    """conf/pipelines/flights.yaml with this demo's folders."""
+    """Load conf/pipelines/flights.yaml with this demo's folders."""
     from headwater.pipelines.validation.pipeline_file import load
 
     return load(conf_file("pipelines", "flights.yaml"), {"data": data, "lake": folders.lake})
@@ -81,9 +81,9 @@ def run(
     command_config: str = "",
     security: Mapping[str, str] | None = None,
 ) -> bool:
-    """Run the demo against a broker; returns whether the proof holds. The Spark session ends with it.
+    """Run the demo against a broker; returns whether the proof holds. The Spark session ends with the demo.
 
-    `command_config` is the path of the file that says how to connect, `security` what it says.
+    `command_config` is the path of the connection's properties file, `security` its content.
     """
     from headwater.api.topic_admin import TopicAdmin
     from headwater.cli.pipeline.stopping import run_until_signal
@@ -113,7 +113,7 @@ def run(
 
 
 def _produce(admin: TopicAdmin, security: Mapping[str, str], loaded: Loaded, data: str, show: Show) -> None:
-    """Fill the source topic, once: a data folder of an earlier demo has its records already."""
+    """Produce the source records, once: the data folder of an earlier demo contains them already."""
     from headwater.cli.pipeline.topic_creation import topics_creator
     from headwater.pipelines.definition.plan import make_plan
 

@@ -1,4 +1,4 @@
-"""What the demo shows while it works: bars on a terminal, plain lines elsewhere."""
+"""Progress of the demo: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 
 class Show:
-    """Says what happens. Invariant: at most one bar is live, and it is gone before any line is printed."""
+    """Prints progress. Invariant: at most one bar is live, and it is removed before any line is printed."""
 
     def __init__(self, *, terminal: bool | None = None) -> None:
         self.terminal = sys.stdout.isatty() if terminal is None else terminal
         self._began = time.monotonic()
 
     def line(self, text: str) -> None:
-        """Print a line with the seconds since the beginning."""
+        """Print a line, prefixed with the seconds since the start."""
         sys.stdout.write(f"[{time.monotonic() - self._began:5.1f} s] {text}\n")
         sys.stdout.flush()
 
     def spark_is_up(self) -> None:
-        """Say what the wait for the first micro-batch is about; on a terminal a bar shows that something happens."""
+        """Explain the wait for the first micro-batch; a terminal shows a bar meanwhile."""
         if not self.terminal:
             self.line("  Spark is up; its first micro-batch, in which all is compiled, takes the longest")
 
     @contextmanager
     def produced(self, total: int) -> Iterator[Callable[[int], None]]:
-        """Show records being produced; gives the function to call with how many there are."""
+        """Show the progress of producing; yields the function that receives the number of records so far."""
         with self._bars() as bars:
             task = None if bars is None else bars.add_task("producing", total=total)
 
@@ -45,7 +45,7 @@ class Show:
 
     @contextmanager
     def stages(self, total: int) -> Iterator[Callable[[StageProgress, StageTotals], None]]:
-        """Show micro-batches; gives a runner's callback. `total` is the number of records of the first stage."""
+        """Show micro-batches; yields a runner's callback. `total` is the number of records of the first stage."""
         with self._bars() as bars:
             tasks: dict[str, Any] = {}
             if bars is not None:

@@ -1,1 +1,1 @@
-"""Messages as `produce`, `consume` and `dead-letters` read, print and find them."""
+"""Messages in `produce`, `consume` and `dead-letters`: input, output and search."""

@@ -1,4 +1,4 @@
-"""What `headwater dead-letters` asks of a broker: committed dead letters, records written back in transactions."""
+"""The broker operations of `headwater dead-letters`: read committed dead letters, write records in transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POLL_S: Final = 0.25
 
 @contextmanager
 def dead_letter_client(verb: str, bootstrap_servers: str | None) -> Iterator[DeadLetterClient]:
-    """A client whose failures become lines for the user."""
+    """Provide a client whose failures become lines for the user."""
     from confluent_kafka import KafkaException
 
     from headwater.cli.shell.administration import reachable_servers
@@ -40,7 +40,7 @@ def dead_letter_client(verb: str, bootstrap_servers: str | None) -> Iterator[Dea
 
 
 class DeadLetterClient:
-    """Reads dead letters as far as committed, and writes records back in transactions."""
+    """Reads committed dead letters, and writes records back in transactions."""
 
     def __init__(self, verb: str, brokers: str) -> None:
         from headwater.api.connection import Outage, client_properties
@@ -76,11 +76,11 @@ class DeadLetterClient:
         return self._consumers[group]
 
     def topics(self) -> set[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
         return set(self._consumer("headwater-dead-letters").list_topics(timeout=self._timeout_s).topics)
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; CliError if there is no such topic."""
+        """Return the number of partitions of a topic. Raises CliError if the topic does not exist."""
         if topic not in self._counts:
             found = self._consumer("headwater-dead-letters").list_topics(topic, timeout=self._timeout_s).topics[topic]
             if found.error is not None or not found.partitions:
@@ -91,7 +91,7 @@ class DeadLetterClient:
         return self._counts[topic]
 
     def remembered(self, topic: str, group: str) -> dict[int, Replayed]:
-        """Which dead letters of each partition were replayed."""
+        """Return the replayed dead letters of each partition."""
         from confluent_kafka import TopicPartition
 
         from headwater.pipelines.dead_letters.records import Replayed
@@ -103,7 +103,7 @@ class DeadLetterClient:
     def dead_letters(
         self, topic: str, since_ms: int | None, remembered: dict[int, Replayed] | None = None
     ) -> Iterator[DeadLetter]:
-        """The dead letters of a topic up to its present end, in the order of each partition."""
+        """Yield the dead letters of a topic up to its current end, in order within each partition."""
         from confluent_kafka import TopicPartition
 
         from headwater.pipelines.dead_letters.records import DeadLetter
@@ -140,7 +140,7 @@ class DeadLetterClient:
         consumer.unassign()
 
     def write(self, records: Sequence[Written], topic: str, group: str, offsets: dict[int, tuple[int, str]]) -> None:
-        """Write records and remember which dead letters they were, all or nothing."""
+        """Write records and commit the offsets of their dead letters, all or none."""
         from confluent_kafka import KafkaException, Producer, TopicPartition
 
         if group not in self._producers:

@@ -1,4 +1,4 @@
-"""From a message to what `headwater consume` prints: format strings as kcat and rpk have them, and JSON. Pure."""
+"""Formats of messages printed by `headwater consume`: format strings in the style of kcat and rpk, and JSON. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_FORMAT: Final = r"%v\n"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One consumed message. `timestamp_ms` is -1 when it has none; a tombstone's value is None."""
+    """A consumed message. `timestamp_ms` is -1 if absent; a tombstone's value is None."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ DIRECTIVES: Final[dict[str, tuple[str, Callable[[Message], bytes]]]] = {
 
 
 def compile_format(text: str) -> Callable[[Message], bytes]:
-    r"""Turn a format string into a function.
+    r"""Compile a format string to a function.
 
     >>> show = compile_format(r"%t %p %o %k %v\n")
     >>> show(Message("flights", 0, 7, 0, None, b"{}"))
@@ -77,7 +77,7 @@ def compile_format(text: str) -> Callable[[Message], bytes]:
 
 
 def format_json(message: Message) -> bytes:
-    """Write a message as one line of JSON; bytes that are not UTF-8 become base64, and a field says so.
+    """Format a message as one line of JSON; bytes that are not UTF-8 become base64, and a field reports the encoding.
 
     >>> format_json(Message("t", 0, 1, 5, None, b"x"))
     b'{"topic": "t", "partition": 0, "offset": 1, "timestamp_ms": 5, "headers": [], "key": null, "value": "x"}\\n'
@@ -97,7 +97,7 @@ def format_json(message: Message) -> bytes:
 
 
 def _header(name: str, value: bytes | None) -> list[str | None]:
-    """Return name and value, and how the value is encoded when it is not UTF-8.
+    """Return name and value, and the value's encoding if it is not UTF-8.
 
     >>> _header("a", b"x"), _header("a", bytes([255]))
     (['a', 'x'], ['a', '/w==', 'base64'])

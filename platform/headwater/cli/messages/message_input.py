@@ -1,4 +1,4 @@
-"""From a line of input to a message: key separator and headers of `headwater produce`. Pure."""
+"""Converts a line of input to a message: key separator and headers of `headwater produce`. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ LINE_BYTES_MAX = 64 << 20
 
 
 class LineTooLongError(ValueError):
-    """A line above LINE_BYTES_MAX; the message says which."""
+    """A line exceeds LINE_BYTES_MAX; the message names the line."""
 
 
 def read_lines(stream: BinaryIO) -> Iterator[bytes]:
-    r"""Yield lines without their end; the last one may lack it. An empty line is an empty message.
+    r"""Yield lines without their terminators; the last line may lack one. An empty line is an empty message.
 
     >>> import io
     >>> list(read_lines(io.BytesIO(b"a\r\n\nb")))
@@ -32,7 +32,7 @@ def read_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def split_key(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
-    """Split a line at the first separator; without one the whole line is the value and there is no key.
+    """Split a line at the first separator; without a separator the whole line is the value and the key is None.
 
     >>> split_key(b"N14228:{}", b":"), split_key(b"{}", b":"), split_key(b":x", b":")
     ((b'N14228', b'{}'), (None, b'{}'), (b'', b'x'))
@@ -44,7 +44,8 @@ def split_key(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes
 
 
 def unescape(text: str) -> str:
-    r"""Read `\t`, `\n`, `\r`, `\0`, `\\` and `\xHH` as people write them in a shell.
+    r"""Decode the escapes `\t`, `
+    `, `\r`, `\0`, `\\` and `\xHH`.
 
     >>> unescape(r"a\tb\x01")
     'a\tb\x01'

@@ -1,4 +1,4 @@
-"""Where `headwater consume -o` starts: start, end, an offset, some messages before the end, a time. Pure."""
+"""The start of `headwater consume -o`: start, end, an offset, a number of messages before the end, a time. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class StartKind(Enum):
-    """How a start is given."""
+    """Kind of a start position."""
 
     START = "start"
     END = "end"
@@ -19,14 +19,14 @@ class StartKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartOffset:
-    """`number` is the offset, the messages before the end, or the milliseconds since 1970; else 0."""
+    """`number` is the offset, the messages before the end, or the milliseconds since 1970; otherwise 0."""
 
     kind: StartKind
     number: int = 0
 
 
 def parse_start(text: str) -> StartOffset:
-    """Read `start`, `end`, `47`, `-3`, `@1700000000000` or `@2026-11-21T08:00:00Z`.
+    """Parse `start`, `end`, `47`, `-3`, `@1700000000000` or `@2026-11-21T08:00:00Z`.
 
     A time without an offset is UTC.
 
@@ -77,7 +77,7 @@ def _timestamp_ms(text: str) -> int | None:
 
 
 def resolve(start: StartOffset, earliest: int, latest: int) -> int:
-    """Return the offset to start at in a partition (not for a time, which the broker resolves).
+    """Return the start offset in a partition. The broker resolves times instead.
 
     >>> resolve(StartOffset(StartKind.BEFORE_END, 3), earliest=10, latest=12)
     10

@@ -1,7 +1,7 @@
-"""What becomes of a topic while a command reads it: deleted, made anew, more partitions.
+"""Changes of a topic while a command reads it: deletion, recreation, added partitions.
 
-librdkafka leaves all three to the application: a consumer with assigned partitions waits for ever for a topic that is
-gone, and never hears of a new partition.
+librdkafka leaves all three to the application: a consumer with assigned partitions waits forever for a deleted topic,
+and is not informed of added partitions.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MISSES_BEFORE_GONE = 2
 
 
 class TopicGoneError(Exception):
-    """The topic was deleted, or deleted and created again under its name; the message says which."""
+    """The topic was deleted, or deleted and created again under the same name; the message reports which."""
 
 
 def changes(before: TopicInfo, now: TopicInfo) -> frozenset[int]:
-    """Return the partitions that were added.
+    """Return the added partitions.
 
     Raises:
-        TopicGoneError: it is another topic of the same name: its offsets mean other records.
+        TopicGoneError: the topic was recreated under the same name; its offsets refer to other records.
     """
     if now.topic_id != before.topic_id:
         raise TopicGoneError(f"topic {before.name!r} was deleted and created again")
@@ -34,9 +34,9 @@ def changes(before: TopicInfo, now: TopicInfo) -> frozenset[int]:
 
 
 class TopicWatch:
-    """Describes one topic again and again in a thread of its own, so that an absent broker blocks nobody.
+    """Describes one topic periodically in a thread of its own, so an unreachable broker blocks no caller.
 
-    `describe` is called there; it raises TopicAdminError. All codes but UNKNOWN_TOPIC are passed over: the consumer
+    The thread calls `describe`, which raises TopicAdminError. All codes except UNKNOWN_TOPIC are ignored: the consumer
     itself reports an outage. Used as a context manager.
     """
 
@@ -59,10 +59,10 @@ class TopicWatch:
         self._ended.set()
 
     def added_partitions(self) -> frozenset[int]:
-        """Return the partitions that were added since the last call.
+        """Return the partitions added since the last call.
 
         Raises:
-            TopicGoneError: the topic does not exist any more.
+            TopicGoneError: the topic no longer exists.
         """
         newest = self._newest  # read once: the thread may put another in its place
         if newest is None:

@@ -1,1 +1,1 @@
-"""`headwater pipeline`: a module for each command, the parts they share, and the group above them."""
+"""`headwater pipeline`: one module per command, shared parts, and the group."""

@@ -1,4 +1,4 @@
-"""`headwater pipeline graph`: the pipeline's stages, and what they read and write, as a picture."""
+"""`headwater pipeline graph`: a picture of the pipeline's stages with their inputs and outputs."""
 
 from __future__ import annotations
 

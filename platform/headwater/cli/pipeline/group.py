@@ -1,4 +1,4 @@
-"""`headwater pipeline`: the group of its commands."""
+"""`headwater pipeline`: the group of the pipeline commands."""
 
 from __future__ import annotations
 

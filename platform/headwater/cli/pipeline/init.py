@@ -1,4 +1,4 @@
-"""`headwater pipeline init`: a small pipeline to begin with."""
+"""`headwater pipeline init`: creates a small starter pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a pipeline for a command."""
+"""Loads a pipeline for a command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def load(
     file: str, assignments: tuple[str, ...], existing: frozenset[str] = frozenset(), environment: str = ""
 ) -> Loaded:
-    """Read a pipeline; its warnings go to stderr, its problems end the command."""
+    """Load a pipeline; warnings are printed to stderr, and problems end the command."""
     from headwater.pipelines.errors import PipelineError
     from headwater.pipelines.validation.pipeline_file import load as load_file
 

@@ -1,4 +1,4 @@
-"""Offsets as brokers know them: where logs end, what groups have committed."""
+"""Offsets from the brokers: log end offsets, and committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def log_ends(cluster: ClusterClient, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-    """Where topics end; those that are gone are left out."""
+    """Return the log end offset of each partition by topic; deleted topics are omitted."""
     from headwater.logtier.client.cluster import LATEST
     from headwater.logtier.client.errors import UnknownTopicError
 
@@ -27,7 +27,7 @@ def log_ends(cluster: ClusterClient, topics: Iterable[str]) -> dict[str, dict[in
 
 
 def group_offsets(cluster: ClusterClient, group: str) -> dict[str, dict[int, int]]:
-    """What a consumer group has committed, by topic."""
+    """Return the committed offset of each partition of a consumer group, by topic."""
     from headwater.logtier.client.group_offsets import committed_group_offsets
 
     found: dict[str, dict[int, int]] = {}

@@ -1,4 +1,4 @@
-"""The state folder of a pipeline that a user names."""
+"""The state folder of a pipeline given by the user."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def state_path(state: str | None) -> str:
-    """Return the state folder that was named, else the usual one."""
+    """Return the given state folder, or the default one."""
     return state or STATE_DEFAULT
 
 
 def named_folder(pipeline: str, state: str | None) -> tuple[StateFolder, list[str]]:
-    """The state folder of a pipeline that is named, or whose file is, and the stages that its file names itself."""
+    """Return the state folder of a pipeline given by name or file, and the stages named in the file."""
     from headwater.pipelines.definition.model import identifier
     from headwater.pipelines.definition.yaml_source import FILE_BYTES_MAX, read
     from headwater.pipelines.deployment.state_folder import StateFolder
@@ -41,7 +41,7 @@ def named_folder(pipeline: str, state: str | None) -> tuple[StateFolder, list[st
 
 
 def all_folders(state: str | None) -> list[tuple[StateFolder, list[str]]]:
-    """Return those of all pipelines that have run; the stages of none are known by its file."""
+    """Return the state folders of all pipelines that have run; without a file, no stage names are known."""
     from headwater.pipelines.deployment.state_folder import StateFolder
 
     path = state_path(state)

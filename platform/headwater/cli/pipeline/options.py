@@ -1,4 +1,4 @@
-"""Options that several commands of `headwater pipeline` share."""
+"""Options shared by commands of `headwater pipeline`."""
 
 from __future__ import annotations
 

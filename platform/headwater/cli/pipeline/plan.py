@@ -1,4 +1,4 @@
-"""`headwater pipeline plan`: what a run would do, and what a changed file means for what is deployed."""
+"""`headwater pipeline plan`: the actions of a run, and the effect of a changed file on the deployed stages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plan(file: str, assignments: tuple[str, ...], environment: str, state: str |
 
 
 def _deployed(deployment: Deployment, made: Plan) -> dict[str, dict[str, int | None]]:
-    """How far each stage is: the epoch of its checkpoint, and its last micro-batch that is done."""
+    """Return the progress of each stage: the epoch of its checkpoint, and its last completed micro-batch."""
     found: dict[str, dict[str, int | None]] = {}
     for stage in made.stages:
         folder = deployment.stage(stage.name)
@@ -62,7 +62,7 @@ def _deployed(deployment: Deployment, made: Plan) -> dict[str, dict[str, int | N
 
 
 def describe_changes(made: Plan, deployment: Deployment, changes: Sequence[Change]) -> str:
-    """The changes for people, stage by stage; nothing for a pipeline that has never run."""
+    """Format the changes for people, stage by stage; empty for a pipeline that has never run."""
     deployed = _deployed(deployment, made)
     if not deployed and not any(change.what == "stage removed" for change in changes):
         return ""
@@ -78,7 +78,7 @@ def describe_changes(made: Plan, deployment: Deployment, changes: Sequence[Chang
 
 
 def describe(plan: Plan) -> str:
-    """The plan for people."""
+    """Format the plan for people."""
     environment = f", environment {plan.environment}" if plan.environment else ""
     lines = [f"pipeline {plan.pipeline} ({plan.file}{environment})", "topics"]
     for topic in plan.topics:

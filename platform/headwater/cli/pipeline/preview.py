@@ -1,4 +1,4 @@
-"""`headwater pipeline preview`: what a stage would write, of records that are there, without writing anything."""
+"""`headwater pipeline preview`: the output of a stage for existing records; nothing is written."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def preview(
 
 @contextmanager
 def _failures(loaded: Loaded) -> Iterator[None]:
-    """What Spark, the brokers or a database say, in one line."""
+    """Report failures of Spark, brokers and databases in one line."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -157,7 +157,7 @@ def print_preview(shown: Preview, start: str) -> None:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]], count: int) -> list[str]:
-    """A line for each row; keys and values that are JSON as such."""
+    """Return one line per row; keys and values that are JSON are printed as JSON."""
     from headwater.pipelines.rows.comparison import value_text
     from headwater.pipelines.testing.stage_run import dead_letter_part
 

@@ -1,4 +1,4 @@
-"""`headwater pipeline replay`: a stage starts anew from offsets or from a moment."""
+"""`headwater pipeline replay`: restarts a stage from given offsets or from a timestamp."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _chosen(loaded: Loaded, names: Iterable[str]) -> list[Stage]:
 
 
 def _planned(cluster: ClusterClient, loaded: Loaded, folder: StateFolder, stage: Stage, origin: Origin) -> StageReplay:
-    """Where the stage is to start; CliError if it cannot."""
+    """Return the start of a stage's replay. Raises CliError if the replay is impossible."""
     from headwater.cli.pipeline.log_offsets import group_offsets
     from headwater.pipelines.deployment.replay import furthest, histories, replay_of
 
@@ -168,7 +168,7 @@ def _confirm(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Say what will be done; ask if something will then be there twice."""
+    """Print the planned actions; require confirmation if the output will contain duplicates."""
     from headwater.pipelines.deployment.replay import written_twice
 
     twice = []

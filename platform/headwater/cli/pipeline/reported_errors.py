@@ -1,4 +1,4 @@
-"""Errors of pipelines as lines on stderr and an exit code."""
+"""Errors of pipelines, reported as lines on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOST_SECONDS = 1.0
 
 
 def user_error(error: PipelineError) -> NoReturn:
-    """Print every problem, one a line, and end with exit code 2."""
+    """Print one line per problem, and exit with code 2."""
     for problem in error.problems[:-1]:
         note(str(problem))
     raise CliError("", str(error.problems[-1])) from None
@@ -26,7 +26,7 @@ def user_error(error: PipelineError) -> NoReturn:
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
-    """Turn what pipelines raise into lines and an exit code."""
+    """Convert errors of pipelines to lines and an exit code."""
     from headwater.pipelines.errors import PipelineBusy, PipelineError, PipelineFailed
     from headwater.pipelines.spark.session import SessionError, lost_jvm
 

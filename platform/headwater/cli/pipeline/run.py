@@ -1,4 +1,4 @@
-"""`headwater pipeline run`: a pipeline's stages, once or continuously."""
+"""`headwater pipeline run`: runs a pipeline's stages, once or continuously."""
 
 from __future__ import annotations
 
@@ -103,6 +103,6 @@ def run(
 
 
 def summarise(stages: Iterable[StageTotals], watch: Watching) -> None:
-    """Say what the stages of a run that has ended did."""
+    """Print a summary of the stages after a run."""
     for totals in () if watch.quiet else stages:
         note(summary(totals))

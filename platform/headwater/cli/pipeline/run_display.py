@@ -1,4 +1,4 @@
-"""What `headwater pipeline run` shows while it works: on a terminal a bar a stage, elsewhere a line a micro-batch."""
+"""Progress of `headwater pipeline run`: one bar per stage on a terminal, one line per micro-batch elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BAR_WIDTH = 20
 
 
 class RunDisplay:
-    """A listener that draws on stderr. Invariant: nothing is drawn before `began`, nor after `ended`."""
+    """A listener that draws on stderr. Invariant: nothing is drawn before `began` or after `ended`."""
 
     def __init__(self) -> None:
         self._bars: Progress | None = None
@@ -56,7 +56,7 @@ class RunDisplay:
         self._bars.start()
 
     def changed(self, state: StageState, progress: StageProgress | None) -> None:  # noqa: ARG002 - a listener's
-        """Move a stage's bar."""
+        """Update a stage's bar."""
         if self._bars is None:
             return
         records = sum(lag.records for lag in state.lag.values())
@@ -72,7 +72,7 @@ class RunDisplay:
         )
 
     def ended(self) -> None:
-        """Leave the bars as they are, and draw no more."""
+        """Stop drawing; the bars remain on the screen."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
@@ -81,7 +81,7 @@ class RunDisplay:
 class StateLines:
     """A listener that prints a line on stderr for each state of a stage until its first micro-batch.
 
-    Later states are told otherwise: micro-batches and failures have lines of their own.
+    Later states are reported elsewhere: micro-batches and failures have lines of their own.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class StateLines:
         """Print nothing: each stage's first state follows."""
 
     def changed(self, state: StageState, progress: StageProgress | None) -> None:
-        """Print a state that is new, of a stage that has had no micro-batch."""
+        """Print a new state of a stage that has completed no micro-batch."""
         name, value = state.stage, state.state.value
         if progress is not None or state.last is not None or state.is_over or self._last.get(name) == value:
             return
@@ -103,7 +103,7 @@ class StateLines:
 
 
 def told_beside(state: StageState) -> str:
-    """Numbers beside a stage's bar."""
+    """Return the numbers beside a stage's bar."""
     parts = [f"{state.totals.rows:,} rows"]
     if state.last is not None and state.last.rows:
         parts.append(f"{state.last.rows_per_second:,.0f}/s")
@@ -121,12 +121,12 @@ def told_beside(state: StageState) -> str:
 
 
 def is_terminal() -> bool:
-    """Whether somebody looks at stderr."""
+    """Whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 def report(progress: StageProgress, totals: StageTotals) -> None:
-    """Print one line a micro-batch."""
+    """Print one line for a micro-batch."""
     late = f", {progress.late_rows} late" if progress.late_rows else ""
     watermark = f", watermark {progress.watermark}" if progress.watermark else ""
     note(
@@ -136,7 +136,7 @@ def report(progress: StageProgress, totals: StageTotals) -> None:
 
 
 def summary(totals: StageTotals) -> str:
-    """What a stage did, in a line."""
+    """Return one line with a stage's totals."""
     parts = [f"{totals.rows:,} rows read", f"{totals.written:,} written", f"{totals.dead_letters:,} dead letters"]
     if totals.undecodable:
         parts.append(f"{totals.undecodable:,} not decodable")
@@ -146,4 +146,4 @@ def summary(totals: StageTotals) -> str:
 
 
 def no_report(progress: Any, totals: Any) -> None:
-    """Say nothing."""
+    """Print nothing."""

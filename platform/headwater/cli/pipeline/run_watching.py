@@ -1,4 +1,4 @@
-"""How a run of a pipeline is watched: the options for it, and the listeners that they ask for."""
+"""Options that observe a run of a pipeline, and the listeners they configure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINEAGE_KEY = "OPENLINEAGE_API_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """What a runner is given: who listens, who hears of micro-batches, of what needs attention, of the start."""
+    """Arguments of a runner: listeners, and callbacks for micro-batches, events and phases of the start."""
 
     listeners: tuple[RunListener, ...]
     on_progress: Callable[[StageProgress, StageTotals], None]
@@ -36,7 +36,7 @@ class Watching:
 
 
 def watching_options(function: F) -> F:
-    """Add the options; the function gets them by keyword (see `watching`)."""
+    """Add the options; the function receives them as keyword arguments (see `watching`)."""
     for option in reversed(
         (
             click.option(
@@ -73,9 +73,9 @@ def watching_options(function: F) -> F:
 
 @contextmanager
 def watching(client: Mapping[str, str], given: Mapping[str, Any]) -> Iterator[Watching]:
-    """Open what the options ask for. `client` are the options by which the data source connects to the brokers.
+    """Open the listeners that the options request. `client` holds the data source's connection options.
 
-    Ports that are taken and receivers that cannot be are told before anything else begins.
+    Ports in use and invalid receivers are reported before the run starts.
     """
     from headwater import __version__
     from headwater.pipelines.datasource.options import WriteOptions
@@ -143,7 +143,7 @@ def _lineage(target: str) -> RunListener:
 
 
 class _Notes(logging.Handler):
-    """What the listeners log needs attention: a line on stderr."""
+    """Prints warnings logged by listeners as lines on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         note(f"warning: {record.getMessage()}")

@@ -1,4 +1,4 @@
-"""`headwater pipeline test`: rows in, rows out, without a broker."""
+"""`headwater pipeline test`: runs a pipeline's tests on given rows, without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headwater pipeline status`: what runs, and how far it is."""
+"""`headwater pipeline status`: running pipelines and their progress."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def status(pipeline: str | None, state: str | None, bootstrap_servers: str | Non
 
 @contextmanager
 def _broker(bootstrap_servers: str | None) -> Iterator[ClusterClient | None]:
-    """A client; None, with a line that says so, where no broker answers."""
+    """Provide a client; None, after a note on stderr, if no broker answers."""
     from headwater.cli.shell.administration import cluster_client
 
     try:
@@ -103,7 +103,7 @@ def _reports(folder: StateFolder, names: Iterable[str], cluster: ClusterClient |
 
 
 def describe(pipeline: str, process: int | None, reports: Iterable[StageReport]) -> str:
-    """A pipeline for people."""
+    """Format a pipeline's status for people."""
     alive = "is not running" if process is None else f"is running (process {process or 'unknown'})"
     reports = list(reports)
     rows: list[Mapping[str, Any]] = [

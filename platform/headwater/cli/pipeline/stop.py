@@ -1,4 +1,4 @@
-"""`headwater pipeline stop`: a run is asked to end, and waited for."""
+"""`headwater pipeline stop`: stops a run, and waits for its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that SIGINT and SIGTERM stop."""
+"""Stops a run on SIGINT and SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def run_until_signal(runner: Runner, on_session: Callable[[], None] = lambda: None) -> Any:
-    """Run; SIGINT and SIGTERM ask for a stop, a second SIGINT cuts it short. `on_session` hears that Spark is up."""
+    """Run until the end or a signal: SIGINT and SIGTERM request a stop, a second SIGINT forces it.
+
+    `on_session` is called once Spark is running.
+    """
 
     def on_signal(number: int, frame: Any) -> None:  # noqa: ARG001 - the signature of a handler
         runner.stop()

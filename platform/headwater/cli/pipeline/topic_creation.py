@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def topics_creator(admin: Any) -> Callable[[Sequence[TopicPlan]], None]:
-    """What a runner calls to create the topics it needs; those that exist are left as they are."""
+    """Return the function with which a runner creates missing topics; existing topics remain unchanged."""
     from headwater.api.topic_model import ErrorCode, TopicAdminError, TopicRequest
 
     def ensure(topics: Sequence[TopicPlan]) -> None:

@@ -1,4 +1,4 @@
-"""`headwater pipeline validate`: whether a file is a correct pipeline."""
+"""`headwater pipeline validate`: checks the file of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What all commands share: options, output, errors, signals, streams, and the way to brokers."""
+"""Shared parts of all commands: options, output, errors, signals, streams, and connections to brokers."""

@@ -1,4 +1,4 @@
-"""What verbs that administer a broker share: clients of a running one, or the metadata of one that does not run."""
+"""Shared parts of verbs that administer a broker: clients of a running broker, or the metadata of a stopped one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALLBACK_WAIT_S: Final = 0.02
 
 
 def data_option(function: F) -> F:
-    """Add `--data`: the folder of a broker that does not run (see `offline`)."""
+    """Add `--data`: the folder of a stopped broker (see `offline`)."""
     return click.option(
         "--data",
         "data_dir",
@@ -36,7 +36,7 @@ def data_option(function: F) -> F:
 
 
 def reachable_servers(verb: str, bootstrap_servers: str | None) -> str:
-    """Return the brokers to talk to; CliError when nobody answers there."""
+    """Return the bootstrap servers. Raises CliError if no broker answers."""
     from headwater.api.connection import BootstrapServersError, BrokerUnreachableError, require_reachable
 
     brokers = servers(bootstrap_servers)
@@ -55,7 +55,7 @@ def reachable_servers(verb: str, bootstrap_servers: str | None) -> str:
 
 
 class AdminClient:
-    """librdkafka's administration client, and why brokers refuse it, which it tells to a callback only."""
+    """librdkafka's administration client; keeps the reason of refused connections, which only a callback receives."""
 
     def __init__(self, brokers: str) -> None:
         from confluent_kafka.admin import AdminClient
@@ -67,7 +67,7 @@ class AdminClient:
         self.client: Any = AdminClient(properties | {"error_cb": self._outage})
 
     def answer(self, verb: str, future: Any) -> Any:
-        """Wait for the broker's answer; CliError with its reason when it refused the request, or us."""
+        """Wait for the broker's answer. Raises CliError if the broker refused the request or the connection."""
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + 2 * settings().request_timeout_ms / 1000 + 5
@@ -85,13 +85,13 @@ class AdminClient:
 
 
 def admin_client(verb: str, bootstrap_servers: str | None) -> AdminClient:
-    """Return a client for what librdkafka can administer."""
+    """Return a client for the requests that librdkafka supports."""
     return AdminClient(reachable_servers(verb, bootstrap_servers))
 
 
 @contextmanager
 def cluster_client(verb: str, bootstrap_servers: str | None) -> Iterator[ClusterClient]:
-    """Our own client, for requests that librdkafka does not know; its errors become lines for the user."""
+    """Provide Headwater's own client, for requests that librdkafka lacks; its errors become lines for the user."""
     from headwater.api.connection import BootstrapServersError, parse_bootstrap_servers
     from headwater.logtier.client.cluster import ClientConfig, ClusterClient
     from headwater.logtier.client.errors import AuthenticationError, BrokerConnectionError, ClientError
@@ -126,7 +126,7 @@ def cluster_client(verb: str, bootstrap_servers: str | None) -> Iterator[Cluster
 
 
 def offline(verb: str, data_dir: str, call: Callable[[Controller, MetadataCache], Coroutine[Any, Any, T]]) -> T:
-    """Call with the metadata of a folder, which no broker may be using."""
+    """Call `call` with the metadata of a folder, which must not be in use by a broker."""
     import asyncio
     import os
     import random

@@ -1,4 +1,4 @@
-"""What `headwater doctor` looks at; each check says what it found and, when that will not do, what to do."""
+"""The checks of `headwater doctor`; each reports its result and, if it failed, a correction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPARK_IVY_FOLDER: Final = "~/.ivy2.5.2"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The outcome of one check; `fix` is empty when it is ok."""
+    """The result of one check; `fix` is empty if the check passed."""
 
     name: str
     is_ok: bool
@@ -42,7 +42,7 @@ class Check:
 
 
 def check_settings(problem: str | None) -> Check:
-    """Report whether settings file and environment could be read."""
+    """Report whether the settings file and the environment are valid."""
     if problem is None:
         return Check("settings", True, "readable")
     return Check("settings", False, problem, "mend it; the checks below use the defaults")
@@ -57,7 +57,7 @@ def check_python(version: tuple[int, int, int] = sys.version_info[:3]) -> Check:
 
 
 def parse_java_version(output: str) -> tuple[int, str] | None:
-    """Find the major version in what `java -version` prints.
+    """Return the major version in the output of `java -version`.
 
     >>> parse_java_version('openjdk version "17.0.15" 2025-04-15')
     (17, '17.0.15')
@@ -69,7 +69,7 @@ def parse_java_version(output: str) -> tuple[int, str] | None:
 
 
 def find_java() -> str | None:
-    """Return the java that Spark will use: `JAVA_HOME`'s, else the one on PATH."""
+    """Return the java that Spark will use: the one in `JAVA_HOME`, else the one on PATH."""
     home = os.environ.get("JAVA_HOME")
     if home:
         candidate = os.path.join(home, "bin", "java")
@@ -78,7 +78,7 @@ def find_java() -> str | None:
 
 
 def check_java() -> Check:
-    """Check that there is a Java that Spark can run on."""
+    """Check for a Java version that Spark supports."""
     install = "install one (Debian and Ubuntu: apt install openjdk-17-jre-headless) or set JAVA_HOME"
     java = find_java()
     if java is None:
@@ -99,7 +99,7 @@ def check_java() -> Check:
 
 
 def check_packages() -> list[Check]:
-    """Check that the packages are installed in this environment."""
+    """Check that the required packages are installed in this environment."""
     checks = []
     for name in PACKAGES:
         version = _version(name)
@@ -111,7 +111,7 @@ def check_packages() -> list[Check]:
 
 
 def delta_artifact(pyspark: str, delta: str) -> tuple[str, str, str]:
-    """Name the jar that goes with these versions: group, artifact, version.
+    """Return the coordinates of the jar for these versions: group, artifact, version.
 
     >>> delta_artifact("4.2.0", "4.4.0")
     ('io.delta', 'delta-spark_4.2_2.13', '4.4.0')
@@ -121,7 +121,7 @@ def delta_artifact(pyspark: str, delta: str) -> tuple[str, str, str]:
 
 
 def check_jars(*, may_fetch: bool) -> Check:
-    """Check that Delta's jars are in Spark's cache, and fetch them when allowed: the first pipeline would do it."""
+    """Check that Delta's jars are in Spark's cache; fetch missing jars if allowed, as the first pipeline would."""
     pyspark, delta = _version("pyspark"), _version("delta-spark")
     if pyspark is None or delta is None:
         return Check("delta jars", False, "unknown without pyspark and delta-spark", "install the packages above first")
@@ -168,7 +168,7 @@ def check_port(name: str, host: str, port: int) -> Check:
 
 
 def check_disk(data_dir: str, free_bytes_min: int = DISK_FREE_BYTES_MIN) -> Check:
-    """Check that the data folder, or the nearest folder above it that exists, is writable and has room."""
+    """Check that the data folder, or its nearest existing parent, is writable and has free space."""
     folder = os.path.abspath(data_dir)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
@@ -210,7 +210,7 @@ def _cached(folder: str, group: str, artifact: str, version: str) -> bool:
 
 
 def _fetch(folder: str, group: str, artifact: str, version: str) -> str | None:
-    """Let Ivy fetch an artifact with all it needs into Spark's cache; return why not, or None."""
+    """Fetch an artifact with its dependencies into Spark's cache using Ivy; return an error, or None."""
     java, jar = find_java(), _ivy_jar()
     if java is None or jar is None:
         return "there is no Java to run Ivy with"
@@ -229,7 +229,7 @@ def _fetch(folder: str, group: str, artifact: str, version: str) -> str | None:
 
 
 def require_java() -> None:
-    """End the command where Spark could not start; its own words for that are of no help."""
+    """End the command if Spark cannot start: Spark's own message does not explain the cause."""
     check = check_java()
     if not check.is_ok:
         raise CliError("Java", check.observed, check.fix, exit_code=EXIT_FAILED)

@@ -1,7 +1,7 @@
-"""What the command line says when something goes wrong: one line on stderr and an exit code, never a stack trace.
+"""Error reports of the command line: one line on stderr and an exit code, without a stack trace.
 
-Exit codes: 0 done; 1 it failed while running; 2 the user's mistake (options, names, values); 130 ended by Ctrl-C.
-`HEADWATER_DEBUG=1` shows the stack trace after all.
+Exit codes: 0 success; 1 failure while running; 2 user error (options, names, values); 130 ended by Ctrl-C.
+`HEADWATER_DEBUG=1` prints the stack trace as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class CliError(Exception):
-    """A failure with its one line: `what`: `why`; `fix` (what to do about it)."""
+    """A failure with the parts of its line: `what`, `why`, and `fix` (the suggested correction)."""
 
     def __init__(self, what: str, why: str, fix: str = "", *, exit_code: int = EXIT_USER) -> None:
         super().__init__(describe(what, why, fix))
@@ -22,7 +22,7 @@ class CliError(Exception):
 
 
 def describe(what: str, why: str, fix: str) -> str:
-    """Put a line together.
+    """Format a failure as one line.
 
     >>> describe("topic create", "0 partitions are not possible", "use 1 to 10000")
     'topic create: 0 partitions are not possible; use 1 to 10000'

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and the settings they fall back to."""
+"""Options shared by several verbs, and the settings that provide their defaults."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _COMMAND_CONFIG = "headwater.command_config"
 
 @functools.cache
 def settings() -> Settings:
-    """Return the settings of this run, read once."""
+    """Return the settings of this process, loaded once."""
     return load_settings()
 
 
 class BootstrapServersOption(click.Option):
-    """`-b, --bootstrap-servers`; `--bootstrap-server`, its name in Kafka's tools, works too and is not in the help."""
+    """`-b, --bootstrap-servers`; the name in Kafka's tools, `--bootstrap-server`, is a hidden alias."""
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        """Let the parser know both names."""
+        """Register both names with the parser."""
         super().add_to_parser(parser, ctx)
         parser.add_option(obj=self, opts=["--bootstrap-server"], dest=self.name, action="store", nargs=self.nargs)
 
 
 def bootstrap_servers_option(help_text: str) -> Callable[[F], F]:
-    """Add `-b, --bootstrap-servers`; the function gets None when it is not given (see `servers`)."""
+    """Add `-b, --bootstrap-servers`; the function receives None if the option is absent (see `servers`)."""
     return click.option(
         "-b", "--bootstrap-servers", cls=BootstrapServersOption, metavar="HOST:PORT[,...]", help=help_text
     )
 
 
 def client_options(function: F) -> F:
-    """Add what a verb needs that talks to brokers: `-b` and `--command-config` (see `client_security`)."""
+    """Add the options of a verb that connects to brokers: `-b` and `--command-config` (see `client_security`)."""
     servers_option = bootstrap_servers_option(
         "Brokers to connect to.  [default: HEADWATER_BOOTSTRAP_SERVERS, else 127.0.0.1:9092]"
     )
@@ -64,13 +64,13 @@ def _remember_command_config(context: click.Context, _parameter: click.Parameter
 
 
 def client_security() -> dict[str, str]:
-    """Return how clients connect: the properties of `--command-config`, else of the setting of that name."""
+    """Return the connection properties from `--command-config`, else from the setting of the same name."""
     path = command_config()
     return dict(_client_config(path)) if path else {}
 
 
 def command_config() -> str:
-    """Return the path of the file of `--command-config`, else that of the setting of that name; '' for none."""
+    """Return the path from `--command-config`, else from the setting of the same name; '' if neither is present."""
     context = click.get_current_context(silent=True)
     path = None if context is None else context.meta.get(_COMMAND_CONFIG)
     return str(path) if path is not None else settings().command_config
@@ -87,7 +87,7 @@ def _client_config(path: str) -> dict[str, str]:
 
 
 def servers(option: str | None) -> str:
-    """Return the brokers to talk to: the flag, else the file of `--command-config`, else the settings."""
+    """Return the bootstrap servers: the flag, else the file of `--command-config`, else the settings."""
     if option is not None:
         return option
     return client_security().get("bootstrap.servers", settings().bootstrap_servers)
@@ -123,21 +123,21 @@ def host_option(function: F) -> F:
 
 
 def port_option(name: str, help_text: str) -> Callable[[F], F]:
-    """Add the option of a port."""
+    """Add a port option."""
     return click.option(name, type=click.IntRange(0, 65_535), metavar="PORT", help=help_text)
 
 
 def child_options(function: F) -> F:
-    """Add the hidden options by which a supervisor starts a process (see `headwater.child`)."""
+    """Add the hidden options with which a supervisor starts a process (see `headwater.child`)."""
     ready = click.option("--ready-fd", type=int, hidden=True)
     parent = click.option("--parent-fd", type=int, hidden=True)
     return ready(parent(function))
 
 
 class Utf8(click.ParamType[str]):
-    """Text of the command line. Names in clusters are UTF-8; librdkafka crashes on some that are not.
+    """Text of the command line. Names in clusters are UTF-8; librdkafka crashes on some invalid ones.
 
-    The root gives this type to every parameter without one.
+    The root assigns this type to every parameter without a type of its own.
     """
 
     name = "text"
@@ -146,7 +146,7 @@ class Utf8(click.ParamType[str]):
         """Return the text.
 
         Raises:
-            click.BadParameter: it holds bytes that are not UTF-8, which Python passes on as lone surrogates.
+            click.BadParameter: the text contains bytes that are not UTF-8, which Python represents as lone surrogates.
         """
         text = str(value)
         try:
@@ -157,17 +157,17 @@ class Utf8(click.ParamType[str]):
 
 
 class Bytes(click.ParamType[str]):
-    """Bytes of the command line, whatever their encoding: text that is encoded with "surrogateescape"."""
+    """Bytes of the command line in any encoding, as text encoded with "surrogateescape"."""
 
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """Return the text as it came."""
+        """Return the text unchanged."""
         return str(value)
 
 
 def require_utf8(command: click.Command) -> click.Command:
-    """Give `Utf8` to every parameter of a command and of those below it that has no type of its own."""
+    """Assign `Utf8` to every parameter of a command and its subcommands that has no type of its own."""
     for parameter in command.params:
         if parameter.type is click.STRING:
             parameter.type = Utf8()
@@ -190,7 +190,7 @@ def key_value(text: str, what: str) -> tuple[str, str]:
 
 
 def key_values(texts: tuple[str, ...], what: str) -> dict[str, str]:
-    """Split several `name=value`, each name once."""
+    """Split several `name=value` texts; names must be distinct."""
     values: dict[str, str] = {}
     for text in texts:
         name, value = key_value(text, what)

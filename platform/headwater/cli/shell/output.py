@@ -1,4 +1,4 @@
-"""Data on stdout in the format asked for: a table for people; JSON, JSON lines, YAML with stable keys for programs."""
+"""Data on stdout in the requested format: a table for people; JSON, JSON lines, YAML with stable keys for programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], output: str) -> None:
-    """Print rows; a table shows `columns` (key -> heading), the other formats every key."""
+    """Print rows; a table shows `columns` (key -> heading), the other formats all keys."""
     if output == "table":
         _write(format_table(rows, columns))
     elif output == "json":
@@ -23,7 +23,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], ou
 
 
 def format_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
-    r"""Align columns: numbers to the right, text to the left.
+    r"""Format rows as a table: numbers aligned right, text left.
 
     >>> print(format_table([{"t": "flights", "n": 6}, {"t": "d", "n": 12}], {"t": "TOPIC", "n": "PARTITIONS"}), end="")
     TOPIC    PARTITIONS
@@ -45,7 +45,7 @@ def format_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) 
 
 
 def format_cell(value: Any) -> str:
-    """Write one value for a person.
+    """Format one value for people.
 
     >>> format_cell(None), format_cell([1, 2]), format_cell(True)
     ('-', '1,2', 'yes')
@@ -60,7 +60,7 @@ def format_cell(value: Any) -> str:
 
 
 def note(message: str) -> None:
-    """Say something about the work on stderr; data goes to stdout."""
+    """Print a note about the work on stderr; data goes to stdout."""
     sys.stderr.write(message + "\n")
     sys.stderr.flush()
 

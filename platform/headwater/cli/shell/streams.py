@@ -1,9 +1,9 @@
-"""Standard input, output and error as every command may trust them, whatever the caller left open.
+"""Makes standard input, output and error safe for every command, whatever streams the caller left open.
 
-A shell can start a command with a stream closed (`>&-`); Python then has None in its place, and the next file or
-socket that is opened gets the stream's descriptor. `secure_streams` puts a descriptor there that fails as a closed
-one does, so that data for it is refused and never lands in a connection. Its standard output names itself in errors
-(`/dev/full`, a closed one) and writes what the terminal's encoding lacks as escapes.
+A shell can start a command with a stream closed (`>&-`); Python then has None in its place, and the next opened file or
+socket receives the stream's descriptor. `secure_streams` opens a descriptor there that fails like a closed one, so data
+for the stream is refused and never reaches a connection. Errors of standard output name the stream (`/dev/full`, a
+closed stream), and characters that the terminal's encoding lacks are written as escapes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _IN_PLACE: Final = ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY))
 
 
 class _StandardOutput(io.BufferedWriter):
-    """Descriptor 1, whose errors carry a name.
+    """Descriptor 1; its errors name standard output.
 
-    The errors of the buffer are named, not those of the file below it: an exception that a signal raises there, after
-    the write, would leave the data in the buffer, to be written twice.
+    Errors of the buffer are named instead of errors of the underlying file: an exception raised by a signal in the
+    file, after the write, would leave the data in the buffer, and the data would be written twice.
     """
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -55,7 +55,7 @@ class _named:  # noqa: N801 (a context manager without a generator's cost: `cons
 
 
 def secure_streams() -> None:
-    """Open what the caller left closed, and name standard output; called once, before anything else is opened."""
+    """Open closed streams, and name standard output; called once, before any other file is opened."""
     for descriptor, access in _IN_PLACE:
         try:
             os.fstat(descriptor)
@@ -84,6 +84,6 @@ def _named_output(encoding: str) -> io.TextIOWrapper:
 
 
 def abandon_output() -> None:
-    """Discard what standard output still holds: its reader has gone, and the interpreter would try again at its end."""
+    """Discard the buffered standard output: its reader has exited, and the interpreter would retry at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as exceptions, for commands that have something to finish: deliveries, a group to leave."""
+"""SIGTERM and Ctrl-C as exceptions, for commands with work to finish: deliveries, leaving a group."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM arrived. Like Ctrl-C it is no error: `except Exception` lets it pass, `finally` runs."""
+    """SIGTERM arrived. Like KeyboardInterrupt, the exception passes `except Exception`; `finally` blocks run."""
 
 
 def raise_on_sigterm() -> None:
-    """Raise `Terminated` in the main thread when SIGTERM arrives, where Python would end the process at once."""
+    """Raise `Terminated` in the main thread on SIGTERM; Python's default ends the process at once."""
     signal.signal(signal.SIGTERM, _raise)
 
 
 @contextlib.contextmanager
 def held_signals() -> Iterator[None]:
-    """Run a block to its end: the first SIGTERM or Ctrl-C in it is raised behind it.
+    """Defer the first SIGTERM or Ctrl-C inside a block until the block has ended.
 
-    A second one is raised at once: the block may write into a pipe whose reader never comes back.
+    A second signal is raised at once: the block may write into a pipe whose reader never returns.
     """
     held: list[int] = []
 

@@ -1,1 +1,1 @@
-"""The commands of `headwater`, a module each."""
+"""The commands of `headwater`, one module each."""

@@ -1,6 +1,6 @@
-"""`headwater acls`: who may do what; on a running broker, or in the folder of one that does not run.
+"""`headwater acls`: access control lists, on a running broker or in the folder of a stopped one.
 
-The first rules of a broker whose authorizer lets nobody in are made in its folder, or by one of its `super.users`.
+If the broker's authorizer admits nobody, the first rules are added in its folder, or by one of its `super.users`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def app() -> None:
 
 
 def _many(*names: str, metavar: str, what: str) -> Callable[[F], F]:
-    """An option that may be repeated."""
+    """Return an option that may be repeated."""
     return click.option(*names, multiple=True, metavar=metavar, help=f"{what}; may be repeated.")
 
 

@@ -62,7 +62,7 @@ def api(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bind the HTTP port, or say in one line why that is not possible."""
+    """Bind the HTTP port. Raises CliError with one line if the port cannot be bound."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -152,7 +152,7 @@ def _serve(listener: socket.socket, asked_host: str, bootstrap_servers: str | No
             sys.stdout.flush()
 
     class Server(uvicorn.Server):
-        """uvicorn's server, which tells when it is ready and leaves the signals to `serve`."""
+        """uvicorn's server, which reports when it is ready and leaves signals to `serve`."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ PROPERTIES_BYTES_MAX = 1 << 20
 
 
 def read_properties(path: str) -> dict[str, object]:
-    """Read broker properties, a flat YAML mapping under Kafka's names."""
+    """Read broker properties from a flat YAML mapping with Kafka's names."""
     import yaml
 
     try:
@@ -55,7 +55,7 @@ def broker_properties(
     kafka_port: int | None,
     host: str | None,
 ) -> dict[str, object]:
-    """Put the broker's properties together: flags over `--set` over the file over the settings.
+    """Merge the broker's properties; precedence: flags, `--set`, the file, the settings.
 
     >>> broker_properties({"num.partitions": 3}, {}, "data", 0, None)["listeners"]
     'PLAINTEXT://127.0.0.1:0'
@@ -109,7 +109,7 @@ def broker(
 
 
 def _fail(link: ParentLink, message: str, exit_code: int) -> None:
-    """Say why: to the supervisor when there is one, which prints it; else as every command does."""
+    """Report a failure: to the supervisor if present, which prints it; otherwise on stderr."""
     if link.supervised:
         link.report_error(message)
         raise SystemExit(exit_code)

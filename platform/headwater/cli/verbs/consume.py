@@ -1,4 +1,4 @@
-"""`headwater consume`: messages of a topic on stdout."""
+"""`headwater consume`: prints the messages of a topic."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _run(plan: _Plan, show: Callable[[Message], bytes], brokers: str) -> None:
 
 
 class _Outages:
-    """Says once that no broker answers while the client keeps trying."""
+    """Reports once that no broker answers while the client retries."""
 
     def __init__(self) -> None:
         self._said = False
@@ -174,7 +174,7 @@ class _Outages:
 
 
 def _described(admin: TopicAdmin, plan: _Plan) -> TopicInfo:
-    """Return the topic, after checking that it has the partitions asked for."""
+    """Return the topic, after checking that it has the requested partitions."""
     try:
         topic = admin.describe_topic(plan.topic)
     except TopicAdminError as error:
@@ -194,7 +194,7 @@ def _described(admin: TopicAdmin, plan: _Plan) -> TopicInfo:
 
 
 def _assignment(consumer: Any, plan: _Plan, topic: TopicInfo) -> list[Any]:
-    """Return every partition with the offset to start at."""
+    """Return every partition with its start offset."""
     from confluent_kafka import TopicPartition
 
     timeout_s = settings().request_timeout_ms / 1000
@@ -239,7 +239,7 @@ def _print_messages(consumer: Any, plan: _Plan, show: Callable[[Message], bytes]
 def _print_batch(
     consumer: Any, plan: _Plan, show: Callable[[Any], bytes], batch: Sequence[Any], at_end: set[int]
 ) -> int:
-    """Print a batch's messages, then take their offsets for commit; keep in `at_end` which partitions are at theirs."""
+    """Print a batch's messages, then store their offsets for commit; `at_end` collects partitions read to the end."""
     output = sys.stdout.buffer
     printed = 0
     next_offsets: dict[int, int] = {}
@@ -278,7 +278,7 @@ def _store(consumer: Any, topic: str, next_offsets: Mapping[int, int]) -> None:
 
 
 def _read_too(consumer: Any, plan: _Plan, added: frozenset[int]) -> None:
-    """Read partitions that were added, from their beginning: every message in them arrived since the start."""
+    """Read added partitions from their beginning: every message in them arrived after the start."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
     if plan.partitions:
@@ -290,7 +290,7 @@ def _read_too(consumer: Any, plan: _Plan, added: frozenset[int]) -> None:
 
 
 class _UnreadableHeaders:
-    """Reports once that headers are left out: the client opens none of a message in which a name is not UTF-8."""
+    """Reports once that headers are omitted: librdkafka decodes none if a header's name is not UTF-8."""
 
     def __init__(self) -> None:
         self._said = False

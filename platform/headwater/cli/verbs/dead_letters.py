@@ -1,4 +1,4 @@
-"""`headwater dead-letters`: the records that pipelines could not use, shown, and written back once that is mended."""
+"""`headwater dead-letters`: shows records that pipelines could not process, and writes them back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VALUE_LENGTH_MAX: Final = 300
 
 
 def _filters(function: F) -> F:
-    """Add the options that say which dead letters are meant."""
+    """Add the options that select dead letters."""
     options = [
         click.option(
             "--since",
@@ -158,11 +158,11 @@ def replay(
 
 
 class _TooManyGapsError(Exception):
-    """What was replayed does not fit a committed offset's metadata."""
+    """The replayed offsets do not fit the metadata of a committed offset."""
 
 
 class _Replay:
-    """The replay of one dead-letter topic, in transactions of some dead letters each."""
+    """The replay of one dead-letter topic, in transactions of several dead letters each."""
 
     def __init__(self, client: DeadLetterClient, topic: str, to: str | None, *, dry_run: bool) -> None:
         from headwater.pipelines.dead_letters.records import replay_group
@@ -180,7 +180,7 @@ class _Replay:
         self._next: dict[int, int] = {}
 
     def take(self, dead_letter: DeadLetter, *, is_meant: bool) -> None:
-        """Take up a dead letter, in the order of each partition."""
+        """Add a dead letter, in order within each partition."""
         done = self.remembered[dead_letter.partition]
         between = self._next.get(dead_letter.partition, done.offset)
         if between < dead_letter.offset:
@@ -196,7 +196,7 @@ class _Replay:
             self.finish()
 
     def finish(self) -> None:
-        """Write what was taken up, and remember it, in one transaction."""
+        """Write the added records, and commit their offsets, in one transaction."""
         from headwater.pipelines.dead_letters.records import METADATA_BYTES_MAX, written_back
 
         chunk, self._chunk = self._chunk, []
@@ -233,7 +233,7 @@ def _chosen(
     stage: str | None,
     expectation: str | None,
 ) -> tuple[list[str], DeadLetterFilter]:
-    """The dead-letter topics that are meant, and the filter."""
+    """Return the selected dead-letter topics, and the filter."""
     from headwater.pipelines.dead_letters.records import DeadLetterFilter
     from headwater.pipelines.definition.graph import DEAD_LETTERS_SUFFIX, dead_letter_topics
     from headwater.pipelines.deployment.replay import parse_origin
@@ -272,7 +272,7 @@ def _chosen(
 
 
 def describe(dead_letter: DeadLetter) -> str:
-    """A dead letter for people."""
+    """Format a dead letter for people."""
     from headwater.pipelines.dead_letters.headers import ERROR, PIPELINE, STAGE
 
     at = datetime.fromtimestamp(dead_letter.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""`headwater doctor`: is everything there that Headwater needs on this machine?"""
+"""`headwater doctor`: checks the requirements of Headwater on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def doctor(offline: bool) -> None:
 
 
 def render(checks: list[Check]) -> str:
-    """Write one line a check, with what to do about each problem below it."""
+    """Format one line per check; the correction of a failed check follows below its line."""
     rows = [
         {"state": "ok" if check.is_ok else "PROBLEM", "name": check.name, "found": check.observed} for check in checks
     ]

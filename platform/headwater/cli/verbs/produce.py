@@ -1,4 +1,4 @@
-"""`headwater produce`: lines of input become messages."""
+"""`headwater produce`: writes lines of input as messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DELIVERY_TIMEOUT_FACTOR = 3
 
 
 class _Deliveries:
-    """Counts what the brokers acknowledged and keeps the first failure with the line that it is about."""
+    """Counts acknowledged messages; keeps the first failure with its line."""
 
     def __init__(self) -> None:
         self.delivered = 0
@@ -46,7 +46,7 @@ class _Deliveries:
         self.first_failure: str | None = None
 
     def of_line(self, number: int) -> Callable[[KafkaError | None, Message], None]:
-        """Return the delivery report of a line's message."""
+        """Return the delivery callback of a line's message."""
 
         def report(error: KafkaError | None, _message: Message) -> None:
             if error is None:
@@ -65,7 +65,7 @@ def _reason(error: KafkaError) -> str:
 
 
 class _LineRefusedError(Exception):
-    """The client took a line's message no further; the message says which line and why."""
+    """The client refused a line's message; the error reports line and reason."""
 
 
 @click.command()
@@ -233,10 +233,10 @@ def _open(file: str | None) -> contextlib.AbstractContextManager[BinaryIO]:
 
 
 def _send(producer: Producer, topic: str, message: dict[str, Any], deliveries: _Deliveries, number: int) -> None:
-    """Queue the message of a line; when the client's queue is full, wait for deliveries first.
+    """Queue the message of a line; if the client's queue is full, wait for deliveries first.
 
     Raises:
-        _LineRefusedError: the client does not take it: it is too large, or the topic is not usable.
+        _LineRefusedError: the client refused the message: it is too large, or the topic is not usable.
     """
     from confluent_kafka import KafkaException
 

@@ -1,6 +1,6 @@
-"""`headwater quotas`: how much clients may use; on a running broker, or in the folder of one that does not run.
+"""`headwater quotas`: client quotas, on a running broker or in the folder of a stopped one.
 
-librdkafka has no quotas in its administration, so a running broker is asked by our own client.
+librdkafka's administration client has no quotas, so Headwater's own client queries a running broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`headwater ship`: files that grow become messages."""
+"""`headwater ship`: writes the lines of growing files as messages."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def sql(
 
 
 def topics_of(bootstrap_servers: str, query: str) -> frozenset[str]:
-    """Names of the broker's topics. A query that needs none need not reach a broker."""
+    """Return the names of the broker's topics. A query without topics does not require a broker."""
     from headwater.api.topic_admin import TopicAdmin
     from headwater.pipelines.definition.graph import tables_named
 
@@ -113,7 +113,7 @@ def register(
     known: KnownColumns | None,
     tables: Mapping[str, str],
 ) -> list[str]:
-    """Make topics and tables views; returns the names of Delta tables that do not exist yet."""
+    """Register topics and tables as views; returns the names of Delta tables that do not exist yet."""
     from headwater.pipelines.sources.tables import read_table
     from headwater.pipelines.sql import views
 
@@ -138,7 +138,7 @@ def left_out(
     known: KnownColumns,
     query: str,
 ) -> list[str]:
-    """A line for each table of a topic in the query that lacks records which cannot be decoded."""
+    """Return one line per topic table in the query from which undecodable records are omitted."""
     from pyspark.errors import PySparkException
 
     from headwater.pipelines.definition.graph import tables_named
@@ -155,7 +155,7 @@ def left_out(
 
 
 def run(spark: SparkSession, query: str, topics: Sequence[str], tables: Sequence[str]) -> DataFrame:
-    """Analyse the query; a mistake in it is the user's."""
+    """Analyse the query; an error in it is reported as a user error."""
     from pyspark.errors import PySparkException
 
     from headwater.pipelines.errors import nearest
@@ -173,7 +173,7 @@ def run(spark: SparkSession, query: str, topics: Sequence[str], tables: Sequence
 
 
 def show(frame: DataFrame, output: str) -> None:
-    """Print the result; rows are fetched as they are printed, except for a table."""
+    """Print the result; rows are fetched while they are printed, except for a table."""
     from pyspark.errors import PySparkException
 
     from headwater.pipelines.spark.spark_errors import first_line
@@ -199,13 +199,13 @@ def show(frame: DataFrame, output: str) -> None:
 
 
 def plain_rows(frame: DataFrame) -> Iterator[dict[str, Any]]:
-    """Rows as JSON values; of two columns with one name, the last is kept."""
+    """Yield rows as JSON values; of two columns with the same name, the last remains."""
     for row in frame.toLocalIterator():
         yield {name: plain(value) for name, value in zip(frame.columns, row, strict=True)}
 
 
 def plain(value: Any) -> Any:
-    """A value of Spark's as JSON can hold it.
+    """Convert a value of Spark's to JSON types.
 
     >>> import datetime
     >>> plain([datetime.date(2013, 1, 1), b"N14228", None, 2.5])
@@ -227,7 +227,7 @@ def plain(value: Any) -> Any:
 
 
 def cell(value: Any) -> str:
-    """A value in a table.
+    """Format a value for a table.
 
     >>> cell(None), cell(12.345678), cell(336776)
     ('', '12.35', '336,776')
@@ -246,7 +246,7 @@ def cell(value: Any) -> str:
 
 
 def print_table(names: Sequence[str], rows: Sequence[tuple[Any, ...]], title: str = "") -> None:
-    """Print a table on stdout: with lines on a terminal, plain into a pipe."""
+    """Print a table on stdout: with borders on a terminal, plain into a pipe."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""`headwater transactions`: what `kafka-transactions.sh` does, and the end of hanging ones by one command."""
+"""`headwater transactions`: the functions of `kafka-transactions.sh`, and one command to abort hanging ones."""
 
 from __future__ import annotations
 

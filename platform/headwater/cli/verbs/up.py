@@ -1,4 +1,4 @@
-"""`headwater up`: a node in the foreground."""
+"""`headwater up`: runs a node in the foreground."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _has_listeners(broker_config: str) -> bool:
-    """Whether the broker's properties name its listeners, so that the settings' host and port are not asked."""
+    """Whether the broker's properties define listeners, which replace the settings' host and port."""
     if not broker_config:
         return False
     from headwater.cli.verbs.broker import read_properties

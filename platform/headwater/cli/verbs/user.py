@@ -1,6 +1,7 @@
-"""`headwater user`: passwords of users, for SCRAM; on a running broker, or in the folder of one that does not run.
+"""`headwater user`: SCRAM passwords of users, on a running broker or in the folder of a stopped one.
 
-The first user of a broker that lets nobody in without a password can only be made in its folder, before it is started.
+If a broker requires a password of every client, its first user can only be created in its folder, before the broker
+starts.
 """
 
 from __future__ import annotations
