@@ -1,4 +1,4 @@
-"""Errors of a schema, and incompatibilities of a pair of schemas, in any language."""
+"""Errors of a schema, and incompatibilities between two schemas, in any language."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PROBLEMS_MAX = 100
 
 
 class InvalidSchemaError(ValueError):
-    """A text is no valid schema of its type; the message names the fault and its position."""
+    """A text is not a valid schema of its type; the message names the fault and its position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One reason why a reader cannot read a writer's values; `kind` is Confluent's name of the reason."""
+    """A reason why a reader cannot read a writer's values; `kind` is Confluent's name of the reason."""
 
     kind: str
     path: str

@@ -1,4 +1,4 @@
-"""JSON from strangers: refuses what Python's parser takes beyond the standard, or fails on without a clear reason."""
+"""Parses untrusted JSON: refuses extensions that Python's parser accepts, and texts on which it fails unclearly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89abABcdefCDEF]")
 
 
 class JsonTextError(ValueError):
-    """JSON was refused; the message gives the reason."""
+    """JSON was refused; the message states the reason."""
 
 
 def parse_json(
@@ -21,11 +21,11 @@ def parse_json(
     object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
     parse_constant: Callable[[str], Any] | None = None,
 ) -> Any:
-    r"""Parse JSON whose texts can all be written as UTF-8.
+    r"""Parse JSON; every text in the result can be encoded as UTF-8.
 
     Raises:
-        JSONDecodeError: it is not JSON.
-        JsonTextError: it is not UTF-8, has half of a surrogate pair, nests too deeply, or has too long an integer.
+        JSONDecodeError: the source is not JSON.
+        JsonTextError: the source is not UTF-8, has a lone surrogate, nests too deeply, or has too long an integer.
 
     >>> parse_json(b'{"a": "\\ud83d\\ude00"}')
     {'a': '😀'}
@@ -55,7 +55,7 @@ def parse_json(
 
 
 def require_unicode(text: str) -> None:
-    """Raise JsonTextError if a text has half of a surrogate pair."""
+    """Raise JsonTextError if a text contains a lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

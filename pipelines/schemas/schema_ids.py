@@ -1,7 +1,6 @@
-"""The id of a schema before a value, as Confluent's serializers write it: a byte 0 and four of the id. Pure.
+"""The schema id that precedes a value, as Confluent's serializers write it: a zero byte and four bytes of id. Pure.
 
-Ids may also be carried in a record's headers, by serializers that are told so; then nothing stands before the value,
-which is refused here.
+Serializers can be configured to write ids in a record's headers; values without a preceding id are refused here.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ NO_MAGIC: Final = (
 
 
 def header(schema_id: int) -> bytes:
-    """What stands before a value.
+    """Return the bytes that precede a value.
 
     >>> header(258)
     b'\\x00\\x00\\x00\\x01\\x02'

@@ -1,1 +1,1 @@
-"""Avro: schemas, their text, and schema resolution by the specification."""
+"""Avro: schemas, their text form, and schema resolution according to the specification."""

@@ -1,4 +1,4 @@
-"""Checks whether a JSON default is a value of an Avro type."""
+"""Checks whether a JSON default is a valid value of an Avro type."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _WHOLE: Final = {"int": 2**31, "long": 2**63}
 
 
 class DefaultCheck:
-    """Tells whether defaults fit their types, within a limit of steps for all defaults of one schema.
+    """Checks defaults against their types, within a step limit for all defaults of one schema.
 
-    A default may be as large as its type, and both may be used many times, so their product needs a limit.
+    A default may be as large as its type, and both may be used many times; the product of both sizes needs a limit.
     """
 
     def __init__(self, steps_max: int = STEPS_MAX) -> None:
         self._steps_left = steps_max
 
     def fits(self, value: Any, avro_type: AvroType) -> bool:
-        """Tell whether `value` can be the default of a field of this type; a union takes what any branch takes.
+        """Return whether `value` is a valid default for a field of this type; a union accepts the values of any branch.
 
         Raises:
             InvalidSchemaError: the limit of steps is reached.

@@ -1,4 +1,4 @@
-"""Parses JSON to Avro's types, and checks every rule of the specification for schemas."""
+"""Parses JSON to Avro types, and checks every rule of the specification for schemas."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _NAMED: Final = frozenset({"enum", "error", "fixed", "record"})
 
 
 def parse(text: str, known: Mapping[str, NamedType], *, check_defaults: bool) -> tuple[AvroType, dict[str, NamedType]]:
-    """Parse a schema that may use the types in `known`; return it and these types with its own.
+    """Parse a schema that may use the types in `known`; return its type, and all named types by full name.
 
-    `check_defaults` is for new schemas: older registries have let through defaults that do not fit their types.
+    `check_defaults` is for new schemas: older registries accepted defaults that do not match their types.
 
     Raises:
-        InvalidSchemaError: it is no Avro schema.
+        InvalidSchemaError: the text is not an Avro schema.
     """
     try:
         document = parse_json(text, object_pairs_hook=_without_duplicates)
@@ -84,14 +84,14 @@ def _repeated(names: Iterable[str]) -> str:
 
 
 class _Parser:
-    """One run over a document; `names` grows with each named type."""
+    """One pass over a document; `names` collects the named types."""
 
     def __init__(self, names: dict[str, NamedType], check_defaults: bool) -> None:
         self.names = names
         self._check_defaults = DefaultCheck() if check_defaults else None
 
     def type(self, node: Any, space: str, path: str, depth: int) -> AvroType:
-        """Parse one type; `space` is the namespace around it."""
+        """Parse one type; `space` is the enclosing namespace."""
         if depth > DEPTH_MAX:
             raise InvalidSchemaError(f"the schema nests deeper than {DEPTH_MAX}")
         if isinstance(node, str):

@@ -1,7 +1,7 @@
-"""Avro's types to JSON: the canonical text, attribute by attribute as Avro's Java library writes it, and a normal form.
+"""Prints Avro types as JSON: the canonical text, attribute by attribute like Avro's Java library, and a normal form.
 
-Java's order matters because texts are compared: a schema that a Java client registers and the same one from another
-language must come out equal, and equal to what a Confluent registry has stored.
+Java's attribute order matters because texts are compared: a schema registered by a Java client and the same schema from
+another language must produce equal texts, which also equal the text stored by a Confluent registry.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from headwater.pipelines.schemas.avro.types import (
 
 
 def canonical(avro_type: AvroType, known: Iterable[str]) -> str:
-    """Write a schema as Java does; types with a name in `known` are written as references."""
+    """Print a schema in Java's form; types with a name in `known` become references."""
     return _dump(_Printer(set(known), normal=False).node(avro_type, ""))
 
 
 def normalized(avro_type: AvroType, known: Iterable[str]) -> str:
-    """Write a schema with full names; attributes unknown to the specification are sorted."""
+    """Print a schema with full names; attributes unknown to the specification are sorted."""
     return _dump(_Printer(set(known), normal=True).node(avro_type, ""))
 
 
@@ -42,7 +42,7 @@ def _dump(node: Any) -> str:
 
 
 class _Printer:
-    """One run; `written` has the full names that are referred to from now on."""
+    """One pass; `written` contains the full names of types that are already printed."""
 
     def __init__(self, written: set[str], normal: bool) -> None:
         self._written = written

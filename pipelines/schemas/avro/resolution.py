@@ -1,7 +1,7 @@
-"""Schema resolution: does a reader with one schema understand what another one wrote?
+"""Schema resolution: whether a reader's schema can read data of a writer's schema.
 
 The rules are those of Avro's specification ("Schema Resolution"); the kinds of problems have the names of Avro's Java
-library, which Confluent's registry shows.
+library, which Confluent's registry reports.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PairId: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What has to resolve for a pair to resolve: one of some pairs. `union` says that they are a reader's branches."""
+    """A requirement of a pair: at least one alternative must resolve. `union` marks branches of a reader's union."""
 
     path: str
     alternatives: list[_Pair]
@@ -55,7 +55,7 @@ class _Part:
 
 
 def problems(reader: AvroType, writer: AvroType) -> list[Problem]:
-    """Return why `reader` cannot resolve `writer`; empty when it can.
+    """Return why `reader` cannot resolve `writer`; empty if it can.
 
     Raises:
         InvalidSchemaError: the schemas are too large to be compared.
@@ -77,11 +77,11 @@ def _id(pair: _Pair) -> _PairId:
 
 
 class _Comparison:
-    """What is decided of pairs of types; linear in the pairs that are come to and in their alternatives.
+    """Decisions about pairs of types; linear in the number of visited pairs and their alternatives.
 
-    Types may contain themselves, so a pair may depend on itself: all count as resolving first, and those that cannot
-    take with them what depends on them, until nothing changes. Invariant: between calls of `decide` everything in
-    `resolving` is final.
+    Types may contain themselves, so a pair may depend on itself. All pairs start as resolving; a pair that fails makes
+    its dependents fail, until a fixed point is reached. Invariant: between calls of `decide`, all entries of
+    `resolving` are final.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class _Comparison:
         self._steps = 0
 
     def decide(self, pair: _Pair) -> bool:
-        """Decide whether a pair resolves, and every pair that this depends on."""
+        """Decide whether a pair resolves, including every pair on which it depends."""
         failed: list[_PairId] = []
         todo = [pair]
         while todo:
@@ -107,7 +107,7 @@ class _Comparison:
         return self.resolving[_id(pair)]
 
     def _enter(self, pair: _Pair, failed: list[_PairId]) -> list[_Pair]:
-        """Register a pair; return the pairs that it depends on."""
+        """Register a pair; return the pairs on which it depends."""
         this = _id(pair)
         if this in self.resolving:
             return []
@@ -141,7 +141,7 @@ class _Comparison:
             raise _too_large(STEPS_MAX)
 
     def told(self, pair: _Pair, path: str, seen: set[_PairId]) -> Iterator[Problem]:
-        """Yield the problems of a pair and of what it is made of, each pair at the first place it is come to."""
+        """Yield the problems of a pair and of its parts, each pair at the first place visited."""
         # What a pair with problems of its own is made of was not looked at.
         if self.decide(pair) or _id(pair) in seen:
             return
@@ -203,7 +203,7 @@ def _parts(reader: AvroType, writer: AvroType) -> Iterator[_Part]:
 
 
 class _Branches:
-    """The branches of a reader's union by a writer's kind or name."""
+    """The branches of a reader's union, indexed by a writer's kind or name."""
 
     def __init__(self, reader: UnionType) -> None:
         self._by_kind: dict[str, AvroType] = {}
@@ -217,7 +217,7 @@ class _Branches:
                 self._by_kind[branch.kind] = branch
 
     def meant(self, writer: AvroType) -> list[_Pair]:
-        """Return the branches that could be meant; the others differ in kind or name, whatever their parts are."""
+        """Return the branches that may match; all other branches differ in kind or name, whatever their parts are."""
         if not isinstance(writer, EnumType | FixedType | RecordType):
             kinds = [kind for kind in self._by_kind if writer.kind in (kind, *PROMOTIONS.get(kind, ()))]
             return [(self._by_kind[kind], writer) for kind in kinds]
@@ -229,7 +229,7 @@ class _Branches:
 
 
 def _local(reader: AvroType, writer: AvroType, path: str) -> Iterator[Problem]:
-    """Yield the problems of a pair itself, regardless of its parts."""
+    """Yield the problems of a pair itself, without those of its parts."""
     if isinstance(writer, UnionType) or isinstance(reader, UnionType):
         return
     match reader, writer:

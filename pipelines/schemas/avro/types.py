@@ -1,7 +1,6 @@
-"""Avro's types as a graph; pure data.
+"""Avro types as a graph; pure data.
 
-Named types may contain themselves, so their parts are filled in after they are made; nothing changes once a schema is
-parsed.
+Named types may contain themselves, so their parts are filled in after creation; a parsed schema never changes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ABSENT: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """The name of a record, enum or fixed, and its namespace ("" for none).
+    """The name of a record, enum or fixed, and its namespace ("" if absent).
 
     >>> Name("Flight", "air").full
     'air.Flight'
@@ -35,7 +34,7 @@ class Name:
         return f"{self.space}.{self.simple}" if self.space else self.simple
 
     def within(self, space: str) -> str:
-        """Return what refers to this name from inside a namespace.
+        """Return the reference to this name from inside a namespace.
 
         >>> (
         ...     Name("Flight", "air").within("air"),
@@ -49,7 +48,7 @@ class Name:
 
 @dataclass(eq=False, slots=True)
 class PrimitiveType:
-    """One of the eight types without parts."""
+    """One of the eight primitive types."""
 
     kind: str
     props: Props = field(default_factory=dict)
@@ -66,7 +65,7 @@ class ArrayType:
 
 @dataclass(eq=False, slots=True)
 class MapType:
-    """Values of one type by string."""
+    """A map from strings to values of one type."""
 
     values: AvroType
     props: Props
@@ -75,7 +74,7 @@ class MapType:
 
 @dataclass(eq=False, slots=True)
 class UnionType:
-    """One of several types; none of them a union, and no two unnamed types of the same kind."""
+    """One of several types; no branch is a union, and no two unnamed branches have the same kind."""
 
     branches: list[AvroType]
     kind: str = "union"
@@ -83,7 +82,7 @@ class UnionType:
 
 @dataclass(eq=False, slots=True)
 class EnumType:
-    """One of some symbols."""
+    """One of several symbols."""
 
     name: Name
     aliases: list[Name]
@@ -96,7 +95,7 @@ class EnumType:
     alias_set: frozenset[Name] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Prepare what membership is asked of."""
+        """Prepare the set for membership tests."""
         self.symbol_set = frozenset(self.symbols)
         self.alias_set = frozenset(self.aliases)
 
@@ -114,13 +113,13 @@ class FixedType:
     alias_set: frozenset[Name] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Prepare what membership is asked of."""
+        """Prepare the set for membership tests."""
         self.alias_set = frozenset(self.aliases)
 
 
 @dataclass(eq=False, slots=True)
 class Field:
-    """A field of a record; `default` is ABSENT without one."""
+    """A field of a record; a missing `default` is ABSENT."""
 
     name: str
     type: AvroType
@@ -133,7 +132,7 @@ class Field:
 
 @dataclass(eq=False, slots=True)
 class RecordType:
-    """Fields in their order."""
+    """A sequence of fields."""
 
     name: Name
     aliases: list[Name]
@@ -144,7 +143,7 @@ class RecordType:
     alias_set: frozenset[Name] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Prepare what membership is asked of."""
+        """Prepare the set for membership tests."""
         self.alias_set = frozenset(self.aliases)
 
 
@@ -153,5 +152,5 @@ AvroType: TypeAlias = PrimitiveType | ArrayType | MapType | UnionType | EnumType
 
 
 def type_name(avro_type: AvroType) -> str:
-    """Return the key of a union's branch: the full name of a named type, else the kind."""
+    """Return the key of a union's branch: the full name of a named type, otherwise the kind."""
     return avro_type.name.full if isinstance(avro_type, EnumType | FixedType | RecordType) else avro_type.kind

@@ -1,6 +1,6 @@
 """Rules that protobuf's compiler checks and its descriptor pool does not. Pure.
 
-`tests/property/registry/test_protobuf_beside_protoc.py` compares this with the compiler.
+`tests/property/registry/test_protobuf_beside_protoc.py` compares these rules with the compiler.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Field: Final = descriptor_pb2.FieldDescriptorProto
 
 
 def check(file: Any) -> None:
-    """Raise InvalidSchemaError for the first rule that a file breaks."""
+    """Raise InvalidSchemaError for the first violated rule."""
     is_proto3 = file.syntax == "proto3"
     names: set[str] = set()
     for name in _declared(file.message_type, file.enum_type, file.extension, file.service):
@@ -117,7 +117,7 @@ def _check_ranges(ranges: list[tuple[int, int]], path: str) -> None:
 
 
 def _declared(messages: Any, enums: Any, extensions: Any, others: Any) -> Iterator[str]:
-    """The names that share a scope: an enum's values belong to the scope around the enum, as in C++."""
+    """Yield the names that share a scope: an enum's values belong to the scope around the enum, as in C++."""
     for part in (*messages, *enums, *extensions, *others):
         yield part.name
     for enum in enums:

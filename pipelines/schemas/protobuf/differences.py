@@ -1,8 +1,9 @@
 """The effect of a `.proto` file's change on readers.
 
-Fields are told apart by their numbers. The rules, and the names of the problems, are those of Confluent's registry,
-which follow protobuf's advice on updating a message. Beyond Confluent's rules, a field that becomes repeated or single
-(protobuf packs numbers), one that becomes required, and one that takes a reserved number or name are looked at too.
+Field numbers identify fields. The rules, and the names of the problems, are those of Confluent's registry, which follow
+protobuf's advice on updating a message. In addition to Confluent's rules, the comparison reports a field that becomes
+repeated or singular (protobuf packs numbers), a field that becomes required, and a field that uses a reserved number or
+name.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class FileTypes:
         self._collect(file, imported=False)
 
     def of(self, full_name: str) -> _Type | None:
-        """Return the message of a name with its leading dot."""
+        """Return the message with a full name, given with its leading dot."""
         return self._types.get(full_name)
 
     def _collect(self, file: Any, *, imported: bool) -> None:
@@ -74,7 +75,7 @@ class FileTypes:
 
 
 def problems(original: FileTypes, update: FileTypes) -> list[Problem]:
-    """Return why data written with `original` may be misread with `update`; empty when it never is."""
+    """Return why data written with `original` may be misread with `update`; empty if it never is."""
     found: list[Problem] = []
     if original.file.package != update.file.package:
         text = f"the package {original.file.package!r} became {update.file.package!r}"
@@ -88,7 +89,7 @@ def problems(original: FileTypes, update: FileTypes) -> list[Problem]:
 
 
 class _Comparison:
-    """One comparison; imported messages are compared once, where a field first uses them."""
+    """One comparison; each imported message is compared once, where a field first uses it."""
 
     def __init__(self, original: FileTypes, update: FileTypes) -> None:
         self._original = original
@@ -194,7 +195,7 @@ def _added(field: Any, original: Any, path: str) -> Iterator[Problem]:
 
 
 def _oneof_members(message: Any) -> dict[int, str]:
-    """Return the oneof of each number that is in one; those of `optional` fields are none."""
+    """Map field numbers to the oneofs that contain them; the synthetic oneofs of `optional` fields are excluded."""
     return {
         field.number: message.oneof_decl[field.oneof_index].name
         for field in message.field

@@ -66,7 +66,7 @@ def tokens(source: str) -> Iterator[Token]:
     ['string', 'name', '=', '1', ';', '']
 
     Raises:
-        InvalidSchemaError: there is something that is no word.
+        InvalidSchemaError: the source contains an invalid token.
     """
     comments: list[Comment] = []
     position, line, line_start, last_line = 0, 1, 0, 0

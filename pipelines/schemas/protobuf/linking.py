@@ -13,10 +13,10 @@ from headwater.pipelines.schemas.protobuf.well_known import well_known
 
 
 def link(source: Any, name: str, imported: Mapping[str, Any]) -> Any:
-    """Return the file with every type's full name and kind; `imported` has the files of its references, linked.
+    """Return the file with the full name and kind of every type; `imported` contains the linked references.
 
     Raises:
-        InvalidSchemaError: an import or a type cannot be found, or protobuf does not allow the file.
+        InvalidSchemaError: an import or a type cannot be resolved, or protobuf refuses the file.
     """
     linked = descriptor_pb2.FileDescriptorProto()
     pooled(source, name, imported).FindFileByName(name).CopyToProto(linked)
@@ -24,10 +24,10 @@ def link(source: Any, name: str, imported: Mapping[str, Any]) -> Any:
 
 
 def pooled(source: Any, name: str, imported: Mapping[str, Any]) -> Any:
-    """Return a pool with the file and its imports, from whose descriptors message classes are created.
+    """Return a descriptor pool with the file and its imports, from which message classes are created.
 
     Raises:
-        InvalidSchemaError: as `link`.
+        InvalidSchemaError: for the same reasons as `link`.
     """
     check(source)
     pool = descriptor_pool.DescriptorPool()

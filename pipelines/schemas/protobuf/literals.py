@@ -20,7 +20,7 @@ def unquote(literal: str) -> bytes:
     b'a\nAA'
 
     Raises:
-        ValueError: an escape that does not exist.
+        ValueError: the literal contains an unknown escape.
     """
     found = bytearray()
     for hexadecimal, octal, four, eight, letter, plain in _ESCAPE.findall(literal[1:-1]):
@@ -40,7 +40,7 @@ def unquote(literal: str) -> bytes:
 
 
 def quote(data: bytes) -> str:
-    r"""Write bytes as a quoted text; UTF-8 stays readable.
+    r"""Quote bytes as a text; UTF-8 remains readable.
 
     >>> quote('a"ü\n'.encode()), quote(b"\xff")
     ('"a\\"ü\\n"', '"\\377"')
@@ -54,7 +54,7 @@ def quote(data: bytes) -> str:
 
 
 def escape(data: bytes) -> str:
-    r"""Write bytes with C's escapes, as descriptors store defaults of bytes.
+    r"""Escape bytes in C's notation, which descriptors use for default values of bytes.
 
     >>> escape(b"a\x00")
     'a\\000'
@@ -63,7 +63,7 @@ def escape(data: bytes) -> str:
 
 
 def integer(text: str) -> int:
-    """Read a number in any of its bases.
+    """Parse a decimal, hexadecimal or octal integer.
 
     >>> integer("12"), integer("0x1F"), integer("017")
     (12, 31, 15)

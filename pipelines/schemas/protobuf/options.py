@@ -1,4 +1,4 @@
-"""Options of files, messages, fields: standard ones are fields of descriptors, others stay uninterpreted."""
+"""Options of files, messages and fields: standard options set fields of descriptors, others remain uninterpreted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option: the parts of its name, each with whether it is in parentheses, and its value."""
+    """An option: its value, and the parts of its name, each with a flag for parentheses."""
 
     parts: tuple[tuple[str, bool], ...]
     value: Value
@@ -40,10 +40,10 @@ class Option:
 
 
 def apply(option: Option, options: Any) -> None:
-    """Put an option into an options message.
+    """Set an option in an options message.
 
     Raises:
-        InvalidSchemaError: it is a standard option that does not exist, or not with this value.
+        InvalidSchemaError: the standard option does not exist, or does not accept the value.
     """
     if any(is_extension for _, is_extension in option.parts):
         _uninterpreted(option, options)
@@ -120,7 +120,7 @@ def _uninterpreted(option: Option, options: Any) -> None:
 
 
 def printed(options: Any) -> list[str]:
-    """Write every option of a message as `name = value`, standard ones in the order of their numbers first."""
+    """Format every option of a message as `name = value`: standard options by number, then the others."""
     found = []
     for field, value in options.ListFields():
         if field.name == "uninterpreted_option":

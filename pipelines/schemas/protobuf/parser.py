@@ -1,6 +1,6 @@
-"""`.proto` text to a `FileDescriptorProto`: proto2, proto3 and editions.
+"""Parses `.proto` text to a `FileDescriptorProto`: proto2, proto3 and editions.
 
-Names of types stay as they are written: `linking` finds out what they mean.
+Type names remain as written: `linking` resolves them.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ def parse(source: str) -> descriptor_pb2.FileDescriptorProto:
     """Parse a file.
 
     Raises:
-        InvalidSchemaError: it is no `.proto` file; the message has line and column.
+        InvalidSchemaError: the source is not a `.proto` file; the message states line and column.
     """
     return _Parser(source).file()
 
 
 class _Parser:
-    """One run over a file, by recursive descent."""
+    """One pass over a file, by recursive descent."""
 
     def __init__(self, source: str) -> None:
         self._reader = Reader(source)
         self._file = descriptor_pb2.FileDescriptorProto()
 
     def file(self) -> descriptor_pb2.FileDescriptorProto:
-        """Read the whole file."""
+        """Parse the whole file."""
         reader, file = self._reader, self._file
         comments = reader.leading_comments()
         if reader.at("syntax") or reader.at("edition"):
@@ -387,7 +387,7 @@ def _checked(number: int, maximum: int, place: str) -> int:
 
 
 def _entry_name(field: str) -> str:
-    """Name the message behind a map as the compiler does.
+    """Return the name of a map's entry message, derived like the compiler's.
 
     >>> _entry_name("fares_by_route")
     'FaresByRouteEntry'

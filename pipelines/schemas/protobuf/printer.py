@@ -1,4 +1,4 @@
-"""Writes a `FileDescriptorProto` as `.proto` text, in one layout, with leading and trailing comments."""
+"""Prints a `FileDescriptorProto` as `.proto` text in one layout, with leading and trailing comments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _INDENT: Final = "  "
 
 
 def printed(file: Any) -> str:
-    """Write a file; it ends with a newline."""
+    """Print a file; the text ends with a newline."""
     return "\n".join(_Printer(file).lines()) + "\n"
 
 
 class _Printer:
-    """One run over a file."""
+    """One pass over a file."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -212,7 +212,7 @@ def default_json_name(name: str) -> str:
 
 
 def _own_type(field: Any, types: Any) -> Any:
-    """Return the message that a map or a group implies, None for any other field."""
+    """Return the message type that a map or a group implies, None for any other field."""
     simple = field.type_name.rpartition(".")[2]
     for inner in types:
         if inner.name == simple and (inner.options.map_entry or field.type == _Field.TYPE_GROUP):

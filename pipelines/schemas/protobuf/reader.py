@@ -1,4 +1,4 @@
-"""Reads the tokens of a `.proto` file in sequence, and the parts of the grammar shared by all elements."""
+"""Reads the tokens of a `.proto` file in sequence, and parses the grammar shared by all elements."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FIELD_NUMBER_MAX = 2**29 - 1
 
 
 class Reader:
-    """A place in a file: `token` is what comes next.
+    """A position in a file: `token` is the next token.
 
-    Comments go to the location of the element that they stand before or behind.
+    Comments are attached to the location of the element that they precede or follow.
     """
 
     def __init__(self, source: str) -> None:
@@ -41,18 +41,18 @@ class Reader:
         return token
 
     def at(self, text: str) -> bool:
-        """Tell whether the next token is this symbol or word."""
+        """Return whether the next token has this text."""
         return self.token.text == text and self.token.kind is not Kind.TEXT
 
     def skip(self, text: str) -> bool:
-        """Take the next token if it equals this one."""
+        """Take the next token if it has this text; returns whether it did."""
         if self.at(text):
             self.next()
             return True
         return False
 
     def take(self, text: str) -> None:
-        """Take this token. Raises the error for an unexpected token otherwise."""
+        """Take the next token, which must have this text. Raises the error for an unexpected token otherwise."""
         if not self.skip(text):
             raise self.fail(repr(text))
 
@@ -63,7 +63,7 @@ class Reader:
         return self.next().text
 
     def type_name(self) -> str:
-        """Take a name with dots, which may begin with one."""
+        """Take a name with dots; a leading dot is allowed."""
         found = "." if self.skip(".") else ""
         found += self.name()
         while self.skip("."):
@@ -71,7 +71,7 @@ class Reader:
         return found
 
     def whole(self) -> int:
-        """Take an integer, which may be negative."""
+        """Take an integer; a minus sign is allowed."""
         negative = self.skip("-")
         if self.token.kind is not Kind.INTEGER:
             raise self.fail("a whole number")
@@ -98,7 +98,7 @@ class Reader:
                 raise InvalidSchemaError(f"{token.place}: {error}") from None
 
     def string(self) -> str:
-        """Take a quoted text that is UTF-8."""
+        """Take a quoted text that must be UTF-8."""
         place = self.token.place
         try:
             return self.text().decode()
@@ -158,7 +158,7 @@ class Reader:
         return " ".join(words).replace(" . ", ".")
 
     def compact_options(self) -> Iterator[Option]:
-        """Take the options between brackets, if there are any."""
+        """Take the options in brackets, if present."""
         if not self.skip("["):
             return
         while True:
@@ -168,7 +168,7 @@ class Reader:
         self.take("]")
 
     def ranges(self, maximum: int) -> Iterator[tuple[int, int]]:
-        """Take numbers and ranges of numbers; both ends belong to a range."""
+        """Take numbers and ranges of numbers; a range includes both ends."""
         while True:
             first = self.whole()
             last = first
@@ -181,12 +181,12 @@ class Reader:
                 return
 
     def leading_comments(self) -> tuple[Comment, ...]:
-        """Return the comments before the next token that are not those behind the last."""
+        """Return the comments before the next token, without those that trail the previous token."""
         comments = self.token.comments
         return comments[1:] if comments and comments[0].trailing else comments
 
     def located(self, path: tuple[int, ...], comments: tuple[Comment, ...]) -> None:
-        """Note the comments of an element that was just read, or whose brace was just opened."""
+        """Attach comments to the element that was just read, or whose brace was just opened."""
         behind = self.token.comments[:1]
         trailing = behind[0].text if behind and behind[0].trailing and not self._taken_trailing else ""
         self._taken_trailing = self._taken_trailing or bool(trailing)

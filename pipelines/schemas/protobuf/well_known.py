@@ -1,4 +1,4 @@
-"""Files that a schema may import without a reference: protobuf's, Google's types, those of Confluent's serializers."""
+"""Files that a schema may import without a reference: protobuf's, Google's common types, Confluent's."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _TEXTS: Final = {
 
 @functools.cache
 def well_known(name: str) -> Any:
-    """Return the descriptor of a file that everybody has, None for any other name."""
+    """Return the descriptor of a well-known file, None for any other name."""
     if name in _MODULES:
         file = descriptor_pb2.FileDescriptorProto()
         importlib.import_module(_MODULES[name]).DESCRIPTOR.CopyToProto(file)
