@@ -1,8 +1,8 @@
 """Values of records <-> columns. `format_of` returns the module for a topic's `value:`.
 
-A decoder takes frames with the columns of `format("headwater")` and returns the value's columns, the columns of
-`columns.ORIGIN` and `columns.ERROR`. An encoder returns one column from a stage's rows;
-`headwater.pipelines.formats.topic_encoding` provides its further data (a schema, its id).
+A decoder receives the columns of `format("headwater")` and returns the value's columns, the columns of `columns.ORIGIN`
+and `columns.ERROR`. An encoder returns one column from a stage's rows; `headwater.pipelines.formats.topic_encoding`
+adds the schema and its id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Format(Protocol):
         """Decode records to columns. Only formats with fields use `wanted`."""
 
     def encode(self, rows: DataFrame, wanted: ValueColumns) -> Column:
-        """The value's column, binary. Raises ValueError if the rows do not fit the format."""
+        """Return the value's column, binary. Raises ValueError if the rows do not fit the format."""
 
 
 class _Framed:
@@ -35,7 +35,7 @@ class _Framed:
 
     @staticmethod
     def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:
-        """Records to columns."""
+        """Decode records to columns."""
         from headwater.pipelines.formats import framed
 
         assert wanted.schema is not None, "an analysis has found the columns"
@@ -61,10 +61,10 @@ _FORMATS: dict[str, Format] = {
 
 
 def format_of(value: str) -> Format:
-    """The format of a topic's `value:` field."""
+    """Return the format of a topic's `value:` field."""
     return _FORMATS[value]
 
 
 def data_columns(rows: DataFrame) -> list[str]:
-    """Columns of a stage's rows without the columns of the record's origin."""
+    """Return the columns of a stage's rows without the columns of the record's origin."""
     return [name for name in rows.columns if name not in columns.RESERVED]

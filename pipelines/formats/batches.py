@@ -45,14 +45,14 @@ class Schemas(Protocol):
     """The source of writers' schemas: a registry's client."""
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        """The schema with an id. Raises NotFoundError."""
+        """Return the schema with an id. Raises NotFoundError."""
 
     def subjects(self, schema_id: int) -> list[str]:
-        """The subjects with this schema."""
+        """Return the subjects with this schema."""
 
 
 class Decoder(Protocol):
-    """A format's decoder for one reader's schema. `record` is the full name of the values' record, '' without one."""
+    """A format's decoder for one reader's schema. `record` is the full name of the values' record, '' if absent."""
 
     record: str
 
@@ -61,14 +61,14 @@ class Decoder(Protocol):
         """The values' Arrow type."""
 
     def decode(self, frames: Frames) -> Batch:
-        """The values of some frames."""
+        """Decode the values of several frames."""
 
 
 class Encoder(Protocol):
     """A format's encoder for one writer's schema."""
 
     def encode(self, rows: ArrowArray, schema_id: int) -> ArrowArray:
-        """A binary array of the rows' framed values; null for a null row. Raises UnwritableError."""
+        """Encode rows as a binary array of framed values; null for a null row. Raises UnwritableError."""
 
 
 class UnwritableError(ValueError):

@@ -1,4 +1,4 @@
-"""`value: csv`: one line of CSV a record, without a header. The columns have the schema's order.
+"""`value: csv`: one line of CSV per record, without a header. The columns have the schema's order.
 
 A record is refused if its value is null, has more or fewer fields than the schema, has a field of another type, or
 lacks a required field.
@@ -47,7 +47,7 @@ def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:
 
 
 def encode(rows: DataFrame, wanted: ValueColumns) -> Column:
-    """The schema's columns as one line."""
+    """Return the schema's columns as one line."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 

@@ -63,7 +63,7 @@ def _fields(column: Column, have: Any, want: Any, path: str) -> list[Column]:
 
 
 def _is_wider(have: DataType, want: DataType) -> bool:
-    """Whether every value of type `have` is also a value of `want`."""
+    """Return whether every value of type `have` is also a value of `want`."""
     from pyspark.sql.types import DecimalType
 
     own, other = have.simpleString(), want.simpleString()

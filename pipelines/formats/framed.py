@@ -1,4 +1,4 @@
-"""`value: avro` and `value: protobuf` as Spark frames; `framed_tasks` has the code of workers."""
+"""`value: avro` and `value: protobuf` as Spark frames; `framed_tasks` contains the workers' code."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def spark_type(kind: Any) -> DataType:
-    """Arrow's type as Spark's."""
+    """Convert Arrow's type to Spark's."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return from_arrow_type(kind, prefer_timestamp_ntz=True)
 
 
 def value_columns(reader: Reader) -> StructType:
-    """The columns of values: a record's fields, or one column named after the part. Raises ValueError."""
+    """Return the columns of values: a record's fields, or one column named after the part. Raises ValueError."""
     from pyspark.sql.types import StructType
 
     from headwater.pipelines.formats.framed_tasks import new_decoder
@@ -43,7 +43,7 @@ def decode(records: DataFrame, reader: Reader, schema: StructType) -> DataFrame:
 
 
 def undecoded(records: DataFrame, schema: StructType) -> DataFrame:
-    """The columns of decoded records without their values: tests of stages have rows of their own, and no registry."""
+    """Return the columns of decoded records without values: stage tests provide rows, and need no registry."""
     from pyspark.sql import functions as f
 
     values = [f.lit(None).cast(field.dataType).alias(field.name) for field in schema.fields]
@@ -53,7 +53,7 @@ def undecoded(records: DataFrame, schema: StructType) -> DataFrame:
 def decode_events(
     records: DataFrame, readers: Mapping[str, Reader], schemas: Mapping[str, StructType], only: str | None, kind: Any
 ) -> DataFrame:
-    """Records of several types to their columns, as `events` has them. `kind` is the column of a header, or None."""
+    """Decode records of several types, as in `events`. `kind` is the column of a header with the type, or None."""
     from pyspark.sql.types import StringType, StructField
 
     from headwater.pipelines.formats.framed_tasks import decoded_events
@@ -89,7 +89,7 @@ def encode(value: Column, writer: Writer, schema_id: int) -> Column:
 
 
 def row_of(rows: DataFrame, writer: Writer) -> Column:
-    """All data columns of the rows as the writer's row type. Raises ValueError."""
+    """Convert all data columns of the rows to the writer's row type. Raises ValueError."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
@@ -102,7 +102,7 @@ def row_of(rows: DataFrame, writer: Writer) -> Column:
 
 
 def row_type(writer: Writer) -> Any:
-    """The Arrow type of a writer's rows. Raises ValueError."""
+    """Return the Arrow type of a writer's rows. Raises ValueError."""
     if writer.format == "avro":
         from headwater.pipelines.formats.avro import encoder
 

@@ -1,7 +1,7 @@
 """`value: json_schema`: JSON after its schema's id, as in Confluent's serializers.
 
-JSON names its own fields, so values are read by the reader's schema regardless of the writer's: a record is refused if
-it has no id, or if `json` refuses it.
+JSON contains its field names, so values are read by the reader's schema regardless of the writer's. A record is refused
+if it has no schema id, or if `json` refuses it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _REST = 2**31 - 1  # bytes: as many as there are
 
 
 def text_of(value: Column) -> Column:
-    """The JSON of a framed value."""
+    """Return the JSON of a framed value."""
     from pyspark.sql import functions as f
 
     return f.substring(value, schema_ids.HEADER_BYTES + 1, _REST).cast("string")
 
 
 def fault_of(value: Column) -> Column:
-    """The fault of the frame; null without a fault."""
+    """Return the fault of the frame; null without a fault."""
     from pyspark.sql import functions as f
 
     magic = f.substring(value, 1, 1) == f.lit(bytearray(b"\0"))
@@ -45,12 +45,12 @@ def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:
 
 
 def encode(rows: DataFrame, wanted: ValueColumns) -> Column:
-    """The JSON without the id, which `framed` prepends."""
+    """Return the JSON without the schema id, which `framed` prepends."""
     return json.encode(rows, wanted)
 
 
 def framed(value: Column, schema_id: int) -> Column:
-    """JSON as bytes after its schema's id."""
+    """Return JSON as bytes, preceded by its schema id."""
     from pyspark.sql import functions as f
 
     return f.concat(f.lit(bytearray(schema_ids.header(schema_id))), value)

@@ -184,7 +184,7 @@ def decoded_events(
 
 
 def _kinds(readers: Mapping[str, Reader], any_of: Reader, found: Frames) -> tuple[list[str | None], dict[int, str]]:
-    """The events of values by the names of the records they were written as; what cannot be told is a fault."""
+    """Map values to events by the record names of their writers' schemas; an unknown record type is a fault."""
     by_record = {_decoder(reader).record: name for name, reader in readers.items()}
     client = client_of(any_of.connection)
     kinds: list[str | None] = [None] * len(found.ids)
@@ -219,7 +219,7 @@ def _first_bytes(found: Frames, row: int) -> bytes:
 
 @lru_cache(10_000)
 def _record_of(client: RegistryClient, kind: str, place: Any) -> str:
-    """The full name of the record that values are. Raises NotFoundError, ValueError."""
+    """Return the full name of the record type of values. Raises NotFoundError, ValueError."""
     schema_id = place if kind == "avro" else place[0]
     schema = client.schema(schema_id)
     try:
@@ -249,7 +249,7 @@ def _decode(reader: Reader, found: Frames) -> Batch:
 
 
 def _told(reader: Reader, found: Batch, batch: pa.RecordBatch, rows: Any = None) -> dict[int, str]:
-    """Why rows have no value. Raises SourceError for one that is incompatible, if such a one stops the stage."""
+    """Return the reasons of rows without a value. Raises SourceError for an incompatible value if `reader.fails`."""
     said = {row: why.replace("the value", f"the {reader.part}", 1) for row, why in found.faults.items()}
     for row, why in found.incompatible.items():
         said[row] = _incompatible(reader, why)
@@ -285,7 +285,7 @@ def _error_column(errors: Mapping[int, str], rows: int) -> ArrowArray:
 
 
 def _scattered(values: ArrowArray, rows: Any, count: int, *, bad: Mapping[int, str]) -> ArrowArray:
-    """Values at their rows of a batch, null in all others and in those that are wrong."""
+    """Place values at their rows of a batch; all other rows and faulty rows are null."""
     places: Any = np.full(count, -1, np.int64)
     places[rows] = np.arange(len(rows))
     for place in bad:

@@ -19,9 +19,9 @@ ArrowArray: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The values of an array: where their payloads lie in `data`, and the ids before them, -1 where there is none.
+    """The framed values of an array: the payloads' positions in `data`, and their schema ids, -1 if absent.
 
-    `faults` says why, by row.
+    `faults` contains the reason by row.
     """
 
     data: npt.NDArray[np.uint8]
@@ -54,7 +54,7 @@ def frames(values: ArrowArray) -> Frames:
 
 
 def binary_parts(values: Any) -> tuple[Ints, npt.NDArray[np.uint8]]:
-    """Offsets and bytes of a binary array. The bytes are read-only, so that kernels are compiled once."""
+    """Return offsets and bytes of a binary array. The bytes are read-only, so kernels are compiled only once."""
     rows = len(values)
     is_large = pa.types.is_large_binary(values.type)
     _, ends, content = values.buffers()
@@ -69,5 +69,5 @@ def binary_parts(values: Any) -> tuple[Ints, npt.NDArray[np.uint8]]:
 
 
 def buffer_of(array: Any) -> Any:
-    """A numpy array as an Arrow buffer, without a copy."""
+    """Wrap a numpy array in an Arrow buffer, without a copy."""
     return pa.py_buffer(array)

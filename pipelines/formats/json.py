@@ -1,8 +1,8 @@
-"""`value: json`: one JSON object a record. Columns: the fields of the schema.
+"""`value: json`: one JSON object per record. Columns: the fields of the schema.
 
-A record is refused when its value is null, is not JSON, is not an object, has a field of another type than the schema
-says, or lacks a required field. Fields that the schema does not name are left out; fields that are missing and not
-required are null.
+A record is refused if its value is null, is not JSON, is not an object, has a field whose type differs from the
+schema's, or lacks a required field. Fields absent from the schema are ignored; missing fields that are not required are
+null.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _TEXTS = "_texts"  # the fields of refused records, as text
 def decode(
     records: DataFrame, wanted: ValueColumns, text: Column | None = None, fault: Column | None = None
 ) -> DataFrame:
-    """Records to columns. `text` is the JSON, if it is not the value itself; `fault` says what is wrong with that.
+    """Decode records to columns. `text` is the JSON, if it is not the value itself; `fault` is the fault of that text.
 
-    Fields that the records have as columns already (`fields_of`) are taken from there, and only other records parsed.
+    Fields that are already columns of the records (`fields_of`) are used; Spark parses only the remaining records.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType, StructType
@@ -70,14 +70,14 @@ def decode(
 
 
 def fields_of(wanted: ValueColumns, *, framed: bool = False) -> JsonFields | None:
-    """The fields that can be parsed before Spark does; None where it is asked to parse in a way of its own."""
+    """Return the fields that can be parsed ahead of Spark; None if the parser has options."""
     from headwater.pipelines.datasource.json_fields import JsonFields
 
     return None if wanted.options or wanted.schema is None else JsonFields.of(wanted.schema, framed=framed)
 
 
 def encode(rows: DataFrame, wanted: ValueColumns) -> Column:
-    """Every column but the origin's as one JSON object; null fields are left out, timestamps are ISO 8601 in UTC."""
+    """Format all columns except the origin as a JSON object; nulls are omitted, timestamps are ISO 8601 in UTC."""
     from pyspark.sql import functions as f
 
     names = [name for name in rows.columns if name not in columns.RESERVED]

@@ -1,8 +1,8 @@
-"""A JSON Schema file -> Spark DDL. Pure.
+"""Converts a JSON Schema file to Spark DDL. Pure.
 
-The part of JSON Schema that says what columns there are: objects, arrays, strings (also date-time and date), integers,
-numbers, booleans, nullable unions (also by `anyOf` and `oneOf`), maps, references within the schema. What cannot be a
-column type is refused with its path.
+Supported are the parts of JSON Schema that define columns: objects, arrays, strings (also date-time and date),
+integers, numbers, booleans, nullable unions (also by `anyOf` and `oneOf`), maps, and references within the schema. A
+part that is not a column type is refused with its path.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ValueSchema:
 
 
 def parse(text: str) -> ValueSchema:
-    """Columns of a JSON Schema. Raises ValueError with the path of a part that cannot be mapped.
+    """Return the columns of a JSON Schema. Raises ValueError with the path of a part that cannot be mapped.
 
     >>> parse('{"type": "object", "properties": {"a": {"type": ["integer", "null"]}}, "required": []}')
     ValueSchema(ddl='`a` BIGINT', required=())
@@ -66,7 +66,7 @@ def parse(text: str) -> ValueSchema:
 
 
 def _plain(schema: dict[str, Any], root: dict[str, Any], path: str) -> dict[str, Any]:
-    """A schema without references and without alternatives to null: what they stand for, and whether it may be null."""
+    """Resolve references and alternatives to null; the result contains a flag for null."""
     nullable = False
     for _ in range(REFERENCES_MAX):
         reference = schema.get("$ref")

@@ -25,7 +25,7 @@ _PLAIN: dict[str, dict[str, Any]] = {
 
 
 def schema_for(kind: DataType, name: str) -> str:
-    """A schema of Spark's JSON output for a type, without required fields. Raises ValueError."""
+    """Derive a schema, without required fields, from the type of Spark's JSON output. Raises ValueError."""
     found = {"$schema": "http://json-schema.org/draft-07/schema#", "title": name, **_schema(kind, "")}
     return json.dumps(found)
 

@@ -17,7 +17,7 @@ _TEXTS = "_key_texts"  # the fields of refused keys, as text
 
 
 def with_key(decoded: DataFrame, key_format: str, wanted: ValueColumns) -> DataFrame:
-    """Decoded records with the column `key`. An undecodable key sets `columns.ERROR`, unless it is already set."""
+    """Return decoded records with the column `key`. An undecodable key sets `columns.ERROR`, unless already set."""
     if key_format in ("json", "json_schema"):
         return _json(decoded, wanted, is_framed=key_format == "json_schema")
     from headwater.pipelines.formats import framed

@@ -1,7 +1,8 @@
-"""Finds the field of a text (JSON, CSV) that does not fit its schema, for refused records.
+"""Finds the field of a refused text (JSON, CSV) that does not fit its schema.
 
-Spark's parsers tell that a text does not fit, not why; but they read the fields that fit. So a field that the text has,
-and that was not read, is the one that does not fit. The expressions are evaluated for refused texts only.
+Spark's parsers report that a text does not fit, but not the reason; they still parse the fields that fit. A field that
+is present in the text but was not parsed is therefore the field that does not fit. The expressions are evaluated for
+refused texts only.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ _TEXTS_DDL: Final = "MAP<STRING, STRING>"
 
 
 def json_texts(text: Column, options: Mapping[str, str]) -> Column:
-    """The fields of a JSON object by their names, each as text; null for other values."""
+    """Return the fields of a JSON object by name, each as text; null for other values."""
     from pyspark.sql import functions as f
 
     return f.from_json(text, _TEXTS_DDL, _permissive(options))
 
 
 def json_misfit(text: Column, texts: Column, parsed: Column, schema: StructType, options: Mapping[str, str]) -> Column:
-    """Why a JSON text does not fit, such as "the field id is no BIGINT"; of several such fields the first is named.
+    """Return why a JSON text does not fit, such as "the field id is no BIGINT"; the first such field is named.
 
-    `texts` are its `json_texts`; `parsed` is what Spark read of it.
+    `texts` is the result of `json_texts`; `parsed` is Spark's result.
     """
     from pyspark.sql import functions as f
 
@@ -39,7 +40,7 @@ def json_misfit(text: Column, texts: Column, parsed: Column, schema: StructType,
 def _json_fields(
     text: Column, texts: Column, parsed: Column, schema: StructType, options: Mapping[str, str], prefix: str
 ) -> list[Column]:
-    """The fault of each field, or null."""
+    """Return the fault of each field, or null."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
@@ -61,7 +62,7 @@ def _json_fields(
 
 
 def csv_texts(text: Column, schema: StructType, options: Mapping[str, str]) -> Column:
-    """The fields of a line of CSV by their names, each as text, and CORRUPT where their number is another."""
+    """Return the fields of a CSV line by name, each as text, and CORRUPT if their number is wrong."""
     from pyspark.sql import functions as f
 
     ddl = ", ".join(f"{_quoted(name)} STRING" for name in [*schema.fieldNames(), CORRUPT])
@@ -69,9 +70,9 @@ def csv_texts(text: Column, schema: StructType, options: Mapping[str, str]) -> C
 
 
 def csv_misfit(texts: Column, parsed: Column, schema: StructType) -> Column:
-    """Why a line of CSV does not fit, such as "the field id is no BIGINT"; of several such fields the first is named.
+    """Return why a CSV line does not fit, such as "the field id is no BIGINT"; the first such field is named.
 
-    `texts` are its `csv_texts`, null for an empty line; `parsed` is what Spark read of it.
+    `texts` is the result of `csv_texts`, null for an empty line; `parsed` is Spark's result.
     """
     from pyspark.sql import functions as f
 
@@ -84,7 +85,7 @@ def csv_misfit(texts: Column, parsed: Column, schema: StructType) -> Column:
 
 
 def shown(kind: DataType) -> str:
-    """A type's SQL name, without the fields of a struct.
+    """Return a type's SQL name, without the fields of a struct.
 
     >>> from pyspark.sql.types import ArrayType, LongType, StructType
     >>> shown(ArrayType(LongType())), shown(StructType().add("a", LongType()))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def origin() -> list[Column]:
-    """The columns of `columns.ORIGIN`, taken from a record's own columns."""
+    """Return the columns of `columns.ORIGIN`, taken from a record's own columns."""
     from pyspark.sql import functions as f
 
     names = ("topic", "partition", "offset", "timestamp", "key", "value")
@@ -20,7 +20,7 @@ def origin() -> list[Column]:
 
 
 def records_schema() -> StructType:
-    """Columns of the data source's records, including headers."""
+    """Return the columns of the data source's records, including headers."""
     from pyspark.sql.types import StructType
 
     found = StructType.fromDDL(f"{columns.RECORD_DDL}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")

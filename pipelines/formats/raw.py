@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:  # noqa: ARG001 - one signature for all
-    """Records to columns."""
+    """Decode records to columns."""
     from pyspark.sql import functions as f
 
     return records.select("key", "value", *origin(), f.lit(None).cast("string").alias(columns.ERROR))
 
 
 def encode(rows: DataFrame, wanted: ValueColumns) -> Column:  # noqa: ARG001 - one signature for all
-    """The column `value`, which must be text or bytes."""
+    """Return the column `value`, which must be text or bytes."""
     from pyspark.sql import functions as f
 
     kinds = dict(rows.dtypes)

@@ -1,8 +1,8 @@
 """A client of schema registries with Confluent's interface, for the driver and for Spark's workers.
 
-Schemas never change under their id, so each is fetched once. Answers of 5xx and broken connections are tried again, at
-each of the registry's addresses in turn; an answer that the registry means is an error at once. Errors are one line and
-hold no secret.
+A schema never changes under its id, so each schema is fetched once. Responses of 5xx and broken connections are retried
+at each of the registry's addresses in turn; any other error response is raised at once. Errors are one line and contain
+no secret.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Connection:
 
     @classmethod
     def of(cls, url: str, **more: str | None) -> Connection:
-        """From one or several addresses, separated by commas; a user in an address counts if none is given.
+        """Build a connection from comma-separated addresses; a user in an address applies unless a user is given.
 
         >>> Connection.of("http://a:8081/, https://b/registry").urls
         ('http://a:8081', 'https://b/registry')
 
         Raises:
-            ValueError: an address is none; the message does not hold it, it may hold a password.
+            ValueError: an address is invalid; the message omits the address, which may contain a password.
         """
         urls = []
         for part in (text.strip() for text in url.split(",")):
@@ -99,7 +99,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema with everything that it refers to: (name, text) of each, what is used before what uses it."""
+    """A schema with all referenced schemas: (name, text) of each, dependencies first."""
 
     schema_type: str
     text: str
@@ -135,7 +135,7 @@ class RegistryClient:
         self._opener = urllib.request.build_opener(*handlers)
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        """The schema with an id. Raises NotFoundError if no schema has it."""
+        """Return the schema with an id. Raises NotFoundError if no schema has it."""
         with self._lock:
             if schema_id in self._by_id:
                 self._by_id.move_to_end(schema_id)
@@ -160,7 +160,7 @@ class RegistryClient:
         return found
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The latest version of a subject. Raises NotFoundError if the subject does not exist."""
+        """Return the latest version of a subject. Raises NotFoundError if the subject does not exist."""
         try:
             answer = self._get(f"/subjects/{_quoted(subject)}/versions/latest")
         except NotFoundError:
@@ -168,7 +168,7 @@ class RegistryClient:
         return self._whole(answer, int(answer["id"]))
 
     def subjects(self, schema_id: int) -> list[str]:
-        """The subjects that have the schema with an id."""
+        """Return the subjects that contain the schema with an id."""
         found = self._get(f"/schemas/ids/{schema_id}/subjects")
         return [str(name) for name in found] if isinstance(found, list) else []
 
@@ -177,7 +177,7 @@ class RegistryClient:
         return self._id_of(f"/subjects/{_quoted(subject)}/versions", schema_type, text)
 
     def look_up(self, subject: str, schema_type: str, text: str) -> int:
-        """The id of a schema in a subject. Raises NotFoundError."""
+        """Return the id of a schema in a subject. Raises NotFoundError."""
         try:
             return self._id_of(f"/subjects/{_quoted(subject)}", schema_type, text)
         except NotFoundError:
@@ -194,7 +194,7 @@ class RegistryClient:
         return found
 
     def _whole(self, answer: Any, schema_id: int) -> RegisteredSchema:
-        """A schema of an answer, with what it refers to."""
+        """Build the schema of a response, with its referenced schemas."""
         if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
             raise RegistryError("the registry's answer has no schema")
         used: dict[str, str] = {}
@@ -287,7 +287,7 @@ def _reason(error: Any) -> str:
 
 
 def _refusal(status: int, content: bytes) -> Exception:
-    """The error of an unsuccessful response."""
+    """Return the error of an unsuccessful response."""
     try:
         answer = json.loads(content)
         said = str(answer["message"]).splitlines()[0][:500]
@@ -303,7 +303,7 @@ def _refusal(status: int, content: bytes) -> Exception:
 
 
 def _pauses() -> Iterator[float]:
-    """How long to wait before each attempt."""
+    """Yield the pause before each attempt."""
     pause_s = PAUSE_S
     for attempt in range(ATTEMPTS):
         yield 0.0 if attempt == 0 else pause_s * random.uniform(0.75, 1.25)
@@ -320,7 +320,7 @@ _clients_lock = threading.Lock()
 
 
 def client_of(connection: Connection) -> RegistryClient:
-    """This process's client for a registry, whose cache later tasks reuse."""
+    """Return this process's client for a registry, whose cache later tasks reuse."""
     with _clients_lock:
         if connection not in _clients:
             _clients[connection] = RegistryClient(connection)

@@ -25,7 +25,7 @@ def decode(records: DataFrame, wanted: ValueColumns) -> DataFrame:  # noqa: ARG0
 
 
 def encode(rows: DataFrame, wanted: ValueColumns) -> Column:  # noqa: ARG001 - one signature for all
-    """The column `value` as text."""
+    """Return the column `value` as text."""
     from pyspark.sql import functions as f
 
     if "value" not in rows.columns:

@@ -1,7 +1,7 @@
 """Encodes stages' rows as a topic's keys and values; the driver requests the ids of their schemas.
 
-An `Encoding` is made when a stage is analysed. Its schemas are registered, or looked up, once, before the first
-micro-batch that is written: a dry run changes nothing in a registry.
+An `Encoding` is created when a stage is analysed. Its schemas are registered, or looked up, once, before the first
+written micro-batch: a dry run changes nothing in a registry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCHEMA_TYPES = {"avro": AVRO, "protobuf": PROTOBUF, "json_schema": JSON}
 
 @dataclass(slots=True)
 class RegisteredPart:
-    """The schema of a topic's keys or values in a registry: `writer` has its text. `id` is known once it is `ready`."""
+    """The registry schema of a topic's keys or values: `writer` contains its text. `id` is known after `ready`."""
 
     writer: Writer
     subject: str
@@ -32,7 +32,7 @@ class RegisteredPart:
     id: int | None = None
 
     def ready(self) -> int:
-        """The schema's id, registered or looked up when it is first asked for. Raises RegistryError."""
+        """Return the schema's id, registered or looked up on the first call. Raises RegistryError."""
         if self.id is None:
             client, text = client_of(self.connection), self.writer.schema.text
             kind = SCHEMA_TYPES[self.writer.format]
@@ -49,7 +49,7 @@ class RegisteredPart:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Of one topic. `wanted` are the columns that its values are declared with, if they are."""
+    """The encoding of one topic. `wanted` holds the declared columns of its values, if any."""
 
     topic: str
     value_format: str
@@ -65,7 +65,7 @@ class Encoding:
                 part.ready()
 
     def value(self, rows: DataFrame) -> Column:
-        """All data columns of rows as values. Raises ValueError if the rows do not fit."""
+        """Encode all data columns of rows as values. Raises ValueError if the rows do not fit."""
         part = self.value_part
         if self.value_format in SCHEMA_TYPES:
             assert part is not None, "an analysis has found the schema"
@@ -77,7 +77,7 @@ class Encoding:
         return format_of(self.value_format).encode(rows, self.wanted)
 
     def value_of(self, column: Column, kind: DataType) -> Column | None:
-        """A structure as a value of the topic's schema; None if it is none, or the topic has no schema."""
+        """Encode a struct as a value of the topic's schema; None for other types, or if the topic has no schema."""
         from pyspark.sql.types import StructType
 
         if self.value_part is None or not isinstance(kind, StructType):
@@ -85,7 +85,7 @@ class Encoding:
         return self._framed(column, kind, self.value_format, self.value_part)
 
     def key(self, column: Column, kind: DataType) -> Column | None:
-        """A key in the topic's format; None if that is text as everywhere. Raises ValueError if it does not suit."""
+        """Encode a key in the topic's format; None if keys are plain text. Raises ValueError if it does not fit."""
         from pyspark.sql.types import BinaryType
 
         if self.key_format in SCHEMA_TYPES:
@@ -115,17 +115,17 @@ class Encoding:
 
 
 def plain(value_format: str, topic: str = "") -> Encoding:
-    """The encoding of a topic whose values need no schema."""
+    """Return the encoding of a topic whose values need no schema."""
     return Encoding(topic, value_format)
 
 
 def _id(part: RegisteredPart) -> int:
-    """The schema's id; 0 during the analysis."""
+    """Return the schema's id; 0 during the analysis."""
     return 0 if part.id is None else part.id
 
 
 def _json_text(column: Column, kind: Any) -> Column:
-    """A value as JSON; null stays null."""
+    """Return a value as JSON; null remains null."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, MapType, StructType
 

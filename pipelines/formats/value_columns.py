@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class ValueColumns:
     """The columns of a value, and the required ones among them. Formats without fields use empty columns.
 
-    `options` are those of Spark's parser and writer of JSON or CSV. A `reader` is what Avro and Protobuf need.
+    `options` are the options of Spark's JSON or CSV parser and writer. `reader` contains the parameters of Avro and
+    Protobuf.
     """
 
     schema: StructType | None = None

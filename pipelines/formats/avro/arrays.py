@@ -29,7 +29,7 @@ _SIMPLE: Final[dict[str, Any]] = {
 
 
 def arrow_type(node: Node) -> pa.DataType:
-    """A node's Arrow type, as Spark expects it."""
+    """Return a node's Arrow type, as Spark expects it."""
     match node.sql:
         case "STRUCT":
             return pa.struct([pa.field(child.name, arrow_type(child)) for child in node.children])
@@ -54,9 +54,9 @@ class Decoded:
     def __init__(
         self, reading: Reading, data: Bytes, starts: Ints, ends: Ints, entries: Ints, *, are_chained: bool = False
     ) -> None:
-        """Decode values that lie in `data`; `entries` says where each one's program begins, -1 for none.
+        """Decode the values in `data`; `entries` contains the start of each value's program, -1 for none.
 
-        `are_chained` says that only the first start is known: each other value begins behind the one before.
+        `are_chained` means that only the first start is known: each further value starts at the end of its predecessor.
         """
         self._reading = reading
         self._data = data
@@ -102,7 +102,7 @@ class Decoded:
         return kernel.REASONS[code]
 
     def array(self, node: Node) -> ArrowArray:
-        """A node's entries, of its `arrow_type`."""
+        """Return a node's entries as an array of its `arrow_type`."""
         kind: Any = arrow_type(node)
         count = int(self._counts[node.slot])
         valid = self._valid[node.slot, :count]

@@ -1,7 +1,7 @@
 """Maps Avro schemas to columns. Pure.
 
-Each part of the schema becomes a `Node`: what a program writes to, and what Arrow's arrays are made of. A column cannot
-hold itself, and has one type beside null: schemas that ask for more are refused with the path.
+Each part of the schema becomes a `Node`: programs write to its slot, and Arrow's arrays are built from it. A column
+cannot contain itself, and has one type beside null; any other schema is refused with the path of the part.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _WIDER: Final = {frozenset({"int", "long"}): "long", frozenset({"float", "double
 
 @dataclass(slots=True)
 class Node:
-    """A part of a schema as a column: `sql` is its type's first word, `slot` its number, `type` that beside null.
+    """A part of a schema as a column: `sql` is the first word of its SQL type, `slot` its number, `type` its Avro type.
 
-    `null_branch` and `value_branch` are its places in the union, if it is one.
+    `type` excludes null. `null_branch` and `value_branch` are positions in the union, -1 if the schema has no union.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Node:
 
     @property
     def ddl(self) -> str:
-        """The column's type, as SQL has it."""
+        """The column's type in SQL."""
         match self.sql:
             case "STRUCT":
                 return f"STRUCT<{', '.join(f'{quoted(child.name)}: {child.ddl}' for child in self.children)}>"
@@ -79,13 +79,13 @@ class Node:
                 return other
 
     def all(self) -> Iterator[Node]:
-        """This node and those below it, by slot."""
+        """Yield this node and all nodes below it, by slot."""
         yield self
         for child in self.children:
             yield from child.all()
 
     def nulls(self) -> list[int]:
-        """The slots that get an entry when this node is null: entries of lists belong to no row."""
+        """Return the slots that get an entry when this node is null; entries of lists do not belong to a row."""
         found = [self.slot]
         if self.sql == "STRUCT":
             for child in self.children:
@@ -94,12 +94,12 @@ class Node:
 
 
 def quoted(name: str) -> str:
-    """A name as DDL takes any."""
+    """Quote a name for DDL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def columns_ddl(root: Node) -> str:
-    """The columns of a record. Raises ValueError for other types.
+    """Return the columns of a record as DDL. Raises ValueError for other types.
 
     >>> from headwater.pipelines.schemas.avro.parser import parse
     >>> text = '{"type": "record", "name": "r", "fields": [{"name": "n", "type": ["null", "string"]}]}'
@@ -112,12 +112,12 @@ def columns_ddl(root: Node) -> str:
 
 
 def columns(schema: AvroType) -> Node:
-    """A schema as columns. Raises ValueError with the path of a part that does not map to a column."""
+    """Map a schema to columns. Raises ValueError with the path of a part that does not map to a column."""
     return _Builder().node(schema, "", "$", (), 0)
 
 
 def branch(union: UnionType, path: str) -> tuple[AvroType, int]:
-    """The one type of a union beside null and its place; numbers of unlike width have the wider (place -1)."""
+    """Return a union's single type beside null, and its branch; numbers of unlike width give the wider (branch -1)."""
     others = [(part, index) for index, part in enumerate(union.branches) if part.kind != "null"]
     if len(others) == 1:
         return others[0]
@@ -128,14 +128,14 @@ def branch(union: UnionType, path: str) -> tuple[AvroType, int]:
 
 
 def logical(kind: AvroType) -> str:
-    """The logical type, '' without one."""
+    """Return the logical type, '' if absent."""
     props: Any = getattr(kind, "props", {})
     found = props.get("logicalType", "")
     return found if isinstance(found, str) else ""
 
 
 def decimal_of(kind: AvroType) -> tuple[int, int] | None:
-    """Precision and scale of a decimal; None for what is none, or no valid one, which Avro reads as plain bytes."""
+    """Return precision and scale of a decimal; None for other types and for invalid decimals, which are plain bytes."""
     if logical(kind) != "decimal" or not isinstance(kind, PrimitiveType | FixedType) or kind.kind == "string":
         return None
     precision, scale = kind.props.get("precision"), kind.props.get("scale", 0)
@@ -147,7 +147,7 @@ def decimal_of(kind: AvroType) -> tuple[int, int] | None:
 
 
 def parsed(text: str, references: Iterable[tuple[str, str]] = (), *, new: bool = False) -> AvroType:
-    """A schema of its text and of those that it refers to. Raises InvalidSchemaError."""
+    """Parse a schema with its referenced schemas. Raises InvalidSchemaError."""
     known: dict[str, NamedType] = {}
     try:
         for _, other in references:
@@ -159,18 +159,18 @@ def parsed(text: str, references: Iterable[tuple[str, str]] = (), *, new: bool =
 
 
 def record_name(schema: AvroType) -> str:
-    """The full name of a record, '' for other types."""
+    """Return the full name of a record, '' for other types."""
     return schema.name.full if isinstance(schema, RecordType) else ""
 
 
 class _Builder:
-    """One run over a schema; numbers the nodes in the order of `Node.all`."""
+    """One pass over a schema; numbers the nodes in the order of `Node.all`."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def node(self, kind: AvroType, name: str, path: str, around: tuple[RecordType, ...], depth: int) -> Node:
-        """A part of the schema. `around` are the records it stands in."""
+        """Build the node of a part. `around` contains the enclosing records."""
         if depth > NESTING_MAX:
             raise ValueError(f"{path}: nested deeper than {NESTING_MAX} levels")
         if self._count == NODES_MAX:

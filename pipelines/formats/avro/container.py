@@ -1,4 +1,4 @@
-"""Avro's container files: a schema, then separately compressed blocks of values. Pure: cramjam has the codecs."""
+"""Avro's container files: a schema, then separately compressed blocks of values. Pure: cramjam provides the codecs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METADATA_BYTES_MAX: Final = 16 << 20
 
 
 class DamagedError(ValueError):
-    """The bytes are no Avro file, or are damaged; the message names the position."""
+    """The bytes are not an Avro file, or are damaged; the message names the position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def header(content: bytes) -> Header:
 
 
 def blocks(content: bytes, header: Header, reading: Reading) -> Iterator[Block]:
-    """The blocks of a file, decoded by `reading`; a block with a fault is the last.
+    """Yield the blocks of a file, decoded by `reading`; a block with a fault is the last.
 
     Raises DamagedError after the last readable block, UnreadableError if the file's schema cannot be read.
     """

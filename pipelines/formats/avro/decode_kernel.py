@@ -1,8 +1,8 @@
-"""The loop that runs reading programs: bytes of Avro values to entries of slots.
+"""The loop that runs reading programs: converts bytes of Avro values to entries of slots.
 
-A slot has, for each of its entries, whether it is there (`valid`), and two numbers: a value (floating ones by their
-bits), where bytes begin and how many they are, how many items a list has, or both halves of a decimal. Bytes are not
-copied here; places below zero are those of the program's constants: place p is -1 - p.
+Each entry of a slot has a presence flag (`valid`) and two numbers: a value (floating-point values by their bits), the
+position and length of bytes, the number of items of a list, or both halves of a decimal. Bytes are not copied here. A
+negative position p refers to the program's constants, at -1 - p.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _U8: Any = np.uint8
 
 @kernel
 def is_utf8(data: Any, begin: int, end: int) -> bool:
-    """Whether bytes are UTF-8: no surrogates, nothing longer than it has to be, nothing above U+10FFFF."""
+    """Return whether bytes are UTF-8: no surrogates, no overlong encodings, nothing above U+10FFFF."""
     position = begin
     while position < end:
         first = data[position]
@@ -109,7 +109,7 @@ def is_utf8(data: Any, begin: int, end: int) -> bool:
 
 @kernel
 def _bits64(data: Any, position: int) -> Any:
-    """Eight bytes, the least significant first."""
+    """Read eight bytes, little-endian."""
     found = _I64(0)
     for index in range(8):
         found |= _I64(data[position + index]) << (8 * index)
@@ -135,11 +135,11 @@ def decode(
     root_nulls: Any,
     chained: bool,
 ) -> int:
-    """Decode values from the row `begin` on; the row that found no room, or how many rows there are.
+    """Decode values from row `begin` on; returns the first row without room, or the number of rows.
 
-    `entries` says where each row's program begins (below zero: the row has an error already). A row that cannot be read
-    gets `errors` and `details`, and is null. Of `chained` rows each begins where the one before ends, which is put into
-    `starts`; those behind one that cannot be read are null, too.
+    `entries` contains the start of each row's program (negative: the row has an error already). An unreadable row
+    becomes null; `errors` and `details` hold the reason. Each of `chained` rows starts at the end of its predecessor,
+    which is stored in `starts`; the rows after an unreadable row are null as well.
     """
     slots = len(counts)
     saved = np.zeros(slots, np.int64)
@@ -501,7 +501,7 @@ def decode(
 
 @kernel
 def gather(data: Any, constants: Any, starts: Any, sizes: Any, valid: Any, offsets: Any, out: Any) -> None:
-    """Copy the bytes of a slot one behind the other; `offsets` are where they begin, as Arrow has them."""
+    """Concatenate the bytes of a slot; `offsets` are Arrow's offsets."""
     for row in range(len(starts)):
         at = offsets[row]
         if not valid[row]:

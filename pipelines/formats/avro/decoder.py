@@ -19,7 +19,7 @@ ADDED_MAX = 10_000  # writers of one reader in one process: a topic with more is
 
 
 class AvroDecoder:
-    """Decodes batches. One per reader's schema and process: it remembers what was made of the writers' schemas."""
+    """Decodes batches. One per reader's schema and process: the decoder caches the programs of writers' schemas."""
 
     def __init__(self, reader: RegisteredSchema, schemas: Schemas) -> None:
         self._schemas = schemas
@@ -34,7 +34,7 @@ class AvroDecoder:
         return arrow_type(self._reading.root)
 
     def decode(self, frames: Frames) -> Batch:
-        """The values of some frames."""
+        """Decode the values of several frames."""
         entries = np.full(len(frames.ids), -1, np.int64)
         faults: dict[int, str] = dict(frames.faults)
         incompatible: dict[int, Incompatible] = {}
@@ -63,7 +63,7 @@ class AvroDecoder:
         return Batch(decoded.array(self._reading.root), faults, incompatible)
 
     def _entry(self, schema_id: int) -> int:
-        """The start of a writer's program. Raises NotFoundError and _RefusedError."""
+        """Return the start of a writer's program. Raises NotFoundError and _RefusedError."""
         if schema_id in self._entries:
             return self._entries[schema_id]
         if schema_id in self._refused:

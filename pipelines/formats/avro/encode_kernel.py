@@ -1,4 +1,4 @@
-"""The loop that runs writing programs: columns to the bytes of Avro values, one behind the other."""
+"""The loop that runs writing programs: converts columns to consecutive Avro values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _U8: Any = np.uint8
 
 @kernel
 def _put(out: Any, position: int, value: int, size: int) -> Any:
-    """Bytes of a number, the least significant first."""
+    """Write a number, little-endian; returns the next position."""
     for index in range(size):
         out[position + index] = _U8((value >> (8 * index)) & 0xFF)
     return position + size
@@ -68,10 +68,10 @@ def encode(
     offsets: Any,
     fault: Any,
 ) -> int:
-    """Write rows from `begin` on; the row that found no room, or how many rows there are.
+    """Encode rows from `begin` on; returns the first row without room, or the number of rows.
 
-    `bases` says where each slot's entries begin in `valid`, `first` and `second`. A row that cannot be written ends it:
-    then `fault` holds the reason and the slot.
+    `bases` contains the start of each slot's entries in `valid`, `first` and `second`. An unwritable row ends the loop;
+    `fault` then holds the reason and the slot.
     """
     indexes = np.zeros(DEPTH_MAX + 1, np.int64)
     lasts = np.zeros(DEPTH_MAX + 1, np.int64)
@@ -211,7 +211,7 @@ def encode(
 
 @kernel
 def _decimal_byte(low: Any, high: Any, index: int) -> Any:
-    """A byte of a number of 128 bits, the least significant is 0."""
+    """Return a byte of a 128-bit number; index 0 is the least significant."""
     if index < 8:
         return _U8((low >> _U64(8 * index)) & _U64(0xFF))
     return _U8((_U64(high) >> _U64(8 * (index - 8))) & _U64(0xFF))

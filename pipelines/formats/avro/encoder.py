@@ -23,12 +23,12 @@ class AvroEncoder:
         self._writer = RowWriter(columns(parsed(writer.text, writer.references)))
 
     def encode(self, rows: ArrowArray, schema_id: int) -> ArrowArray:
-        """A binary array of the rows' framed values; null for a null row. Raises UnwritableError."""
+        """Encode rows as a binary array of framed values; null for a null row. Raises UnwritableError."""
         return self._writer.values(rows, header(schema_id))
 
 
 def row_type(writer: RegisteredSchema) -> pa.DataType:
-    """The rows' Arrow type; fields without a null branch are not nullable. Raises ValueError."""
+    """Return the rows' Arrow type; fields without a null branch are not nullable. Raises ValueError."""
     return _needing(columns(parsed(writer.text, writer.references)))
 
 
@@ -45,9 +45,9 @@ def _needing(node: Node) -> pa.DataType:
 
 
 def schema_for(kind: pa.DataType, name: str) -> str:
-    """A schema for values of a type: every field may be null, so that later ones may have other fields.
+    """Derive a schema for a type; every field is nullable, so later schemas may have other fields.
 
-    Raises ValueError with the path of what Avro has no type for.
+    Raises ValueError with the path of a part that Avro cannot represent.
 
     >>> schema_for(pa.struct([("n", pa.int32())]), "flights.clean")
     '{"type": "record", "name": "flights_clean", "fields": [{"name": "n", "type": ["null", "int"], "default": null}]}'

@@ -1,4 +1,4 @@
-"""Arrow's arrays as flat numbers, and with them rows as Avro values."""
+"""Flattens Arrow's arrays to numbers, and writes rows as Avro values."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class RowWriter:
         self._code = np.array(program(root), np.int64)
 
     def values(self, rows: ArrowArray, header: bytes) -> ArrowArray:
-        """A binary array of the values of an array of the schema's own `arrow_type`, each behind the header.
+        """Return a binary array of values, each preceded by `header`; `rows` has the schema's own `arrow_type`.
 
-        What is null as a whole has no value: a tombstone. Raises UnwritableError.
+        A null row yields a null value: a tombstone. Raises UnwritableError.
         """
         if rows.null_count and not self._root.nullable:
             present = rows.is_valid()
@@ -78,7 +78,7 @@ class _Flat:
         self._pool_size = 0
 
     def joined(self) -> tuple[Ints, Any, Any, Any, Any]:
-        """Where each slot's entries begin; whether they are there; both numbers; all bytes."""
+        """Return the start of each slot's entries, their presence flags, both numbers, and all bytes."""
         sizes = [len(part) for part in self._valid]
         bases = np.zeros(len(sizes), np.int64)
         np.cumsum(sizes[:-1], out=bases[1:])
@@ -86,7 +86,7 @@ class _Flat:
         return bases, np.concatenate(self._valid), np.concatenate(self._first), np.concatenate(self._second), pool
 
     def add(self, node: Node, array: ArrowArray) -> None:
-        """Take the entries of a node and of those below it."""
+        """Add the entries of a node and of the nodes below it."""
         if isinstance(array, pa.ChunkedArray):
             array = array.combine_chunks()
         if array.offset:
@@ -145,7 +145,7 @@ class _Flat:
 
 
 def _in_unit(micros: Any, unit: str) -> Any:
-    """Microseconds in the unit that the schema has."""
+    """Convert microseconds to the schema's unit."""
     if unit == "millis":
         return micros // 1000
     return micros * 1000 if unit == "nanos" else micros

@@ -1,10 +1,10 @@
-"""Programs that read values of one schema as another, as Avro's specification resolves them. Pure.
+"""Programs that read values of a writer's schema as a reader's schema, by Avro's schema resolution. Pure.
 
-All programs of a `Reading` write to the slots of one reader's schema, so that a batch of values of several writers is
-decoded in one go. `decode_kernel` says what the numbers of a program mean.
+All programs of a `Reading` write to the slots of one reader's schema, so a batch with values of several writers is
+decoded in one pass. `decode_kernel` defines the numbers of a program.
 
-What Avro does not say: moments keep their meaning when the unit of their logical types differs. What a writer's union
-has beside what the reader can have is refused for the values that use it, not for the whole schema.
+Beyond Avro's specification: timestamps keep their meaning if the units of their logical types differ. A branch of a
+writer's union that the reader cannot represent is refused for the values that use it, not for the whole schema.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _BIT_64: Final = 1 << 64
 
 
 class UnreadableError(ValueError):
-    """A schema cannot be resolved to another: the message names the field and the reason."""
+    """A schema cannot be resolved; the message names the field and the reason."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """A reader's schema as columns, and the programs of the writers that were added. `messages` are those of FAIL.
+    """A reader's schema as columns, and the programs of the added writers. `messages` are the texts of FAIL.
 
-    `is_lenient` is for readers that are made of columns: names of types say nothing, and enums are texts.
+    `is_lenient` is for readers derived from columns: names of types are ignored, and enums are texts.
     """
 
     reader: AvroType
@@ -58,7 +58,7 @@ class Reading:
     writer_symbols: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Raises ValueError if the reader's schema has a part that cannot be a column."""
+        """Build the columns. Raises ValueError if a part of the reader's schema does not map to a column."""
         self.root = columns(self.reader)
 
     def add(self, writer: AvroType) -> int:
@@ -75,13 +75,13 @@ class Reading:
         return begin
 
     def symbols(self, node: Node) -> list[str]:
-        """An enum's symbols by number."""
+        """Return an enum's symbols by number."""
         assert isinstance(node.type, EnumType)
         return node.type.symbols
 
 
 class _Program:
-    """One writer's program, while it is made."""
+    """The program of one writer, while it is built."""
 
     def __init__(self, reading: Reading) -> None:
         self._out = reading
@@ -90,7 +90,7 @@ class _Program:
         self._starts: dict[int, int] = {}
 
     def _emit(self, *numbers: int) -> int:
-        """Append to the program; the place of the last number."""
+        """Append to the program; returns the index of the last number."""
         if len(self._code) > CODE_MAX:
             raise UnreadableError("the schema is too large")
         self._code.extend(numbers)
@@ -99,7 +99,7 @@ class _Program:
     # -- values that the reader wants ----------------------------------------------------------------------------------
 
     def read(self, writer: AvroType, node: Node) -> None:
-        """A value of the writer's for a node."""
+        """Emit the code that reads a writer's value into a node."""
         if isinstance(writer, UnionType):
             self._union(writer, node)
         elif writer.kind == "null":
@@ -210,7 +210,7 @@ class _Program:
             out.table.append(number)
 
     def _symbols(self, symbols: list[str], node: Node) -> None:
-        """A symbol as text: its number leads to a constant, as a union's leads to a branch."""
+        """Emit the code that maps a symbol's number to a text constant, like a union's branch number to its code."""
         self._emit(op.UNION, len(symbols))
         targets = len(self._code)
         self._emit(*[0] * len(symbols))
@@ -256,7 +256,7 @@ class _Program:
     # -- defaults ------------------------------------------------------------------------------------------------------
 
     def _default(self, value: Any, kind: AvroType, node: Node) -> None:
-        """The reader's value of a field that the writer does not have."""
+        """Emit the reader's default of a field that the writer lacks."""
         if value is None:
             if not node.nullable:
                 raise _unreadable(node, "its default is null, which its type is not")
@@ -358,7 +358,7 @@ class _Program:
                         self._emit(op.SKIP_BYTES)
 
     def subroutines(self) -> None:
-        """Append what passes over each record: records may hold themselves, hence they are called."""
+        """Append a subroutine that skips each record; records may contain themselves, hence the calls."""
         while self._calls:
             place, record = self._calls.pop()
             if id(record) not in self._starts:
@@ -370,7 +370,7 @@ class _Program:
 
 
 def _unit(writer: PrimitiveType, reader: PrimitiveType) -> int:
-    """What a whole number is multiplied by: moments are microseconds here."""
+    """Return the conversion of a whole number: timestamps are converted to microseconds."""
     own = logical(reader)
     prefix = next((prefix for prefix in _MOMENTS if own.startswith(prefix)), None)
     if prefix is None or reader.kind != "long":
@@ -381,7 +381,7 @@ def _unit(writer: PrimitiveType, reader: PrimitiveType) -> int:
 
 
 def _halves(number: int) -> tuple[int, int]:
-    """The lower and the upper 64 bits, as signed numbers."""
+    """Return the lower and the upper 64 bits, as signed numbers."""
     halves = (number % _BIT_64, number // _BIT_64 % _BIT_64)
     low, high = (half - _BIT_64 if half >= _BIT_64 // 2 else half for half in halves)
     return low, high

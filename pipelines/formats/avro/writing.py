@@ -8,7 +8,7 @@ from headwater.pipelines.schemas.avro.types import EnumType, FixedType
 
 
 def program(root: Node) -> list[int]:
-    """The program of a schema."""
+    """Return the program of a schema."""
     code: list[int] = []
     _write(code, root)
     code.append(op.END)

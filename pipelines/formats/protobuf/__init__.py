@@ -1,1 +1,1 @@
-"""Protobuf values: messages of a reader's class, read by protobuf itself, as Arrow's columns and back."""
+"""Protobuf values: protobuf parses messages of a reader's class; arrays convert them to columns and back."""

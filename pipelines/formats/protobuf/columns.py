@@ -1,7 +1,7 @@
 """Maps Protobuf messages to columns, and compares a writer's message with a reader's. Pure.
 
-Fields have the names of the `.proto` file. What has no presence is never null; enums are their values' names;
-timestamps and the wrapper types are what they stand for; `google.protobuf.Struct` and its kin are JSON.
+Columns have the field names of the `.proto` file. A field without presence is never null; enums become the names of
+their values; timestamps and wrapper types become their values; `google.protobuf.Struct` and related types become JSON.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ SINGLE, LIST, MAP = "single", "list", "map"
 
 @dataclass(slots=True)
 class Node:
-    """A field as a column: its name, its kind, whether it is one, a list or a map, and whether it can be absent.
+    """A field as a column: its name, its kind, whether it is single, a list or a map, and whether it can be absent.
 
-    `type` is that of the column; `children` are a message's fields, or the key and the value of a map.
+    `type` is the column's type; `children` are a message's fields, or the key and the value of a map.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Node:
 
 
 def pool_of(text: str, references: Iterable[tuple[str, str]] = ()) -> Any:
-    """A pool of descriptors with a file and its imports. Raises InvalidSchemaError."""
+    """Build a descriptor pool with a file and its imports. Raises InvalidSchemaError."""
     imported: dict[str, Any] = {}
     for name, other in references:
         imported[name] = link(_file(other), name, imported)
@@ -103,7 +103,7 @@ def _file(text: str) -> Any:
 
 
 def message_of(pool: Any, name: str | None) -> Any:
-    """The message type of values: by this name, else the file's only message. Raises InvalidSchemaError."""
+    """Return the message type of values: the named message, else the file's only one. Raises InvalidSchemaError."""
     file = pool.FindFileByName(FILE_NAME)
     found = list(file.message_types_by_name.values())
     if name is None:
@@ -122,7 +122,7 @@ def message_of(pool: Any, name: str | None) -> Any:
 
 
 def message_at(pool: Any, indexes: Iterable[int]) -> Any:
-    """The message at a place of the file, as serializers name it. Raises InvalidSchemaError."""
+    """Return the message at the message indexes of a serializer. Raises InvalidSchemaError."""
     file = pool.FindFileByName(FILE_NAME)
     found, among = None, list(file.message_types_by_name.values())
     for index in indexes:
@@ -136,7 +136,7 @@ def message_at(pool: Any, indexes: Iterable[int]) -> Any:
 
 
 def place_of(message: Any) -> list[int]:
-    """The message indexes of a message in its file."""
+    """Return the message indexes of a message in its file."""
     places: list[int] = []
     inner = message
     while inner.containing_type is not None:
@@ -148,12 +148,12 @@ def place_of(message: Any) -> list[int]:
 
 
 def columns(message: Any) -> list[Node]:
-    """The columns of a message. Raises InvalidSchemaError with the path of a part that is no column."""
+    """Return the columns of a message. Raises InvalidSchemaError with the path of a part that is not a column."""
     return _Builder().fields(message, "", (), 0)
 
 
 def struct_type(nodes: Iterable[Node]) -> Any:
-    """The Arrow type of a message's columns."""
+    """Return the Arrow type of a message's columns."""
     return pa.struct([pa.field(node.name, node.type) for node in nodes])
 
 
@@ -213,7 +213,7 @@ class _Builder:
 
 
 def conflict(writer: Any, reader: Any) -> str | None:
-    """The reason why a reader's message misreads the writer's values; None if it reads them correctly."""
+    """Return the reason why a reader's message misreads the writer's values; None if it reads them correctly."""
     return _conflict(writer, reader, "", set())
 
 

@@ -1,7 +1,7 @@
 """Decodes framed Protobuf messages to the columns of one reader's message.
 
-Between the id and the message stands which message of the file it is: how many numbers, and these numbers; a single 0
-stands for the first message.
+The message indexes between the schema id and the message identify the message type in the file: the number of indexes,
+then the indexes; a single 0 stands for the first message.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NO_INDEXES: Final = "it does not say which message it is"
 
 
 class ProtobufDecoder:
-    """Decodes batches. One per reader's message and process: it remembers what was found of the writers' schemas."""
+    """Decodes batches. One per reader's message and process: the decoder caches its verdicts on writers' schemas."""
 
     def __init__(self, reader: RegisteredSchema, message: str | None, schemas: Schemas) -> None:
         self._schemas = schemas
@@ -64,7 +64,7 @@ class ProtobufDecoder:
         return found
 
     def decode(self, frames: Frames) -> Batch:
-        """The values of some frames."""
+        """Decode the values of several frames."""
         faults: dict[int, str] = dict(frames.faults)
         incompatible: dict[int, Incompatible] = {}
         messages: list[Any] = [None] * len(frames.ids)
@@ -91,7 +91,7 @@ class ProtobufDecoder:
         return Batch(_struct(self._nodes, messages), faults, incompatible)
 
     def _verdict(self, schema_id: int, indexes: tuple[int, ...]) -> str | None:
-        """Why what a writer's schema has at a place cannot be read; None if it can. Raises NotFoundError."""
+        """Return why the reader cannot read a writer's message type; None if it can. Raises NotFoundError."""
         place = (schema_id, indexes)
         if place not in self._verdicts:
             if len(self._verdicts) >= KEPT_MAX:
@@ -120,7 +120,7 @@ class _IndexesError(ValueError):
 
 
 def message_indexes(payload: bytes) -> tuple[tuple[int, ...], int]:
-    """The message indexes of a payload, and the start of its message. Raises ValueError.
+    """Return the message indexes of a payload, and the start of its message. Raises ValueError.
 
     >>> message_indexes(b"\\x00abc"), message_indexes(b"\\x04\\x02\\x00abc")
     (((0,), 1), ((1, 0), 3))
@@ -151,7 +151,7 @@ def _varint(payload: bytes, position: int) -> tuple[int, int]:
 
 
 def _struct(nodes: Sequence[Node], messages: Sequence[Any]) -> ArrowArray:
-    """Messages, some of which are None, as a struct."""
+    """Convert messages, some of them None, to a struct."""
     mask = np.fromiter((message is None for message in messages), np.bool_, len(messages))
     fields = [pa.field(node.name, node.type) for node in nodes]
     arrays = [_column(node, messages) for node in nodes]
@@ -194,7 +194,7 @@ def _getter(name: str) -> Callable[[Any], Any]:
 
 
 def _items(node: Node, values: list[Any]) -> ArrowArray:
-    """Single values, some of which are None, as the column of their kind."""
+    """Convert single values, some of them None, to the column of their kind."""
     kind = node.item_type
     if node.kind == MESSAGE:
         return _struct(node.children, values)

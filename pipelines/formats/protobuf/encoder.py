@@ -1,4 +1,4 @@
-"""Encodes rows as Protobuf messages after their schema's id and their message indexes."""
+"""Encodes rows as Protobuf messages, preceded by their schema's id and their message indexes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headwater.pipelines.schemas.schema_ids import header
 
 
 def row_type(writer: RegisteredSchema, message: str | None) -> Any:
-    """The rows' Arrow type. Raises ValueError (such as InvalidSchemaError)."""
+    """Return the rows' Arrow type. Raises ValueError (such as InvalidSchemaError)."""
     return struct_type(columns(message_of(pool_of(writer.text, writer.references), message)))
 
 
@@ -49,7 +49,7 @@ class ProtobufEncoder:
         self._place = b"\0" if place == [0] else b"".join(map(_zigzag, [len(place), *place]))
 
     def encode(self, rows: ArrowArray, schema_id: int) -> ArrowArray:
-        """A binary array of the rows' framed values; null for a null row. Raises UnwritableError."""
+        """Encode rows as a binary array of framed values; null for a null row. Raises UnwritableError."""
         before = header(schema_id) + self._place
         found: list[bytes | None] = []
         for row in rows.to_pylist():
