@@ -1,4 +1,4 @@
-"""All compiled loops of tasks: compiles them, or loads them from numba's cache on disk."""
+"""Compiles all loops used by tasks, or loads them from numba's cache on disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["warm_cache"]
 
 
 def warm_cache() -> None:
-    """Fill the cache.
+    """Fill numba's cache.
 
     Called once in the driver, so that later tasks use the cache instead of compiling concurrently.
     """

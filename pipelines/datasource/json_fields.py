@@ -2,7 +2,8 @@
 
 Parsing JSON takes the largest part of a stage's time, and Spark's parser creates objects for every field. The task that
 decodes the records parses unambiguous values with compiled loops (`json_kernels`), and marks each record as parsed or
-not; Spark's parser handles the other records with the same results. `headwater.pipelines.formats.json` combines both.
+unparsed; Spark's parser handles the unparsed records with the same results. `headwater.pipelines.formats.json` combines
+both.
 """
 
 from __future__ import annotations
@@ -53,21 +54,21 @@ _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 
 
 def field_column(position: int) -> str:
-    """The name of a field's column."""
+    """Return the name of a field's column."""
     return f"_json_{position}"
 
 
 def _is_taken(field: Sequence[Any]) -> bool:
-    """Whether the loops support a field (name, type): Spark parses names that JSON escapes, too."""
+    """Return whether the loops support a field (name, type): Spark also parses names with JSON escapes."""
     name, type_ = field
     return isinstance(name, str) and name != "" and not _ESCAPED.search(name) and type_ in _TYPES
 
 
 @dataclass(frozen=True, slots=True)
 class JsonFields:
-    """Names and types (as SQL names them) of the fields; picklable.
+    """Names and types (in SQL's notation) of the fields; picklable.
 
-    `framed`: whether a schema id precedes the JSON, as in Confluent's serializers.
+    `framed`: a schema id precedes the JSON, as in Confluent's serializers.
 
     >>> JsonFields.parse(JsonFields((("id", "bigint"), ("name", "string"))).text()).fields[1]
     ('name', 'string')
@@ -78,7 +79,7 @@ class JsonFields:
 
     @classmethod
     def of(cls, schema: StructType, *, framed: bool = False) -> JsonFields | None:
-        """A schema's fields; None without fields, with too many, or with one that only Spark's parser supports."""
+        """Return a schema's fields; None if there are none, too many, or one that only Spark's parser supports."""
         fields = tuple((field.name, field.dataType.simpleString()) for field in schema.fields)
         return cls(fields, framed) if 0 < len(fields) <= FIELDS_MAX and all(map(_is_taken, fields)) else None
 
@@ -99,16 +100,16 @@ class JsonFields:
         return cls(tuple((name, type_) for name, type_ in found), framed)
 
     def text(self) -> str:
-        """The fields as an option's text."""
+        """Return the fields as an option's text."""
         return json.dumps({"fields": self.fields, "framed": self.framed})
 
     def columns(self) -> list[StructField]:
-        """The additional columns of records."""
+        """Return the additional columns of records."""
         named = [StructField(field_column(i), _TYPES[type_]) for i, (_, type_) in enumerate(self.fields)]
         return [StructField(TAKEN, BooleanType()), *named]
 
     def added_to(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The records with these columns added."""
+        """Return the records with these columns added."""
         import pyarrow as pa
 
         parser = _parser(self)
@@ -132,7 +133,7 @@ def _parser(fields: JsonFields) -> _Parser:
 
 
 class _Parser:
-    """The fields in the form of the loops' arguments, created once per worker."""
+    """The fields as arguments of the loops, created once per worker."""
 
     def __init__(self, given: JsonFields) -> None:
         import numpy as np
@@ -160,7 +161,7 @@ class _Parser:
         self.schema = [pa.field(TAKEN, pa.bool_()), *named]
 
     def columns(self, values: Any) -> list[Any]:
-        """The columns for some values (an Arrow binary array)."""
+        """Return the columns of several values (an Arrow binary array)."""
         import numpy as np
         import pyarrow as pa
 
@@ -215,7 +216,7 @@ def _bits(flags: npt.NDArray[Any]) -> pa.Buffer:
 
 
 def _strings(data: npt.NDArray[Any], places: npt.NDArray[Any], there: npt.NDArray[Any]) -> list[pa.Buffer]:
-    """Offsets and bytes of a column of strings."""
+    """Return offsets and bytes of a column of strings."""
     import numpy as np
 
     from headwater.pipelines.datasource import json_kernels as kernels

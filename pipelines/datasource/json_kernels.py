@@ -1,8 +1,8 @@
-"""The compiled loops of `json_fields`: parse JSON objects to the buffers of columns.
+"""Compiled loops of `json_fields`: parse JSON objects to column buffers.
 
-The loops accept only unambiguous values, and leave all others to Spark's own parser: nested fields, numbers that a
-double cannot hold exactly, duplicate names or names with escapes, half of a surrogate pair, bytes other than UTF-8. So
-accepted values have the same result as in Spark (RFC 8259; `from_json` with its default options).
+The loops accept unambiguous values only, and leave all others to Spark's parser: nested fields, numbers that a double
+cannot represent exactly, duplicate names or names with escapes, lone surrogates, bytes other than UTF-8. Accepted
+values therefore have the same result as in Spark (RFC 8259; `from_json` with its default options).
 
 numba does not check indices: a comparison with the value's end precedes every access.
 """
@@ -50,7 +50,7 @@ _TRUE, _FALSE, _NULL = (np.frombuffer(word, np.uint8) for word in (b"true", b"fa
 
 @kernel
 def _after_space(data: Any, at: int, end: int) -> Any:
-    """The position of the next byte other than white space."""
+    """Return the position of the next byte other than white space."""
     while at < end and (data[at] == 32 or data[at] == 10 or data[at] == 13 or data[at] == 9):
         at += 1
     return at
@@ -58,7 +58,7 @@ def _after_space(data: Any, at: int, end: int) -> Any:
 
 @kernel
 def _is_utf8(data: Any, at: int, end: int) -> Any:
-    """Whether bytes are well-formed UTF-8 (Unicode, table 3-7)."""
+    """Return whether bytes are well-formed UTF-8 (Unicode, table 3-7)."""
     while at < end:
         first = data[at]
         if first < 0x80:
@@ -94,7 +94,7 @@ def _is_utf8(data: Any, at: int, end: int) -> Any:
 
 @kernel
 def _hex(data: Any, at: int, end: int) -> Any:
-    """The number that four hexadecimal digits make, or -1."""
+    """Return the value of four hexadecimal digits, or -1."""
     if at + 4 > end:
         return _I64(-1)
     number = _I64(0)
@@ -111,7 +111,7 @@ def _hex(data: Any, at: int, end: int) -> Any:
 
 @kernel
 def _escape(data: Any, at: int, end: int) -> tuple[Any, Any]:
-    """The position after an escape with its backslash at `at`, and its code point; -1 if not accepted."""
+    """Return the position after the escape whose backslash is at `at`, and its code point; -1 if not accepted."""
     at += 1
     if at >= end:
         return -1, _I64(0)
@@ -146,7 +146,7 @@ def _escape(data: Any, at: int, end: int) -> tuple[Any, Any]:
 
 @kernel
 def _text_end(data: Any, at: int, end: int) -> tuple[Any, Any]:
-    """The position of the closing quote of a string that begins at `at`, after its quote, and whether it has escapes.
+    """Return the position of a string's closing quote, and whether the string has escapes; `at` follows its quote.
 
     The position is -1 if the string is not accepted.
     """
@@ -175,7 +175,7 @@ def _text_end(data: Any, at: int, end: int) -> tuple[Any, Any]:
 
 @kernel
 def _number(data: Any, at: int, end: int) -> tuple[Any, Any, Any, Any]:
-    """A number as (position after it, mantissa, decimal exponent, whether it is written as an integer).
+    """Parse a number to (position after it, mantissa, decimal exponent, whether it is written as an integer).
 
     The position is -1 if the number is not accepted. Negative zero is not accepted.
     """
@@ -213,7 +213,7 @@ def _number(data: Any, at: int, end: int) -> tuple[Any, Any, Any, Any]:
 
 @kernel
 def _digits(data: Any, at: int, count: int) -> Any:
-    """The number that `count` digits make, or -1."""
+    """Return the value of `count` digits, or -1."""
     number = _I64(0)
     for i in range(count):
         byte = data[at + i]
@@ -225,7 +225,7 @@ def _digits(data: Any, at: int, count: int) -> Any:
 
 @kernel
 def _days(data: Any, at: int) -> tuple[Any, Any]:
-    """Whether the ten bytes are a date, YYYY-MM-DD from year 1 on, and its days since 1970."""
+    """Return whether the ten bytes are a date, YYYY-MM-DD from year 1 on, and its days since 1970."""
     year, month, day = _digits(data, at, 4), _digits(data, at + 5, 2), _digits(data, at + 8, 2)
     if data[at + 4] != 45 or data[at + 7] != 45 or year < 1 or month < 1 or month > 12 or day < 1:
         return False, _I64(0)
@@ -248,7 +248,7 @@ def _days(data: Any, at: int) -> tuple[Any, Any]:
 
 @kernel
 def _timestamp(data: Any, start: int, end: int) -> tuple[Any, Any]:
-    """Whether a text is YYYY-MM-DDTHH:MM:SS[.f]Z, f of 1 to 6 digits, and its microseconds since 1970."""
+    """Return whether a text is YYYY-MM-DDTHH:MM:SS[.f]Z, f of 1 to 6 digits, and its microseconds since 1970."""
     size = end - start
     if size < 20 or size > 27 or size == 21 or data[end - 1] != 90 or data[start + 10] != 84:
         return False, _I64(0)
@@ -272,7 +272,7 @@ def _timestamp(data: Any, start: int, end: int) -> tuple[Any, Any]:
 
 @kernel
 def _literal_end(data: Any, at: int, end: int, word: Any) -> Any:
-    """The position behind a word, -1 if another one stands there."""
+    """Return the position after an expected word, -1 if the bytes differ."""
     if at + len(word) > end:
         return -1
     for i in range(len(word)):
@@ -283,7 +283,7 @@ def _literal_end(data: Any, at: int, end: int, word: Any) -> Any:
 
 @kernel
 def _value_begin(data: Any, at: int, end: int) -> Any:
-    """Where the value of a member begins whose name should begin at `at`; -1 if none does."""
+    """Return the position of a member's value; the member's name begins at `at`. -1 if there is no member."""
     if at >= end or data[at] != 34:
         return -1
     at, _ = _text_end(data, at + 1, end)
@@ -295,7 +295,7 @@ def _value_begin(data: Any, at: int, end: int) -> Any:
 
 @kernel
 def _nested_end(data: Any, at: int, end: int) -> Any:
-    """The position behind an object or array that nobody asks for and that begins at `at`; -1 if it is not taken."""
+    """Return the position after an unrequested object or array that begins at `at`; -1 if not accepted."""
     objects = _I64(0)  # a bit for each level, the innermost last: 1 for an object
     depth = 0
     while True:
@@ -351,7 +351,7 @@ def _nested_end(data: Any, at: int, end: int) -> Any:
 
 @kernel
 def _field(data: Any, start: int, end: int, names: Any, name_ends: Any, likely: int) -> Any:
-    """Which of the names stands in the bytes; -1 for none. `likely` is tried first."""
+    """Return the index of the name that equals the bytes, -1 for none. `likely` is compared first."""
     size = end - start
     count = len(name_ends)
     for turn in range(count):
@@ -371,7 +371,7 @@ def _field(data: Any, start: int, end: int, names: Any, name_ends: Any, likely: 
 
 @kernel
 def _likely_end(data: Any, start: int, end: int, names: Any, name_ends: Any, likely: int) -> Any:
-    """Where the closing quote stands if the bytes from `start` on are the likely name; else -1."""
+    """Return the position of the closing quote if the bytes from `start` on are the likely name, otherwise -1."""
     first = name_ends[likely - 1] if likely else 0
     size = name_ends[likely] - first
     if start + size >= end or data[start + size] != 34:
@@ -396,7 +396,7 @@ def _parse_object(
     found: Any,
     last_seen: Any,
 ) -> Any:
-    """One value; whether all of it was taken. Of one that was not, what was `found` up to there has no meaning."""
+    """Parse one value; returns whether the whole value was accepted. If not, the entries of `found` have no meaning."""
     at = _after_space(data, at, end)
     if at >= end or data[at] != 123:
         return False
@@ -507,13 +507,12 @@ def parse_objects(
     has_value: Any,
     whole: Any,
 ) -> None:
-    """Parse the values between `offsets`. A frame, if there is one, begins with a zero.
+    """Parse the values between `offsets`. A frame, if present, begins with a zero byte.
 
-    `names` are the fields' names in one piece, up to `name_ends`. Into `numbers` (fields x rows) goes what a field is:
-    an integer, microseconds, days, or of a string its start (32 bits), whether it has escapes (1) and its length (31);
-    `doubles` is the same memory.
-    `has_value` (fields x rows, zero at first): 1 where a field has a value. `whole` (rows): 1 where the value was
-    taken.
+    `names` is the concatenation of the fields' names, with their ends in `name_ends`. `numbers` (fields x rows)
+    receives an integer, microseconds, days, or for a string its start (32 bits), whether it has escapes (1) and its
+    length (31); `doubles` shares the memory of `numbers`. `has_value` (fields x rows, initially zero): 1 for a present
+    field. `whole` (rows): 1 for an accepted value.
     """
     last_seen = np.full(len(types), -1, np.int64)  # the row in which a field stood last
     for row in range(len(offsets) - 1):
@@ -530,7 +529,7 @@ def parse_objects(
 
 @kernel
 def _put_code_point(out: Any, to: int, code: int) -> Any:
-    """Write a code point as UTF-8; the position behind it."""
+    """Write a code point as UTF-8; returns the next position."""
     if code < 0x80:
         out[to] = code
         return to + 1
@@ -552,9 +551,9 @@ def _put_code_point(out: Any, to: int, code: int) -> Any:
 
 @kernel
 def copy_strings(data: Any, places: Any, has_value: Any, offsets: Any, out: Any) -> None:
-    """The strings of one column, one after the other, to `out`, and where each ends to `offsets`, behind its zero.
+    """Concatenate the strings of one column to `out`, and write their ends to `offsets`, after its leading zero.
 
-    An escape is never shorter than what it stands for, so there is room for the strings as they are written.
+    An escape is at least as long as the encoded character, so the length as written is sufficient.
     """
     to = _I64(0)
     for row in range(len(places)):
