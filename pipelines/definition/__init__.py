@@ -1,7 +1,7 @@
-"""The pipeline's file as types: YAML in, a checked `Pipeline` or every problem at once out.
+"""A pipeline's file as types: parses YAML to a checked `Pipeline`, or reports every problem at once.
 
 The models define the format: an unknown field is refused by name, and the editor's schema and the reference page are
-generated from the models. `loading` puts the parts together. Other packages import from here;
+generated from the models. `loading` combines the parts. Other packages import from here;
 `headwater.pipelines.validation.pipeline_file.load` reads a file.
 """
 

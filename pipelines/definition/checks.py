@@ -1,4 +1,4 @@
-"""Checks across a pipeline's fields: duplicate and unknown names, cycles, SQL that reads none of its inputs. Pure."""
+"""Checks across a pipeline's fields: duplicate and unknown names, cycles, SQL without inputs. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from headwater.pipelines.errors import Problem, nearest
 
 
 def check(loaded: Loaded, existing_topics: frozenset[str]) -> tuple[list[Problem], list[Problem]]:
-    """Problems and warnings of the whole. `existing_topics` are the broker's topics, which need no declaration."""
+    """Return problems and warnings. `existing_topics` are the broker's topics, which need no declaration."""
     problems: list[Problem] = []
     warnings: list[Problem] = []
     problems += _duplicates(loaded)
@@ -91,7 +91,7 @@ def _duplicates(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _topics_read(loaded: Loaded, existing_topics: frozenset[str]) -> Iterator[Problem]:
-    """Problems of the topics that inputs and tables read: whether they exist, and which columns they have."""
+    """Yield problems of the topics that inputs and tables read: missing topics, and missing columns."""
     for stage in loaded.pipeline.stages:
         for position, source in enumerate(stage.inputs):
             if isinstance(source, TopicSource):
@@ -137,7 +137,7 @@ def _topic_read(
 
 
 def _inputs(loaded: Loaded) -> Iterator[Problem]:
-    """Problems of inputs: their names, which are views in SQL, and conflicts with the topic's declaration."""
+    """Yield problems of inputs: their names, which are views in SQL, and conflicts with the topic's declaration."""
     for stage in loaded.pipeline.stages:
         names: set[str] = set()
         for position, source in enumerate(stage.inputs):
@@ -177,7 +177,7 @@ def _topic_input(loaded: Loaded, stage: Stage, position: int, source: TopicSourc
 
 
 def _clashes(loaded: Loaded) -> Iterator[Problem]:
-    """Tables and topics that share a name, and so a view, although the table is not of that topic."""
+    """Yield tables that share a name, and so a view, with a topic other than their own."""
     topics = {t.lower() for t in known_topics(loaded.pipeline)}
     for name, table in loaded.pipeline.tables.items():
         is_its_own = isinstance(table, TopicTable) and table.topic.lower() == name.lower()
@@ -188,7 +188,7 @@ def _clashes(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _written_events(loaded: Loaded) -> Iterator[Problem]:
-    """Sinks to topics with several framed event types: rows do not carry their type."""
+    """Yield sinks to topics with several framed event types: rows do not contain their type."""
     for stage in loaded.pipeline.stages:
         for position, sink in enumerate(stage.to):
             declared = loaded.pipeline.topics.get(sink.topic) if isinstance(sink, TopicSink) else None
@@ -312,7 +312,7 @@ def _expressions(loaded: Loaded, stage: Stage) -> Iterator[Problem]:
 
 
 def either(first: str, second: str) -> str:
-    """The first hint, which names a near miss, if there is one; otherwise the second."""
+    """Return the first hint, which suggests a similar name, if present; otherwise the second."""
     if first.startswith("did you mean"):
         return f"{first} Else {second}"
     return f"{second} ({first})" if first else second

@@ -15,7 +15,7 @@ _VARIABLE = {"type": "string", "pattern": r"\$\{"}
 
 
 def editor_schema() -> dict[str, Any]:
-    """The schema, as plain values."""
+    """Return the schema as plain values."""
     schema = Pipeline.model_json_schema(by_alias=True)
     # An included file needs neither a name nor stages.
     schema.pop("required", None)

@@ -1,4 +1,4 @@
-"""The graph of a pipeline: stages joined by the topics, tables and files that they write and read. Pure.
+"""The graph of a pipeline: stages connected by the topics, tables and files that they write and read. Pure.
 
 `headwater.pipelines.definition.checks` checks references between parts of a pipeline.
 """
@@ -45,43 +45,43 @@ def dead_letter_topics(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
 
 
 def topic_tables(pipeline: Pipeline, stage: Stage) -> list[str]:
-    """The topics that a stage uses as tables."""
+    """Return the topics that a stage uses as tables."""
     tables = (pipeline.tables[name] for name in tables_used(pipeline, stage))
     return [table.topic for table in tables if isinstance(table, TopicTable)]
 
 
 def places_written(pipeline: Pipeline, stage: Stage) -> set[Place]:
-    """Every place that a stage writes, including dead-letter topics."""
+    """Return every place that a stage writes, including dead-letter topics."""
     found = {place for sink in stage.to if (place := sink.place) is not None}
     return found | {("topic", topic) for topic in dead_letter_topics(pipeline, stage)}
 
 
 def writers(pipeline: Pipeline, topic: str) -> list[Stage]:
-    """The stages that write to a topic."""
+    """Return the stages that write to a topic."""
     return place_writers(pipeline, ("topic", topic))
 
 
 def place_writers(pipeline: Pipeline, place: Place) -> list[Stage]:
-    """The stages with a sink that writes to a place."""
+    """Return the stages with a sink that writes to a place."""
     return [s for s in pipeline.stages if any(sink.place == place for sink in s.to)]
 
 
 def upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:
-    """The stages whose output, including dead letters, this stage reads as a stream (itself, if it reads its own)."""
+    """Return the stages whose output, dead letters included, this stage reads as a stream; may include the stage."""
     wanted = {place for source in stage.inputs if (place := source.place) is not None}
     return [other for other in pipeline.stages if wanted & places_written(pipeline, other)]
 
 
 def table_upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:
-    """The other stages that write the tables which this stage uses."""
+    """Return the other stages that write tables used by this stage."""
     wanted = {place for name in tables_used(pipeline, stage) if (place := pipeline.tables[name].place) is not None}
     return [other for other in pipeline.stages if other is not stage and wanted & places_written(pipeline, other)]
 
 
 def topological_order(pipeline: Pipeline) -> list[Stage]:
-    """Stages in topological order; otherwise in the order of the file.
+    """Return the stages in topological order; independent stages keep the order of the file.
 
-    A stage also follows the stages that write its tables, where the streams allow that order. Raises ValueError for a
+    A stage also follows the stages that write its tables, if the streams permit that order. Raises ValueError for a
     cycle of streams; `check` reports cycles first.
     """
     ordered: list[Stage] = []
@@ -97,7 +97,7 @@ def topological_order(pipeline: Pipeline) -> list[Stage]:
 
 
 def cycles(pipeline: Pipeline) -> list[list[Stage]]:
-    """Every cycle once, as the stages along it."""
+    """Return every cycle once, as the stages along it."""
     found: list[list[Stage]] = []
     done: set[str] = set()
 
@@ -122,7 +122,7 @@ def cycles(pipeline: Pipeline) -> list[list[Stage]]:
 
 @functools.lru_cache(TEXTS_KEPT)
 def tables_named(sql: str) -> tuple[frozenset[str], str]:
-    """Names of the unqualified tables that an SQL text reads, and the parse error ('' if parsed).
+    """Return the names of the unqualified tables that an SQL text reads, and the parse error ('' if parsed).
 
     sqlglot rejects some valid Spark SQL, so a parse failure is only a warning.
 
@@ -152,7 +152,7 @@ def _first_line(text: str) -> str:
 
 
 def expression_fault(expression: str) -> str:
-    """sqlglot's error for an SQL expression, or ''."""
+    """Return sqlglot's error for an SQL expression, or ''."""
     import sqlglot
 
     try:
@@ -165,7 +165,7 @@ def expression_fault(expression: str) -> str:
 
 
 def input_views(stage: Stage, position: int) -> list[str]:
-    """Names of the views that a step reads: the inputs for the first step, the previous step's rows for later steps.
+    """Return the views that a step reads: the inputs for the first step, the previous step's rows for later steps.
 
     A single input keeps its name from step to step.
     """
@@ -175,7 +175,7 @@ def input_views(stage: Stage, position: int) -> list[str]:
 
 
 def tables_used(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
-    """The tables that a stage's SQL names; all tables if a step is not SQL or sqlglot cannot parse it."""
+    """Return the tables named in a stage's SQL; all tables if a step is not SQL or sqlglot cannot parse it."""
     named: set[str] = set()
     if not stage.transforms or not pipeline.tables:
         return ()
@@ -191,7 +191,7 @@ def tables_used(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
 
 
 def known_topics(pipeline: Pipeline) -> frozenset[str]:
-    """Topics that the file declares or writes, including dead-letter topics."""
+    """Return the topics that the file declares or writes, including dead-letter topics."""
     # Only existing records can become dead letters: a topic that is neither declared nor written has none.
     real = set(pipeline.topics) | {t.topic for s in pipeline.stages for t in s.topic_sinks}
     letters = {

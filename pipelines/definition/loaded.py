@@ -28,7 +28,7 @@ class Loaded:
     secrets: Secrets | None = field(default=None, repr=False, compare=False)
 
     def path(self, relative: str) -> str:
-        """A path in the file, resolved against the file's own folder; absolute paths and URIs stay unchanged.
+        """Resolve a path of the file against the file's folder; absolute paths and URIs remain unchanged.
 
         >>> Loaded(None, None, "/etc/flows").path("schemas/a.json")
         '/etc/flows/schemas/a.json'
@@ -40,23 +40,23 @@ class Loaded:
         return os.path.normpath(os.path.join(self.folder, relative))
 
     def problem(self, loc: Loc, message: str, hint: str = "") -> Problem:
-        """A problem at a position in the file."""
+        """Return a problem at a position in the file."""
         return self.document.problem(loc, self.redacted(message), hint)
 
     def redacted(self, text: str) -> str:
-        """A text, such as a message from Spark or from a database, with each secret replaced by its reference."""
+        """Return a text, such as a message from Spark or a database, with each secret replaced by its reference."""
         return self.secrets.redacted(text) if self.secrets else text
 
     def stage_loc(self, stage: Stage, *more: str | int) -> Loc:
-        """Path of a stage, or of a part of it."""
+        """Return the path of a stage, or of a part of a stage."""
         return ("stages", self.pipeline.stages.index(stage), *more)
 
     def input_loc(self, stage: Stage, position: int, *more: str | int) -> Loc:
-        """Path of a stage's input, or of a part of it: `from` is one source or a list of sources."""
+        """Return the path of a stage's input, or of a part of it: `from` is one source or a list of sources."""
         return self.document.place(self.stage_loc(stage, "from", position, *more))
 
     def sink_loc(self, stage: Stage, position: int, *more: str | int) -> Loc:
-        """Path of a stage's sink, or of a part of it: `to` is one sink or a list of sinks."""
+        """Return the path of a stage's sink, or of a part of it: `to` is one sink or a list of sinks."""
         return self.document.place(self.stage_loc(stage, "to", position, *more))
 
     def require_secrets(self) -> None:
@@ -66,7 +66,7 @@ class Loaded:
             raise PipelineError([self.missing_secret(reference) for reference in missing])
 
     def missing_secret(self, reference: str) -> Problem:
-        """The problem of a missing secret, at its first reference in the file."""
+        """Return the problem of a missing secret, at its first reference in the file."""
         kind, _, name = reference[2:-1].partition(":")
         what = f"the environment has no variable {name}" if kind == "env" else f"the file {name} cannot be read"
         hint = f"export {name}" if kind == "env" else "paths are seen from the pipeline's own folder"

@@ -1,4 +1,4 @@
-"""YAML -> a typed pipeline: text in, `Loaded` or every problem at once out. Pure: the file reader is an argument.
+"""Loads a pipeline: parses a text to `Loaded`, or reports every problem at once. Pure: the file reader is an argument.
 
 Order: YAML, included files, the environment, variables, fields (`Pipeline`), references between parts
 (`headwater.pipelines.definition.checks`). `headwater.pipelines.validation.pipeline_file` does the same for a file on
@@ -88,7 +88,7 @@ def _parsed(
 
 
 def _variables(document: Document, environment: str, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Loc]]:
-    """Values of the variables, with the positions of those from the file. Applies the environment's settings.
+    """Return the variables, with the positions of those in the file. Applies the environment's settings.
 
     The models refuse values that are not text.
     """

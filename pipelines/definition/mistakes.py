@@ -1,4 +1,4 @@
-"""Pydantic's errors as problems of a pipeline's file, with its terms and positions. Pure."""
+"""Converts pydantic's errors to problems of a pipeline's file, with its terms and positions. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Place:
 
 
 def problems_of(error: ValidationError, document: Document) -> list[Problem]:
-    """Every error once, as a problem of the file."""
+    """Return every error once, as a problem of the file."""
     problems: list[Problem] = []
     for item in error.errors(include_url=False):
         place = find_place(item["loc"], document)
@@ -91,7 +91,7 @@ def find_place(loc: tuple[int | str, ...], document: Document) -> Place:
 
 
 def _bare(annotation: Any) -> Any:
-    """The annotation without metadata and None."""
+    """Return the annotation without metadata and None."""
     while True:
         if get_origin(annotation) is Annotated:
             annotation = get_args(annotation)[0]
@@ -105,7 +105,7 @@ def _bare(annotation: Any) -> Any:
 
 
 def _kinds(annotation: Any) -> dict[str, type[Model]]:
-    """The members of a tagged union."""
+    """Return the members of a tagged union."""
     if get_origin(annotation) not in (Union, UnionType):
         return {}
     tagged = [get_args(part) for part in get_args(annotation) if get_origin(part) is Annotated]
@@ -120,7 +120,7 @@ def _field(model: type[Model], name: str) -> FieldInfo | None:
 
 
 def _kind(message: str, given: Any, annotation: Any) -> tuple[str, str]:
-    """Message and hint for a mapping that names none, or several, of the known kinds."""
+    """Return message and hint for a mapping that has none, or several, of the known kinds."""
     kinds = list(_kinds(annotation))
     what = next((name for name in _KIND_HINTS if f" {name} " in f" {message} "), "")
     if not isinstance(given, dict):

@@ -50,7 +50,7 @@ class Shown:
 
 
 def topic_name(name: str) -> str:
-    """Kafka's rule for topic names.
+    """Check Kafka's rule for topic names.
 
     >>> topic_name("flights.dead_letters")
     'flights.dead_letters'
@@ -63,14 +63,14 @@ def topic_name(name: str) -> str:
 
 
 def identifier(name: str) -> str:
-    """Rule for names of pipelines, stages, tables and expectations, which become folders, views and headers."""
+    """Check a name of a pipeline, stage, table or expectation, which becomes a folder, a view or a header."""
     if not _IDENTIFIER.match(name):
         raise ValueError(f"'{name}' is not a name: a letter or '_' first, then letters, digits, '_' and '-'")
     return name
 
 
 def interval(value: str) -> str:
-    """An interval in Spark's notation.
+    """Check an interval in Spark's notation.
 
     >>> interval(" 10 minutes")
     '10 minutes'
@@ -81,7 +81,7 @@ def interval(value: str) -> str:
 
 
 def interval_ms(value: str) -> int:
-    """An `interval` in milliseconds.
+    """Convert an `interval` to milliseconds.
 
     >>> interval_ms("10 minutes")
     600000
@@ -91,7 +91,7 @@ def interval_ms(value: str) -> int:
 
 
 def function_name(value: str) -> str:
-    """Rule for names of Python functions and classes."""
+    """Check the rule for names of Python functions and classes."""
     if not value.isidentifier():
         raise ValueError(f"'{value}' is not the name of something in a Python file")
     return value
@@ -127,7 +127,7 @@ Options: TypeAlias = Annotated[dict[str, Scalar], Shown("name: value")]
 
 
 def kind_of(*kinds: str) -> Callable[[Any], str | None]:
-    """The discriminator of a union whose members differ by one field: the one of `kinds` that a mapping has.
+    """Return the discriminator of a union whose members differ by one field: a mapping's only key among `kinds`.
 
     >>> kind_of("topic", "delta")({"delta": "lake/a", "partition_by": []})
     'delta'
@@ -146,10 +146,10 @@ def kind_of(*kinds: str) -> Callable[[Any], str | None]:
 
 
 class Model(BaseModel):
-    """Base of every part: immutable, and unknown fields are mistakes.
+    """Base of every part: immutable, and unknown fields are errors.
 
-    Text of a file may refer to a secret (`${env:NAME}`, `${file:PATH}`) only where a field is a `SecretText`: any other
-    field is shown in plans, errors and logs, hence refused.
+    Only a `SecretText` field may refer to a secret (`${env:NAME}`, `${file:PATH}`): all other fields appear in plans,
+    errors and logs, so a reference in them is refused.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -164,7 +164,7 @@ class Model(BaseModel):
 
 
 def _shows(annotation: Any, value: Any) -> bool:
-    """Whether a value of a non-secret field refers to a secret. Nested models are checked separately."""
+    """Return whether a value of a non-secret field refers to a secret. Nested models are checked separately."""
     if isinstance(value, str):
         return carries_reference(value) and not _holds_secrets(annotation)
     if isinstance(value, list):
@@ -181,5 +181,5 @@ def _holds_secrets(annotation: Any) -> bool:
 
 
 def fields_of(model: type[Model]) -> list[str]:
-    """Names of a model's fields as written in the file."""
+    """Return the names of a model's fields as written in the file."""
     return [info.alias or name for name, info in model.model_fields.items()]

@@ -6,7 +6,7 @@ import re
 
 
 def partition_column(expression: str) -> tuple[str, str]:
-    """Name and expression of a partition column: `EXPRESSION AS NAME`, a column, or an expression without a name.
+    """Return name and expression of a partition column: `EXPRESSION AS NAME`, a column, or an unnamed expression.
 
     >>> partition_column("to_date(departed_at) AS day")
     ('day', 'to_date(departed_at)')

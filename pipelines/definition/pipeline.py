@@ -1,4 +1,4 @@
-"""The whole file. Pure."""
+"""The whole file of a pipeline. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SparkConf: TypeAlias = Annotated[dict[str, SecretText], AfterValidator(masked_se
 
 
 def variables_as_text(value: Any) -> Any:
-    """Convert numbers to text; references to secrets stay references."""
+    """Convert numbers to text; references to secrets remain references."""
     if not isinstance(value, dict):
         return value
     texts = {n: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for n, v in value.items()}
@@ -95,7 +95,7 @@ class Pipeline(Model):
         return value
 
     def stage(self, name: str) -> Stage:
-        """The stage of this name. Raises KeyError for an unknown name."""
+        """Return the stage with a name. Raises KeyError for an unknown name."""
         for stage in self.stages:
             if stage.name == name:
                 return stage

@@ -16,7 +16,7 @@ PathOf: TypeAlias = Callable[[str], str]
 
 
 def normal_path(path: str) -> str:
-    """A path in normal form, for comparing places.
+    """Normalize a path for the comparison of places.
 
     >>> normal_path("lake//a/"), normal_path("s3a://lake/a/")
     ('lake/a', 's3a://lake/a/')

@@ -53,7 +53,7 @@ CALLED_AGAIN = "a function that is a sink may be called again with the same batc
 class TopicPlan:
     """A topic that the run needs. `partitions` is None for a topic that must already exist.
 
-    A topic `when_needed` receives dead letters, and is created with the first.
+    A topic with `when_needed` receives dead letters, and is created with the first of them.
     """
 
     name: str
@@ -93,12 +93,12 @@ class Plan:
     notes: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
 def checkpoint_folder(pipeline: str, stage: str) -> str:
-    """A stage's checkpoint folder, relative to the state folder.
+    """Return a stage's checkpoint folder, relative to the state folder.
 
     >>> checkpoint_folder("flights", "clean")
     'flights/clean/checkpoint'
@@ -107,10 +107,10 @@ def checkpoint_folder(pipeline: str, stage: str) -> str:
 
 
 def topics_of(pipeline: Pipeline) -> dict[str, Topic]:
-    """Every topic that the run needs, with its effective declaration.
+    """Return every topic that the run needs, with its effective declaration.
 
     An undeclared sink topic gets as many partitions as the stage's first topic, and JSON values; a dead-letter topic
-    gets one partition and raw values. Other undeclared sources are not listed: they must already exist.
+    gets one partition and raw values. Other undeclared sources are omitted: they must already exist.
     """
     topics = dict(pipeline.topics)
     for stage in topological_order(pipeline):
@@ -125,7 +125,7 @@ def topics_of(pipeline: Pipeline) -> dict[str, Topic]:
 
 
 def dead_letters_only(pipeline: Pipeline) -> frozenset[str]:
-    """The topics that receive only dead letters, and that no part of the pipeline reads or declares."""
+    """Return the topics that receive only dead letters, and that no part of the pipeline reads or declares."""
     written = {sink.topic for stage in pipeline.stages for sink in stage.topic_sinks}
     letters = {name for stage in pipeline.stages for name in dead_letter_topics(pipeline, stage)}
     return frozenset(letters - pipeline.topics.keys() - written - topics_read(pipeline))
@@ -166,7 +166,7 @@ def _notes(stages: list[Stage]) -> tuple[str, ...]:
 
 
 def topics_read(pipeline: Pipeline) -> set[str]:
-    """Topics that inputs and tables read."""
+    """Return the topics that inputs and tables read."""
     inputs = {source.topic for stage in pipeline.stages for source in stage.topic_inputs}
     return inputs | {table.topic for table in pipeline.tables.values() if isinstance(table, TopicTable)}
 

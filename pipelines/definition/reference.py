@@ -58,7 +58,7 @@ _HEAD = ("| field | type | default | meaning |", "|---|---|---|---|")
 
 
 def table(model: type[Model]) -> list[str]:
-    """Lines of the table for a model's fields."""
+    """Return the lines of the table for a model's fields."""
     rows = []
     # The model's own fields come before inherited ones.
     shared = {name for base in (Input, BatchStep) if issubclass(model, base) for name in base.model_fields}
@@ -70,7 +70,7 @@ def table(model: type[Model]) -> list[str]:
 
 
 def kind_shown(annotation: Any) -> str:
-    """A field's type in words.
+    """Describe a field's type in words.
 
     >>> kind_shown(int | None)
     'number'
@@ -105,7 +105,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def renewed(page: str) -> str:
-    """The page with the table under each heading of PARTS regenerated. Raises ValueError if a heading is missing."""
+    """Regenerate the table under each heading of PARTS. Raises ValueError if a heading is missing."""
     lines = page.splitlines()
     for heading, model in PARTS.items():
         starts = [i for i, line in enumerate(lines) if line.lstrip("#") == f" `{heading}`"]

@@ -1,4 +1,4 @@
-"""Text that may hold secrets: `${env:NAME}` and `${file:PATH}` in a pipeline's file. Pure: the reader is an argument.
+"""Text that may contain secrets: `${env:NAME}` and `${file:PATH}` in a file. Pure: the reader is an argument.
 
 A `SecretText` shows the reference wherever it is printed, compared or logged; only `reveal` returns its value. Between
 substitution and validation, plain text carries a reference in a form that no YAML file can contain (`REFERENCE`), so an
@@ -31,12 +31,12 @@ class SecretMissingError(Exception):
 
 
 def carries_reference(text: str) -> bool:
-    """Whether substituted text refers to a secret."""
+    """Return whether substituted text refers to a secret."""
     return "\0" in text
 
 
 def references_shown(text: str) -> str:
-    """Substituted text with its references as written in the file.
+    """Return substituted text with its references as written in the file.
 
     >>> references_shown("a\\0env:PW\\0b")
     'a${env:PW}b'
@@ -57,11 +57,11 @@ class Secrets:
         self._learnt: dict[str, str] = {}
 
     def learn(self, value: str, shown: str) -> None:
-        """Remember a secret that is written in the file itself, and the text shown in its place."""
+        """Remember a secret that the file itself contains, and the text to show in its place."""
         self._learnt[value] = shown
 
     def look_up(self, kind: str, name: str) -> str | None:
-        """The value of `${kind:name}`; None if missing."""
+        """Return the value of `${kind:name}`; None if missing."""
         reference = f"${{{kind}:{name}}}"
         if reference not in self._found:
             self._found[reference] = self._environ.get(name) if kind == "env" else self._file(name)
@@ -74,11 +74,11 @@ class Secrets:
             return None
 
     def missing(self) -> list[str]:
-        """References without a value."""
+        """Return the references without a value."""
         return [reference for reference, value in self._found.items() if value is None]
 
     def redacted(self, text: str) -> str:
-        """A text with each secret's value replaced by its reference, or by its replacement text.
+        """Replace each secret's value in a text by its reference, or by its replacement text.
 
         >>> secrets = Secrets({"PW": "hunter2"}, lambda path: "")
         >>> secrets.look_up("env", "PW") and secrets.redacted("login failed: hunter2")
@@ -118,18 +118,18 @@ class SecretText:
         return cls(references_shown(text), value)
 
     def reveal(self) -> str:
-        """The text with its secrets. Raises SecretMissingError if one is missing."""
+        """Return the text with its secrets. Raises SecretMissingError if a secret is missing."""
         if self._value is None:
             raise SecretMissingError(f"no value for {self._shown}")
         return self._value
 
     @property
     def value(self) -> str | None:
-        """The text with its secrets; None if one is missing."""
+        """Return the text with its secrets; None if a secret is missing."""
         return self._value
 
     def masked(self) -> SecretText:
-        """The same value; its text is shown only if it is a reference."""
+        """Return the same value with hidden text; a reference remains visible."""
         return self if _SHOWN_REFERENCE.search(self._shown) else SecretText(SHOWN_INSTEAD, self._value)
 
     @property
@@ -177,7 +177,7 @@ class Password(SecretText):
 
 
 def masked_secrets(options: dict[str, SecretText], info: ValidationInfo) -> dict[str, SecretText]:
-    """`masked_by_name`, which also redacts the masked values from other programs' messages."""
+    """Mask options like `masked_by_name`, and redact the masked values from other programs' messages."""
     masked = masked_by_name(options)
     secrets = (info.context or {}).get("secrets") if isinstance(info.context, dict) else None
     for text in masked.values():

@@ -1,4 +1,4 @@
-"""`stages:`: one streaming query each, from its inputs through its steps to its sinks. Pure."""
+"""`stages:`: a stage is one streaming query, from its inputs through its steps to its sinks. Pure."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Stage(Model):
 
     @property
     def transforms(self) -> tuple[Step, ...]:
-        """What is done, step by step: `steps`, or the one that `sql` or `python` is."""
+        """The steps in order: `steps`, or the single step of `sql` or `python`."""
         if self.sql is not None:
             return (SqlStep(sql=self.sql),)
         if self.python is not None:
@@ -117,7 +117,7 @@ class Stage(Model):
 
     @property
     def stream_steps(self) -> int:
-        """How many of `transforms` run on the stream; the others run on each micro-batch."""
+        """Number of `transforms` that run on the stream; later ones run on each micro-batch."""
         return next((n for n, step in enumerate(self.transforms) if step.is_of_batch), len(self.transforms))
 
     @property
@@ -132,7 +132,7 @@ class Stage(Model):
 
     @property
     def has_watermark(self) -> bool:
-        """Whether rows may be late."""
+        """Whether any input or step has a watermark, so that rows may be late."""
         return any(source.watermark for source in self.inputs) or any(
             isinstance(step, WatermarkStep) or (isinstance(step, DeduplicateStep) and bool(step.deduplicate.within))
             for step in self.steps

@@ -1,4 +1,4 @@
-"""What a test names: its stage, inputs, tables, expectations. Pure."""
+"""Checks the names in tests: stages, inputs, tables, expectations. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headwater.pipelines.errors import Problem, nearest
 
 
 def check_names(loaded: Loaded) -> Iterator[Problem]:
-    """Names that are given twice, or to nothing."""
+    """Yield problems of duplicate names, and of names that do not exist."""
     pipeline = loaded.pipeline
     names: set[str] = set()
     stages = {stage.name: stage for stage in pipeline.stages}

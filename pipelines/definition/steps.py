@@ -1,4 +1,4 @@
-"""`sql:`, `python:`, `steps:`: what a stage does with its rows. Pure."""
+"""`sql:`, `python:`, `steps:`: the steps of a stage. Pure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class PythonFunction(Model):
 
 
 class BaseStep(Model):
-    """What all steps share."""
+    """Base of all steps."""
 
     @property
     def may_read_tables(self) -> bool:
-        """Whether it may read the pipeline's tables in a way that the file does not show."""
+        """Whether the step may read tables of the pipeline that the file does not name."""
         return False
 
     @property
     def is_of_batch(self) -> bool:
-        """Whether it looks at the rows of one micro-batch rather than at a stream."""
+        """Whether the step runs on the rows of each micro-batch instead of the stream."""
         return False
 
 
@@ -42,7 +42,7 @@ class BatchStep(BaseStep):
 
     @property
     def is_of_batch(self) -> bool:
-        """What the file says."""
+        """The value of `each_batch`."""
         return self.each_batch
 
 
@@ -59,7 +59,7 @@ class PythonStep(BatchStep):
 
     @property
     def may_read_tables(self) -> bool:
-        """It may ask its session for any of them."""
+        """Whether the function may read tables: always, through its session."""
         return True
 
 

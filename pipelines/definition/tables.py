@@ -1,4 +1,4 @@
-"""`tables:`: what stages join their rows with. Pure."""
+"""`tables:`: tables that stages join with their rows. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVERY_BATCH = "every_batch"
 
 
 def refresh(value: str) -> str:
-    """When a table is read again: never, before each micro-batch, or when it is older than an interval."""
+    """Check when a table is reloaded: never, before each micro-batch, or once older than an interval."""
     return value if value in (ONCE, EVERY_BATCH) else interval(value)
 
 
@@ -33,7 +33,7 @@ _REFRESH = "when the table is read: once per run, for every micro-batch, or afte
 
 
 def is_columns(schema: str) -> bool:
-    """Whether a `schema:` of files lists columns rather than name a file.
+    """Return whether the `schema:` of files lists columns instead of naming a file.
 
     >>> is_columns("id BIGINT, name STRING"), is_columns("schemas/order.json")
     (True, False)
@@ -42,18 +42,18 @@ def is_columns(schema: str) -> bool:
 
 
 class TableModel(Model):
-    """Base of every kind of table; its `kind` is the field that names it in the file."""
+    """Base of every kind of table; `kind` is the field that identifies the kind in the file."""
 
     kind: ClassVar[str]
 
     @property
     @abstractmethod
     def place(self) -> Place | None:
-        """What it reads; None if no stage can write it."""
+        """The place that the table reads; None if no stage can write it."""
 
     @abstractmethod
     def record(self, path: PathOf) -> dict[str, Any]:
-        """What identifies it and makes its rows; nothing that may hold a secret."""
+        """Return the fields that identify the table and determine its rows, without secrets."""
 
 
 class FilesTable(TableModel):
@@ -81,7 +81,7 @@ class FilesTable(TableModel):
         return "files", normal_path(self.path)
 
     def record(self, path: PathOf) -> dict[str, Any]:
-        """All that is said of it."""
+        """Return all fields."""
         return {**self.model_dump(mode="json", exclude={"refresh"}), "path": path(self.path)}
 
 
@@ -106,7 +106,7 @@ class DeltaTable(TableModel):
         return "delta", normal_path(self.delta)
 
     def record(self, path: PathOf) -> dict[str, Any]:
-        """All that is said of it."""
+        """Return all fields."""
         return {**self.model_dump(mode="json", exclude={"refresh"}), "delta": path(self.delta)}
 
 
@@ -124,7 +124,7 @@ class TopicTable(TableModel):
         return "topic", self.topic
 
     def record(self, path: PathOf) -> dict[str, Any]:  # noqa: ARG002 - it has none
-        """All that is said of it."""
+        """Return all fields except `refresh`."""
         return self.model_dump(mode="json", exclude={"refresh"})
 
 
@@ -165,11 +165,11 @@ class JdbcTable(JdbcAddress, TableModel):
 
     @property
     def place(self) -> Place | None:
-        """The table, in what names its database; None for a query, or if the URL does not determine the database."""
+        """The table with its database's name; None for a query, or if the URL does not determine the database."""
         return None if self.table is None else self.jdbc.place(self.table)
 
     def record(self, path: PathOf) -> dict[str, Any]:  # noqa: ARG002 - it has none
-        """The database by its URL as it may be shown, and by a hash of what names it."""
+        """Return the fields; the database is identified by its redacted URL and a hash of its name."""
         where = {"jdbc": str(self.jdbc), "database": self.jdbc.database}
         return {**where, "table": self.table, "query": self.query}
 

@@ -1,4 +1,4 @@
-"""`tests:`: rows that go into a stage, and rows that come out. Pure; `headwater pipeline test` runs them."""
+"""`tests:`: input rows of a stage, and its expected output. Pure; `headwater pipeline test` runs them."""
 
 from __future__ import annotations
 

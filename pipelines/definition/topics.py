@@ -1,4 +1,4 @@
-"""`topics:` and `registry:`: what values are, where their schemas come from, how a missing topic is created. Pure."""
+"""`topics:` and `registry:`: formats of values, sources of schemas, creation of missing topics. Pure."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Incompatible: TypeAlias = Literal["dead_letter", "fail"]
 
 
 class _Encoded(Model):
-    """What topics and event types share: a format and its schema."""
+    """Common fields of topics and event types: a format and its schema."""
 
     @property
     def schema_file(self) -> str | None:
-        """The schema's file; None if it is inferred, comes from the registry or from the stage that writes."""
+        """The schema's file; None if the schema is inferred, or comes from the registry or the writing stage."""
         source: str | None = getattr(self, "schema_source", None)
         return None if source in (None, FROM_REGISTRY, INFERRED) else source
 
@@ -163,7 +163,7 @@ class Topic(_Encoded):
 
     @property
     def needs_registry(self) -> bool:
-        """Whether values or keys carry the id of a schema that only a registry knows."""
+        """Whether values or keys contain the id of a schema in a registry."""
         return self.value in FRAMED or self.key in FRAMED
 
 

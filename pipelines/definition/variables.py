@@ -1,4 +1,4 @@
-"""`${name}`: variables, and references to secrets, in the text values of a file. Pure."""
+"""`${name}`: variables and references to secrets in the text values of a file. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _VARIABLE = re.compile(r"\$(?:(\$\{)|\{(?:(env|file):([^{}\0]*)|([A-Za-z_][A-Za-
 
 
 def resolved(document: Document, variables: Mapping[str, str], places: Mapping[str, Loc]) -> dict[str, str]:
-    """The variables' own values with the variables that they name put in.
+    """Resolve variables inside the values of other variables.
 
-    `places` says where each stands. Raises PipelineError for unknown names and for variables that name each other.
+    `places` contains their positions. Raises PipelineError for unknown names and for cycles.
     """
     done: dict[str, str] = {}
     problems: list[Problem] = []
@@ -52,7 +52,7 @@ def resolved(document: Document, variables: Mapping[str, str], places: Mapping[s
 def substitute(document: Document, variables: Mapping[str, str], *, skip: frozenset[str] = frozenset()) -> set[str]:
     """Replace `${name}` in every text value (`$${` stays a literal `${`), except in the top-level fields in `skip`.
 
-    References to secrets get the form of `secret_text.REFERENCE`, and their places are noted in
+    References to secrets take the form of `secret_text.REFERENCE`, and their places are recorded in
     `document.references`. Returns the names that were used. Raises PipelineError with every unknown name.
     """
     used: set[str] = set()

@@ -1,7 +1,7 @@
-"""YAML text -> plain values, with the line and column of each of them.
+"""Parses YAML to plain values, each with its line and column.
 
-PyYAML's node graph is used rather than its loader, because only nodes know where they stand. Every walk has a limit, so
-that a hostile file (deep nesting, an alias that expands to billions of nodes, a key that hides another) is refused.
+PyYAML's node graph is used instead of its loader, because only nodes have positions. Every walk has a limit, so a
+hostile file (deep nesting, an alias that expands to billions of nodes, a duplicate key) is refused.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Loc = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in the file, counted from 1. `block` is the line where the text of a literal block (`|`) begins.
+    """A position in the file, counted from 1. `block` is the line where the text of a literal block (`|`) begins.
 
-    `file` is '' in the document's own file, and the name of an included one.
+    `file` is '' for the document's own file, and the name of an included file.
     """
 
     line: int
@@ -35,9 +35,9 @@ class Mark:
 
 @dataclass(slots=True)
 class Document:
-    """The values of a file and, for each path into them, the mark of the value and of its key.
+    """The values of a file and, for each path, the marks of the value and of its key.
 
-    `references` are the secrets that the text names, each with the place where it does so first.
+    `references` are the secrets named in the text, each with the place of its first reference.
     """
 
     file: str
@@ -59,7 +59,7 @@ class Document:
         return self.keys.get(loc) or self.mark(loc)
 
     def place(self, loc: Loc) -> Loc:
-        """A path into the models as the file has it: where it gives one value for a list of one, no index is shown.
+        """Convert a path in the models to a path in the file: a single value in place of a list has no index.
 
         >>> Document("f", {"from": {"topic": "t"}}).place(("from", 0, "topic"))
         ('from', 'topic')
@@ -77,13 +77,13 @@ class Document:
         return found
 
     def problem(self, loc: Loc, message: str, hint: str = "", *, at_key: bool = False) -> Problem:
-        """A problem at this place."""
+        """Return a problem at a position."""
         mark = self.key_mark(loc) if at_key else self.mark(loc)
         return Problem(mark.file or self.file, mark.line, mark.column, field_name(loc), message, hint)
 
 
 def field_name(loc: Loc) -> str:
-    """A path as users write it.
+    """Format a path as users write it.
 
     >>> field_name(("stages", 0, "from", "topic"))
     'stages[0].from.topic'
@@ -119,7 +119,7 @@ def read(text: str, file: str) -> Document:
 
 
 def _check_nesting(text: str, file: str) -> None:
-    """The composer recurses, the event parser does not: depth is bounded before the composer sees the text."""
+    """Check the nesting with the event parser, which does not recurse, before the recursive composer runs."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -133,7 +133,7 @@ def _check_nesting(text: str, file: str) -> None:
 
 
 class _Builder:
-    """Builds plain values from nodes; collects problems, so that all of them are told at once."""
+    """Builds plain values from nodes; collects problems, so that all are reported at once."""
 
     def __init__(self, document: Document) -> None:
         self.document = document

@@ -1,4 +1,4 @@
-"""`to:`: where a stage's rows go. One module for each kind. Pure."""
+"""`to:`: the sinks of a stage, one module per kind. Pure."""
 
 from __future__ import annotations
 

@@ -76,15 +76,15 @@ class DeltaSink(SinkModel):
 
     @property
     def place(self) -> Place:
-        """The table's folder."""
+        """The table by its folder."""
         return "delta", normal_path(self.delta)
 
     def target(self, path: PathOf) -> str:
-        """The table's folder."""
+        """Return the table's folder."""
         return path(self.delta)
 
     def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:
-        """With its partitions, and what becomes of the rows that are there."""
+        """Return the plan's entry, with the partitions and the write mode."""
         how = "replace" if is_complete else "append"
         if self.merge is not None:
             deletes = f", delete when {self.merge.delete_when}" if self.merge.delete_when else ""
@@ -92,7 +92,7 @@ class DeltaSink(SinkModel):
         return SinkPlan(self.kind, path(self.delta), None, self.partition_by, "exactly-once", how)
 
     def record(self, path: PathOf) -> dict[str, Any]:
-        """A table holds to its partitions, and to the keys and the order of its merge."""
+        """Return the record; partitions, merge keys, sequence and SCD type are fixed for an existing table."""
         kept: dict[str, Any] = {"partition_by": [normal_expression(text) for text in self.partition_by], "merge": None}
         more = self._more("delta", "partition_by", "merge")
         if self.merge is not None:
@@ -105,12 +105,12 @@ class DeltaSink(SinkModel):
         return {"kind": self.kind, "target": path(self.delta), "kept": kept, "more": more}
 
     def written_twice(self, path: PathOf, *, is_complete: bool) -> str | None:
-        """Rows that are added; those that are merged or replaced stand once."""
+        """Return the appended rows; merged and replaced rows are not duplicated."""
         return None if self.merge is not None or is_complete else f"rows of the Delta table {path(self.delta)}"
 
     @property
     def sequence_columns(self) -> tuple[str, ...]:
-        """Those of its merge."""
+        """The sequence columns of the merge."""
         return () if self.merge is None else self.merge.sequence
 
     @property
@@ -119,14 +119,14 @@ class DeltaSink(SinkModel):
         return tuple(partition_column(expression)[0] for expression in self.partition_by)
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
-        """What makes the partitions, and what tells a delete."""
+        """Yield the expressions of the partitions and the delete condition."""
         for position, expression in enumerate(self.partition_by):
             yield ("partition_by", position), expression
         if self.merge is not None and self.merge.delete_when is not None:
             yield ("merge", "delete_when"), self.merge.delete_when
 
     def columns_named(self) -> Iterator[tuple[Within, tuple[str, ...], str]]:
-        """Those of its merge, which may be partition columns as well."""
+        """Yield keys and sequence of the merge; partition columns are allowed among them."""
         if self.merge is not None:
             yield ("merge", "keys"), self.merge.keys, "the key"
             yield ("merge", "sequence"), self.merge.sequence, "the sequence"

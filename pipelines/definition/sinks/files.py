@@ -36,30 +36,30 @@ class FilesSink(SinkModel):
         return "files", normal_path(self.files)
 
     def target(self, path: PathOf) -> str:
-        """The folder."""
+        """Return the folder."""
         return path(self.files)
 
     def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:
-        """With its format and its partitions."""
+        """Return the plan's entry, with format and partitions."""
         how = "replace" if is_complete else "append"
         where = f"{path(self.files)} ({self.format})"
         return SinkPlan(self.kind, where, None, self.partition_by, "exactly-once", how)
 
     def record(self, path: PathOf) -> dict[str, Any]:
-        """A folder holds to nothing."""
+        """Return the record; no property is fixed for an existing folder."""
         return {"kind": self.kind, "target": path(self.files), "kept": {}, "more": self._more("files")}
 
     def written_twice(self, path: PathOf, *, is_complete: bool) -> str | None:
-        """Rows, which are always added."""
+        """Return the rows: files are always appended."""
         return None if is_complete else f"rows of the files in {path(self.files)}"
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The folders' names."""
+        """The partition columns, which become folder names."""
         return tuple(partition_column(expression)[0] for expression in self.partition_by)
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
-        """What makes the partitions."""
+        """Yield the expressions of the partitions."""
         for position, expression in enumerate(self.partition_by):
             yield ("partition_by", position), expression
 

@@ -1,4 +1,4 @@
-"""A database's table as a sink. Pure."""
+"""A database table as a sink. Pure."""
 
 from __future__ import annotations
 
@@ -44,43 +44,43 @@ class JdbcSink(JdbcAddress, SinkModel):
 
     @property
     def place(self) -> Place | None:
-        """The table, in what names its database; None if the URL does not determine the database."""
+        """The table with its database's name; None if the URL does not determine the database."""
         return self.jdbc.place(self.table)
 
     def target(self, path: PathOf) -> str:  # noqa: ARG002 - it has none
-        """The table, and the URL as it may be shown."""
+        """Return the table and the redacted URL."""
         return f"{self.table} of {self.jdbc}"
 
     def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:  # noqa: ARG002
-        """With the keys by which rows replace others."""
+        """Return the plan's entry, with the keys of an upsert."""
         how = f"upsert by {', '.join(self.keys)}" if self.keys else "append"
         return SinkPlan(self.kind, self.target(path), None, (), "exactly-once", how)
 
     def record(self, path: PathOf) -> dict[str, Any]:
-        """A table holds to its keys and to its order."""
+        """Return the record; keys and sequence are fixed for an existing table."""
         more = self._more("jdbc", "table", "keys", "sequence", "username", "password")
         kept = {name: [each.lower() for each in getattr(self, name)] for name in ("keys", "sequence")}
         where = {"target": self.target(path), "database": self.jdbc.database}
         return {"kind": self.kind, **where, "kept": kept, "more": more}
 
     def written_twice(self, path: PathOf, *, is_complete: bool) -> str | None:  # noqa: ARG002
-        """Rows that are added; those with keys stand once."""
+        """Return the appended rows; rows with keys are not duplicated."""
         return None if self.keys or is_complete else f"rows of {self.table}"
 
     @property
     def sequence_columns(self) -> tuple[str, ...]:
-        """Its own `sequence`."""
+        """The columns of `sequence`."""
         return self.sequence
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
-        """What tells a delete."""
+        """Yield the delete condition."""
         if self.delete_when is not None:
             yield ("delete_when",), self.delete_when
 
     def columns_named(self) -> Iterator[tuple[Within, tuple[str, ...], str]]:
-        """Its keys."""
+        """Yield the keys."""
         yield ("keys",), self.keys, "the key"
 
     def refuses_complete(self) -> tuple[str, str] | None:
-        """Without keys rows are never replaced."""
+        """Refuse a table without keys: its rows are never replaced."""
         return None if self.keys else ("a table without keys", "write to a Delta table, or give keys")

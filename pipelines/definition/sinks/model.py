@@ -1,6 +1,6 @@
-"""What a sink of any kind tells of itself without Spark: the pure half of its kind.
+"""The interface of a sink's model: the pure half of each kind, without Spark.
 
-The other half, which writes, is in `headwater.pipelines.sinks`.
+The writing half is in `headwater.pipelines.sinks`.
 """
 
 from __future__ import annotations
@@ -18,53 +18,56 @@ Within: TypeAlias = tuple[str | int, ...]
 
 
 class SinkModel(Model):
-    """Base of every kind of sink; its `kind` is the field that names it in the file."""
+    """Base of every kind of sink; `kind` is the field that identifies the kind in the file."""
 
     kind: ClassVar[str]
 
     @property
     @abstractmethod
     def place(self) -> Place | None:
-        """What it writes; None for a function, which may write anything."""
+        """The place that the sink writes; None for a function, which may write anything."""
 
     @abstractmethod
     def target(self, path: PathOf) -> str:
-        """What it writes, for people, and for the record of a deployed stage."""
+        """Return the sink's target, for people, and for the record of a deployed stage."""
 
     @abstractmethod
     def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:
-        """Its entry in a plan; `is_complete` if each micro-batch gives all rows."""
+        """Return the plan's entry; `is_complete` means that each micro-batch contains all rows."""
 
     @abstractmethod
     def record(self, path: PathOf) -> dict[str, Any]:
-        """Where rows go, what an existing target holds to (`kept`), and what else is said of it: without secrets."""
+        """Return the deployment record, without secrets. `kept` holds the properties fixed for an existing target."""
 
     @abstractmethod
     def written_twice(self, path: PathOf, *, is_complete: bool) -> str | None:
-        """What stands twice, for people, when its stage reads records again; None if nothing does."""
+        """Describe the duplicates, for people, after a stage reprocesses records; None if there are none."""
 
     @property
     def sequence_columns(self) -> tuple[str, ...]:
-        """The columns that tell the later of two changes."""
+        """The columns that order changes of a row."""
         return ()
 
     @property
     def partitions(self) -> tuple[str, ...]:
-        """The names of the columns that it adds to the rows, in the order in which it does."""
+        """The names of the columns that the sink adds to the rows, in order."""
         return ()
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
-        """Its SQL expressions, each with its place in it."""
+        """Yield the sink's SQL expressions, each with its path in the sink."""
         return iter(())
 
     def columns_named(self) -> Iterator[tuple[Within, tuple[str, ...], str]]:
-        """Columns that it names and does not make: their place in it, and what each of them is."""
+        """Yield columns that the sink requires from the rows: path in the sink, names, and purpose."""
         return iter(())
 
     def refuses_complete(self) -> tuple[str, str] | None:
-        """What would hold all rows again with each micro-batch of `mode: complete`, and a hint; None if it may."""
+        """Return what the sink is and a hint, if it would duplicate all rows with each batch of `mode: complete`.
+
+        None if the sink accepts `mode: complete`.
+        """
         return None
 
     def _more(self, *known: str) -> dict[str, Any]:
-        """What is said of it beside some fields."""
+        """Return the values of all fields except `known`."""
         return self.model_dump(mode="json", exclude=set(known))

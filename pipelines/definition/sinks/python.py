@@ -1,4 +1,4 @@
-"""A function of the user's as a sink. Pure."""
+"""A user-defined function as a sink. Pure."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class PythonSink(SinkModel):
 
     @property
     def place(self) -> None:
-        """It may write anything."""
+        """None: the function may write anything."""
         return
 
     def target(self, path: PathOf) -> str:  # noqa: ARG002 - the name is for people
-        """The function, by the file's name."""
+        """Return file and name of the function."""
         return f"{self.python.file}:{self.python.function}"
 
     def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:  # noqa: ARG002
-        """What the function does with a batch that comes again is its business."""
+        """Return the plan's entry; the function itself handles a repeated batch."""
         return SinkPlan(self.kind, f"python {self.target(path)}", None, (), "at-least-once", "call")
 
     def record(self, path: PathOf) -> dict[str, Any]:
-        """A function holds to nothing; its code is recorded beside."""
+        """Return the record; the function's code is recorded separately."""
         return {"kind": self.kind, "target": self.target(path), "kept": {}, "more": {}}
 
     def written_twice(self, path: PathOf, *, is_complete: bool) -> str:  # noqa: ARG002
-        """Its calls."""
+        """Return the calls of the function."""
         return f"calls of {self.target(path)}"

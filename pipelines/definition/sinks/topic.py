@@ -66,23 +66,23 @@ class TopicSink(SinkModel):
         return "topic", self.topic
 
     def target(self, path: PathOf) -> str:  # noqa: ARG002 - it has none
-        """The topic's name."""
+        """Return the topic's name."""
         return self.topic
 
     def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:  # noqa: ARG002
-        """With its key and its guarantee; every result is one more record."""
+        """Return the plan's entry, with key and guarantee; every result is an additional record."""
         return SinkPlan(self.kind, self.topic, self.key, (), self.guarantee.replace("_", "-"))
 
     def record(self, path: PathOf) -> dict[str, Any]:  # noqa: ARG002
-        """A topic holds to nothing."""
+        """Return the record; no property is fixed for an existing topic."""
         return {"kind": self.kind, "target": self.topic, "kept": {}, "more": self._more("topic")}
 
     def written_twice(self, path: PathOf, *, is_complete: bool) -> str:  # noqa: ARG002
-        """Its records."""
+        """Return the topic's records."""
         return f"records of topic {self.topic}"
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
-        """What makes the records."""
+        """Yield the expressions of the record's parts."""
         for name in ("key", "value", "timestamp", "tombstone_when"):
             if getattr(self, name) is not None:
                 yield (name,), getattr(self, name)

@@ -1,4 +1,4 @@
-"""`from:`: what a stage reads. One module for each kind. Pure."""
+"""`from:`: the inputs of a stage, one module per kind. Pure."""
 
 from __future__ import annotations
 

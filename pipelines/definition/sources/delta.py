@@ -50,11 +50,11 @@ class DeltaSource(Input):
 
     @property
     def place(self) -> Place:
-        """The table's folder."""
+        """The table by its folder."""
         return "delta", normal_path(self.delta)
 
     def planned(self, path: PathOf, *, has_watermark: bool) -> InputPlan:  # noqa: ARG002
-        """With its start and how much a micro-batch reads."""
+        """Return the plan's entry, with the start and the limit of a micro-batch."""
         what = "changes of " if self.changes else ""
         start = "the table as it is"
         if self.starting_version is not None:
@@ -64,7 +64,7 @@ class DeltaSource(Input):
         return self._plan(what + path(self.delta), start, f"{self.max_files_per_trigger or 1000:,} files")
 
     def record(self, path: PathOf) -> dict[str, Any]:
-        """Rows are those of the table, or its changes."""
+        """Return the record; `changes` determines the rows."""
         start = str(self.starting_version if self.starting_version is not None else self.starting_timestamp)
         told = ("delta", "changes", "starting_version", "starting_timestamp")
         return self._recorded(path(self.delta), {"changes": self.changes}, start, *told)

@@ -40,15 +40,15 @@ class FilesSource(Input):
 
     @property
     def may_refuse(self) -> bool:
-        """Lines that do not fit the schema, and damaged Avro files; of other formats Spark refuses the whole file."""
+        """Whether undecodable rows are possible: in text and Avro. For other formats, Spark refuses the whole file."""
         return self.format in ("csv", "json", "avro")
 
     def planned(self, path: PathOf, *, has_watermark: bool) -> InputPlan:  # noqa: ARG002
-        """With its format and how much a micro-batch reads."""
+        """Return the plan's entry, with the format and the limit of a micro-batch."""
         most = None if self.max_files_per_trigger is None else f"{self.max_files_per_trigger:,} files"
         return self._plan(f"{path(self.files)} ({self.format})", "the files there are", most)
 
     def record(self, path: PathOf) -> dict[str, Any]:
-        """Rows are made by the format and the schema."""
+        """Return the record; format and schema determine the rows."""
         rows = {"format": self.format, "schema": self.schema_source}
         return self._recorded(path(self.files), rows, "", "files", "format", "schema_source")

@@ -1,4 +1,4 @@
-"""A database's table as an input. Pure."""
+"""A database table as an input. Pure."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class JdbcSource(JdbcAddress, Input):
 
     @property
     def place(self) -> Place | None:
-        """The table, in what names its database; None if the URL does not determine the database."""
+        """The table with its database's name; None if the URL does not determine the database."""
         return self.jdbc.place(self.table)
 
     def planned(self, path: PathOf, *, has_watermark: bool) -> InputPlan:  # noqa: ARG002
-        """With the URL as it may be shown, and its start."""
+        """Return the plan's entry, with the redacted URL and the start."""
         start = f"{self.increment} > {self.start}" if self.start is not None else f"the lowest {self.increment}"
         return self._plan(f"{self.table} of {self.jdbc}", start, None)
 
     def record(self, path: PathOf) -> dict[str, Any]:  # noqa: ARG002
-        """Rows are fetched by the increment; the database is told by a hash of what names it."""
+        """Return the record; `increment` determines the rows, and a hash of its name identifies the database."""
         hidden = ("jdbc", "table", "increment", "start", "username", "password")
         where, rows = f"{self.table} of {self.jdbc}", {"increment": self.increment}
         return {**self._recorded(where, rows, str(self.start), *hidden), "database": self.jdbc.database}

@@ -1,6 +1,6 @@
-"""What an input of any kind tells of itself without Spark: the pure half of its kind.
+"""The interface of an input's model: the pure half of each kind, without Spark.
 
-The other half, which reads, is in `headwater.pipelines.sources`.
+The reading half is in `headwater.pipelines.sources`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Watermark(Model):
 
 
 class Input(Model):
-    """What every kind of input has; its `kind` is the field that names it in the file."""
+    """Common fields of every kind of input; `kind` is the field that identifies the kind in the file."""
 
     kind: ClassVar[str]
 
@@ -41,26 +41,26 @@ class Input(Model):
 
     @property
     def name(self) -> str:
-        """The name of its view."""
+        """The name of the input's view."""
         return self.alias or INPUT
 
     @property
     @abstractmethod
     def place(self) -> Place | None:
-        """What it reads; None if no stage can write it."""
+        """The place that the input reads; None if no stage can write it."""
 
     @property
     def may_refuse(self) -> bool:
-        """Whether rows may be such that nothing can be made of them."""
+        """Whether undecodable rows are possible."""
         return False
 
     @abstractmethod
     def planned(self, path: PathOf, *, has_watermark: bool) -> InputPlan:
-        """Its entry in a plan; `has_watermark` if its stage has any."""
+        """Return the plan's entry; `has_watermark` refers to the stage."""
 
     @abstractmethod
     def record(self, path: PathOf) -> dict[str, Any]:
-        """What identifies it, how its rows are made, where it starts, and what else is said of it: without secrets."""
+        """Return the deployment record without secrets: identity, row derivation, start, and all other fields."""
 
     def _plan(self, target: str, start: str, limit: str | None) -> InputPlan:
         mark = self.watermark
@@ -68,7 +68,7 @@ class Input(Model):
         return InputPlan(self.kind, target, self.name, start, limit, watermark)
 
     def _recorded(self, target: str, rows: Mapping[str, Any], start: str, *told: str) -> dict[str, Any]:
-        """`told` are the fields that the other arguments tell."""
+        """Assemble the record; the fields in `told` are covered by the other arguments."""
         rest = self.model_dump(mode="json", exclude={"alias", "watermark", *told})
         return {
             "kind": self.kind, "target": target, "name": self.name, "rows": dict(rows), "start": start, "more": rest

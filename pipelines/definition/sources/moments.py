@@ -1,4 +1,4 @@
-"""Moments in a pipeline's file. Pure."""
+"""Timestamps in a pipeline's file. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headwater.pipelines.definition.model import Shown
 
 
 def moment(value: Any) -> dt.datetime:
-    """A moment in ISO 8601; without an offset it is UTC."""
+    """Parse a timestamp in ISO 8601; without an offset it is UTC."""
     found = value
     if isinstance(value, str):
         try:

@@ -25,7 +25,7 @@ Offsets: TypeAlias = str | Mapping[int, int] | dt.datetime
 
 
 def starting_offsets(value: Any) -> Offsets:
-    """Where to begin: `earliest`, `latest`, a moment, or an offset for each partition.
+    """Parse the start: `earliest`, `latest`, a timestamp, or an offset for each partition.
 
     >>> starting_offsets({"0": 17, "1": -2})
     {0: 17, 1: -2}
@@ -116,11 +116,11 @@ class TopicSource(Input):
 
     @property
     def name(self) -> str:
-        """The name of its view."""
+        """The name of the input's view."""
         return self.alias or self.topic
 
     def starting_option(self) -> tuple[str, str]:
-        """Name and value of the data source's option that says where to begin.
+        """Return name and value of the data source's option for the start.
 
         >>> TopicSource(topic="t", starting_offsets={"0": 5}).starting_option()
         ('startingOffsets', '{"t": {"0": 5}}')
@@ -139,32 +139,33 @@ class TopicSource(Input):
 
     @property
     def may_refuse(self) -> bool:
-        """Records that cannot be decoded."""
+        """Whether undecodable records are possible: always."""
         return True
 
     def offsets_per_trigger(self, *, has_watermark: bool) -> int | None:
-        """Most records of one micro-batch; None reads the whole backlog at once.
+        """Return the maximum number of records of a micro-batch; None reads the whole backlog at once.
 
-        A stage with a watermark reads its backlog at once unless the file says otherwise: the watermark moves between
-        micro-batches, and partitions whose keys have unlike rates do not reach one event time together, so that a limit
-        makes rows of the slower ones late. Aggregations hold state, not rows, hence such a batch needs no more memory.
+        A stage with a watermark reads its backlog at once unless the file sets a limit. The watermark advances between
+        micro-batches, and partitions whose keys have unlike rates do not reach one event time together; a limit would
+        make rows of the slower partitions late. Aggregations hold state instead of rows, so a large batch needs no
+        additional memory.
         """
         if self.max_offsets_per_trigger is not None:
             return self.max_offsets_per_trigger
         return None if has_watermark else MAX_OFFSETS_PER_TRIGGER
 
     def planned(self, path: PathOf, *, has_watermark: bool) -> InputPlan:  # noqa: ARG002 - it has none
-        """With its start and how much a micro-batch reads."""
+        """Return the plan's entry, with the start and the limit of a micro-batch."""
         limit = self.offsets_per_trigger(has_watermark=has_watermark)
         return self._plan(self.topic, self.shown_start(), None if limit is None else f"{limit:,} records")
 
     def record(self, path: PathOf) -> dict[str, Any]:  # noqa: ARG002
-        """Rows are made by the event type or the envelope; the topic's own declaration is recorded beside."""
+        """Return the record; event type and envelope determine the rows. The topic's declaration has its own record."""
         made = {"event": self.event, "envelope": self.envelope}
         return self._recorded(self.topic, made, self.shown_start(), "topic", "starting_offsets", *made)
 
     def shown_start(self) -> str:
-        """Where it starts, as the file says it."""
+        """Return the start as written in the file."""
         start = self.starting_offsets
         if isinstance(start, str):
             return start
