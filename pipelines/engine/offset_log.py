@@ -22,14 +22,14 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 
 
 def query_id(session: SparkSession) -> str:
-    """The id of the streaming query that calls `foreachBatch` on this thread, which is also its checkpoint's id."""
+    """Return the id of the streaming query that calls `foreachBatch` on this thread: its checkpoint's id."""
     found = session.sparkContext.getLocalProperty(QUERY_ID_PROPERTY)
     assert found, "not called from foreachBatch"
     return str(found)
 
 
 def end_offsets(session: SparkSession, query: str, batch: int) -> tuple[Any, ...]:
-    """The end offset of each source as a JSON value, in the order of the sources; None for a source without data yet.
+    """Return the end offset of each source as a JSON value, in the sources' order; None for a source without data yet.
 
     `session` is the session that started the query.
     """
@@ -38,7 +38,7 @@ def end_offsets(session: SparkSession, query: str, batch: int) -> tuple[Any, ...
 
 
 def topic_offsets(ends: Sequence[Any], topics: Iterable[str]) -> Offsets:
-    """The next offset of each partition of these topics, from the result of `end_offsets`.
+    """Return the next offset of each partition of these topics, from the result of `end_offsets`.
 
     >>> topic_offsets([{"flights": {"0": 5, "1": 7}}, {"reservoirId": "x"}, None, 17], ["flights"])
     {('flights', 0): 5, ('flights', 1): 7}

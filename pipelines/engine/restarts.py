@@ -1,4 +1,4 @@
-"""Whether and when a failed stage is restarted. Pure: time and chance are arguments.
+"""Decides whether and when a failed stage is restarted. Pure: time and chance are arguments.
 
 A run restarts one stage while the other stages keep running. Only a transient failure leads to a restart (see
 `headwater.pipelines.engine.transient_failures`).
@@ -44,7 +44,7 @@ class StageRestart:
 
 @dataclass(frozen=True, slots=True)
 class StageGivenUp:
-    """Do not restart the stage: the policy's number of attempts is used up."""
+    """Do not restart the stage: the policy's attempts are exhausted."""
 
     attempts: int
 

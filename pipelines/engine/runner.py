@@ -1,4 +1,4 @@
-"""Runs a pipeline: one streaming query a stage, available-now in topological order, or continuously and side by side.
+"""Runs a pipeline: one streaming query per stage, available-now in topological order, or continuously and side by side.
 
 Files, under the state folder: `<pipeline>/lock` (held during a run), `<pipeline>/<stage>/checkpoint/` (Spark's own),
 `<pipeline>/spark.log`. The next run resumes from the checkpoints.
@@ -222,7 +222,7 @@ class Runner:
 
     @property
     def totals(self) -> dict[str, StageTotals]:
-        """Totals of each stage so far."""
+        """Return the totals of each stage so far."""
         return {state.stage: state.totals for state in self._watch.states()}
 
     def _query(self, spark: SparkSession, analysis: Analysis, stage: Stage) -> StageQuery:

@@ -58,7 +58,7 @@ class StopRequested(Exception):  # noqa: N818 - it is no error
 
 
 def is_stateless(plan: Any) -> bool:
-    """Whether a streaming plan (a JVM LogicalPlan) holds no state. Static branches do not matter."""
+    """Return whether a streaming plan (a JVM LogicalPlan) holds no state. Static branches are ignored."""
     if not plan.isStreaming():
         return True
     name = plan.nodeName()
@@ -152,7 +152,7 @@ class StageQuery:
         return self.query
 
     def event_times(self, ends: Sequence[Mapping[tuple[str, int], int]]) -> list[dict[tuple[str, int], int]]:
-        """The latest event time (ms) of each partition of each input with a watermark, before these end offsets.
+        """Return the latest event time (ms) of each partition of each input with a watermark, before these end offsets.
 
         A job beside the query reads the last records. Raises the errors of Spark or of the broker.
         """
@@ -179,7 +179,7 @@ class StageQuery:
         self._tables.close()
 
     def _input_failed(self, error: BaseException) -> None:
-        """Handle the failure of an input's own thread: without this the query would wait for ever."""
+        """Handle the failure of an input's own thread, after which the query would wait forever."""
         said = self._loaded.redacted(first_line(error))
         self.error = PipelineFailed(f"stage {self.stage.name}: {said}")
         self.error.__cause__ = error  # decides whether the failure is transient
@@ -187,7 +187,7 @@ class StageQuery:
             self.query.stop()
 
     def _check_checkpoint(self) -> None:
-        """Raises PipelineError if the checkpoint has state and the stage has none.
+        """Raise PipelineError if the checkpoint has state and the stage has none.
 
         Changes of the file are checked before Spark starts (`headwater.pipelines.deployment.deployment`); only Spark
         can determine whether code keeps state.
@@ -200,7 +200,7 @@ class StageQuery:
         raise PipelineError([self._loaded.problem(self._chain.loc(max(len(self._chain) - 1, 0)), what, hint)])
 
     def _frame(self, inputs: list[DataFrame]) -> DataFrame:
-        """The query's frame: decoded, transformed records."""
+        """Return the query's frame: decoded, transformed records."""
         from pyspark.sql import functions as f
 
         good = []
@@ -244,11 +244,11 @@ class StageQuery:
         return self._stateful
 
     def rows(self, frame: DataFrame) -> DataFrame:
-        """The stage's rows of a micro-batch, from the query's output."""
+        """Return the stage's rows of a micro-batch, from the query's output."""
         return self._chain.apply_to_batch(frame)
 
     def refused(self) -> dict[str, DataFrame]:
-        """The undecodable records of the current micro-batch, by topic (by stage, for inputs that are no topics).
+        """Return the current micro-batch's undecodable records, by topic (by stage, for inputs that are no topics).
 
         Called after the batch's rows are computed: their number is known by then, and most batches have none.
         """
@@ -264,7 +264,7 @@ class StageQuery:
         return found
 
     def refused_by_tables(self) -> TableRefusals:
-        """The undecodable records of tables' topics that no earlier batch has reported.
+        """Return the undecodable records of tables' topics that no earlier batch has reported.
 
         Called after the batch's rows are computed, for the table records that these rows could read.
         """
@@ -274,7 +274,7 @@ class StageQuery:
             raise PipelineFailed(f"stage {self.stage.name}: {error}") from error
 
     def record_headers(self) -> DataFrame | None:
-        """The headers of the current micro-batch's records, read again; None if no record has any."""
+        """Return the headers of the current micro-batch's records, read again; None if no record has any."""
         execution = self._execution()
         topics = [position for position, source in enumerate(self.stage.inputs) if isinstance(source, TopicSource)]
         if not any(_may_have_headers(execution, position) for position in topics):
@@ -286,7 +286,7 @@ class StageQuery:
         return jvm.last_execution(self._session, checkpoint_id(self._checkpoint))
 
     def _refused_again(self, position: int) -> DataFrame | None:
-        """The current batch's records of an input, read again; None if all of them can be decoded.
+        """Return the current batch's records of an input, read again; None if all of them can be decoded.
 
         The number of undecodable records is known after the batch's rows are computed. Spark keeps count and offsets in
         the batch's execution.
@@ -299,7 +299,7 @@ class StageQuery:
 
 
 def _may_have_headers(execution: Any, position: int) -> bool:
-    """Whether an input's records may have headers in a batch, by the observation HEADERS_SEEN of its format."""
+    """Return whether an input's records may have headers in a batch, by the observation HEADERS_SEEN of its format."""
     observed = jvm.observed(execution, f"{REFUSED}{position}")
     if observed is None or observed.length() < 2:
         return True
@@ -307,6 +307,6 @@ def _may_have_headers(execution: Any, position: int) -> bool:
 
 
 def checkpoint_id(checkpoint: str) -> str:
-    """The id that Spark assigned to a checkpoint; it distinguishes its batches from another checkpoint's."""
+    """Return the id that Spark assigned to a checkpoint; it distinguishes its batches from another checkpoint's."""
     with open(os.path.join(checkpoint, "metadata"), encoding="utf-8") as file:
         return str(json.load(file)["id"])

@@ -204,7 +204,7 @@ class Supervisor:
         return str(query.status["message"]).startswith(("Waiting for", "Getting offsets"))
 
     def _failure_of(self, one: StageQuery, query: StreamingQuery) -> BaseException | None:
-        """The failure of a query that is no longer active; None if the query completed, or was stopped."""
+        """Return the failure of a query that is no longer active; None if the query completed, or was stopped."""
         failure = query.exception()
         if isinstance(one.error, StopRequested) or (one.error is None and (failure is None or self._stop.is_set())):
             return None
@@ -245,7 +245,7 @@ class Supervisor:
             self._on_event(f"{name}: failed, and is given up; the other stages go on: {said}")
 
     def _said(self, name: str, cause: BaseException) -> str:
-        """A failure in one line, without the stage's name with which Headwater's own messages begin."""
+        """Return a failure in one line, without the stage's name with which Headwater's own messages begin."""
         if isinstance(cause, PipelineError):
             return "; ".join(str(problem) for problem in cause.problems)
         said = str(cause) if isinstance(cause, PipelineFailed) else first_line(cause)
@@ -346,7 +346,7 @@ class Supervisor:
 
 
 def _is_of_a_lost_jvm(error: BaseException) -> bool:
-    """Whether an error may be the first sign of a lost JVM, which Py4J reports in three ways."""
+    """Return whether an error may be the first sign of a lost JVM, which Py4J reports in three ways."""
     from py4j.protocol import Py4JError, Py4JNetworkError
 
     return isinstance(error, ConnectionError | Py4JNetworkError) or type(error) is Py4JError
@@ -361,7 +361,7 @@ def _tolerated(stage: str) -> Iterator[None]:
 
 
 def restart_policy(stage: Stage, *, continuous: bool) -> StageRestarts:
-    """The stage's restart policy, else the default."""
+    """Return the stage's restart policy, else the default."""
     restart = stage.restart
     if restart is None:
         return StageRestarts() if continuous else StageRestarts(ATTEMPTS_ONCE)
@@ -369,7 +369,7 @@ def restart_policy(stage: Stage, *, continuous: bool) -> StageRestarts:
 
 
 def stall_watch(stage: Stage, policy: str) -> StallWatch:
-    """A watch of the watermarks of the stage's inputs."""
+    """Create a watch of the watermarks of the stage's inputs."""
     inputs = [
         WatchedInput(source.name, source.watermark.column, interval_ms(source.watermark.delay))
         if source.watermark is not None

@@ -1,7 +1,7 @@
-"""Whether a failure is transient: an unavailable broker, network, executor or database; a conflict. Pure.
+"""Decides whether a failure is transient: an unavailable broker, network, executor or database; a conflict. Pure.
 
-Any failure that is not known to be transient counts as permanent: a function that raises, a missing column, deleted
-records, a violated `fail` expectation. A restart would repeat it.
+Every failure that is not known to be transient counts as permanent: a function that raises, a missing column, deleted
+records, a violated `fail` expectation. A restart would repeat the failure.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _JVM: Final = re.compile(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a restart may succeed after this error.
+    """Return whether a restart may succeed after this error.
 
     >>> is_transient(BrokerConnectionError("no broker answers at b:1")), is_transient(ValueError("x"))
     (True, False)
@@ -95,7 +95,7 @@ def _is_transient_client_error(error: ClientError) -> bool:
 
 
 def _text_tells(text: str) -> bool | None:
-    """Whether a message shows a transient failure in another process; None if unknown."""
+    """Return whether a message reports a transient failure in another process; None if unknown."""
     if _OURS_LASTING.search(text):
         return False
     if _OURS.search(text) or _JVM.search(text):

@@ -1,1 +1,1 @@
-"""SQL statements as text: their shape, and Spark's functions by name. Pure."""
+"""SQL statements as text: their shape, and the names of Spark's functions. Pure."""

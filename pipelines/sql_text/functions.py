@@ -1,4 +1,4 @@
-"""Names of Spark's own SQL functions: a misspelt one is found without Spark. A test compares them with Spark's."""
+"""Names of Spark's own SQL functions, to detect a misspelt name without Spark. A test compares them with Spark's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What of an SQL text a streaming query's state hangs on, and what does not. Pure.
+"""The shape of an SQL text: the parts on which a streaming query's state depends. Pure.
 
-Two texts that differ only in layout, comments, quotes or the case of names have one shape. What cannot be parsed is
-compared as text, and is taken to have any state.
+Two texts that differ only in layout, comments, quotes or the case of names have one shape. An unparsable text is
+compared as text, and counts as stateful.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _POSITION: Final = ("line", "col", "start", "end")
 
 @dataclass(frozen=True, slots=True)
 class SqlShape:
-    """An SQL text taken apart.
+    """The analysis of an SQL text.
 
-    `operators` are those that keep state, each with its `kind`: aggregate (keys, functions), join (how, on, with),
-    distinct (columns), and subquery (columns) for what feeds them from within the text. `outputs` are the columns that
-    it gives with their expressions, `uses` the columns that the operators look at, `reads` the streams in the order
-    in which they are named. `is_known` is false for a text that could not be parsed.
+    `operators` are the operators with state, each with its `kind`: aggregate (keys, functions), join (how, on, with),
+    distinct (columns), and subquery (columns), which feeds the others from within the text. `outputs` are the result
+    columns with their expressions, `uses` the columns that the operators read, `reads` the streams in the order of
+    their names in the text. `is_known` is false for an unparsable text.
     """
 
     text: str
@@ -56,7 +56,7 @@ class SqlShape:
 
 
 def sql_shape(text: str, streams: Collection[str]) -> SqlShape:
-    """Take a text apart whose `streams` are views of streams; every other table is static.
+    """Analyse a text whose `streams` are views of streams; every other table is static.
 
     >>> shape = sql_shape("SELECT shop, SUM(x) AS s -- all\\n FROM orders GROUP BY 1", ["orders"])
     >>> shape.operators
@@ -91,7 +91,7 @@ def sql_shape(text: str, streams: Collection[str]) -> SqlShape:
 
 
 def readable(text: str) -> str:
-    """Spark SQL as sqlglot can read it.
+    """Rewrite Spark SQL to a form that sqlglot parses.
 
     >>> readable("SELECT 1 FROM t GROUP BY window(at, '1 hour')")
     "SELECT 1 FROM t GROUP BY `window`(at, '1 hour')"
@@ -101,7 +101,7 @@ def readable(text: str) -> str:
 
 @functools.lru_cache(TEXTS_KEPT)
 def parsed(text: str) -> exp.Expr:
-    """sqlglot's tree of a text, for reading alone: others get the same one. Raises sqlglot's errors."""
+    """Parse a text to sqlglot's tree, which is shared: callers must not change it. Raises sqlglot's errors."""
     import sqlglot
 
     tree = sqlglot.parse_one(readable(text), read="spark")
@@ -121,7 +121,7 @@ def _tokens(text: str) -> tuple[Token, ...]:
 
 @functools.lru_cache(TEXTS_KEPT)
 def parsed_query(text: str) -> exp.Query | None:
-    """The tree of a query, its names in lower case, for reading alone; None if sqlglot cannot parse it."""
+    """Parse a query to a shared tree with names in lower case; None if sqlglot cannot parse it."""
     import sqlglot
     from sqlglot import exp
 
@@ -142,9 +142,9 @@ def parsed_query(text: str) -> exp.Query | None:
 
 
 def is_understood(text: str) -> bool:
-    """Whether sqlglot's tree of a query that it parses holds every name, number and text of it.
+    """Return whether sqlglot's tree of a query contains every name, number and text of the query.
 
-    Some arguments it drops without a word, such as the third one of `percentile`.
+    sqlglot silently drops some arguments, such as the third argument of `percentile`.
 
     >>> is_understood("SELECT k, percentile(v, 0.5) FROM t GROUP BY k")
     True
@@ -160,7 +160,7 @@ def is_understood(text: str) -> bool:
 
 
 def _values_in(text: str) -> Counter[str]:
-    """Names of columns, numbers and texts, each as often as it occurs."""
+    """Count names of columns, numbers and texts by their occurrences."""
     from sqlglot import TokenType
 
     tokens = _tokens(text)
@@ -174,9 +174,9 @@ def _values_in(text: str) -> Counter[str]:
 
 
 def tokens_of(text: str) -> str:
-    """A text without layout and comments, and with nothing else changed; as it is if it has no tokens.
+    """Return a text without layout and comments; a text without tokens is returned unchanged.
 
-    Unlike `SqlShape.text` it is no translation: what sqlglot understands only in part stays what it was.
+    Unlike `SqlShape.text`, the result is no translation: parts that sqlglot does not fully understand remain unchanged.
 
     >>> tokens_of("SELECT  a -- all\\n FROM  `t`, 'x  y'")
     "SELECT a FROM `t` , 'x  y'"
@@ -191,7 +191,7 @@ def tokens_of(text: str) -> str:
 
 
 def normal_expression(text: str) -> str:
-    """An expression without differences of layout, comments and the case of names; as it is if it cannot be parsed.
+    """Normalize layout, comments and the case of names in an expression; in an unparsable one, only white space.
 
     >>> normal_expression("to_date( At )") == normal_expression("TO_DATE(`at`) -- day")
     True
@@ -209,12 +209,12 @@ def _plain(text: str) -> str:
 
 
 def _written(tree: exp.Expr) -> str:
-    """The text with the names of its columns as they are written: they are those of the rows."""
+    """Return the text with column names as written: they are the names of the rows."""
     return _QUOTED_WINDOW.sub("WINDOW", tree.sql("spark", comments=False, identify=True))
 
 
 def _normal(tree: exp.Expr) -> exp.Expr:
-    """A copy all of whose names are in lower case, as Spark compares them."""
+    """Return a copy with all names in lower case, as Spark compares them."""
     from sqlglot import exp
 
     tree = tree.copy()
@@ -229,7 +229,7 @@ def _sql(node: exp.Expr) -> str:
 
 
 def _streaming_names(tree: exp.Expr, streams: Collection[str]) -> set[str]:
-    """The names that are streams: the inputs' views, and common table expressions that read one."""
+    """Return the names of streams: the inputs' views, and common table expressions that read a stream."""
     from sqlglot import exp
 
     names = {name.lower() for name in streams}  # one that an expression shadows counts on: it often reads it
@@ -250,7 +250,7 @@ def _reads(node: exp.Expr, streaming: Collection[str]) -> bool:
 
 
 def _root_select(tree: exp.Expr) -> exp.Expr:
-    """The SELECT whose columns are those of the text."""
+    """Return the SELECT that defines the columns of the text."""
     from sqlglot import exp
 
     while isinstance(tree, exp.Subquery | exp.SetOperation):
@@ -259,7 +259,7 @@ def _root_select(tree: exp.Expr) -> exp.Expr:
 
 
 def _of_select(select: exp.Select, streaming: Collection[str], *, is_root: bool) -> Iterator[dict[str, Any]]:
-    """The operators of one SELECT, without those of others within it."""
+    """Yield the operators of one SELECT, without those of nested ones."""
     sources = _sources(select)
     if not any(_reads(source, streaming) for source, _ in sources):
         return
@@ -297,7 +297,7 @@ def _join(source: exp.Expr, join: exp.Join) -> dict[str, Any]:
 
 
 def _own(select: exp.Select) -> Iterator[exp.Expr]:
-    """Every expression of a SELECT's columns, HAVING and ORDER BY, without what stands in queries within them."""
+    """Yield every expression of a SELECT's columns, HAVING and ORDER BY, without nested queries."""
     from sqlglot import exp
 
     parts = [*select.expressions, select.args.get("having"), select.args.get("order")]
@@ -307,7 +307,7 @@ def _own(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def _functions(select: exp.Select) -> Iterator[exp.Expr]:
-    """Calls of aggregate functions; with GROUP BY also of functions that are not known here."""
+    """Yield calls of aggregate functions; with GROUP BY also calls of unknown functions."""
     from sqlglot import exp
 
     grouped = select.args.get("group") is not None
@@ -322,7 +322,7 @@ def _functions(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def group_keys(select: exp.Select) -> list[exp.Expr]:
-    """What rows are grouped by, with the columns that numbers and names stand for."""
+    """Return the grouping expressions; column numbers and aliases are resolved to their columns."""
     from sqlglot import exp
 
     group = select.args.get("group")
@@ -347,7 +347,7 @@ def group_keys(select: exp.Select) -> list[exp.Expr]:
 
 
 def _columns_of_state(tree: exp.Expr, streaming: Collection[str]) -> Iterator[exp.Column]:
-    """The columns that joins of streams, groups, aggregate functions and DISTINCT look at."""
+    """Yield the columns that stream joins, groups, aggregate functions and DISTINCT read."""
     from sqlglot import exp
 
     for select in tree.find_all(exp.Select):
