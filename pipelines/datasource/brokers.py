@@ -22,7 +22,7 @@ class SecuredBrokers:
 
 
 Brokers: TypeAlias = str | SecuredBrokers
-"""Addresses, `host:port,…`, alone for brokers that are reached in plain text."""
+"""Addresses, `host:port,…`; a plain text stands for brokers without TLS and SASL."""
 
 
 def brokers(bootstrap_servers: str, command_config: str = "") -> Brokers:

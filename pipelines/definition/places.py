@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Place: TypeAlias = tuple[str, str]
-"""Something that stages write and read: its kind (topic, delta, files, jdbc) and its name or path.
+"""A place that stages write and read: its kind (topic, delta, files, jdbc) and its name or path.
 
-Of a database's table the name is for comparison, not for people: `JdbcUrl.place`."""
+The name of a database table is for comparison, not for people: `JdbcUrl.place`."""
 
 PathOf: TypeAlias = Callable[[str], str]
-"""A path of the pipeline's file, seen from the file's own folder: `Loaded.path`."""
+"""Resolves a path of the pipeline's file against the file's folder: `Loaded.path`."""
 
 
 def normal_path(path: str) -> str:

@@ -52,7 +52,7 @@ PARTS: Mapping[str, type[Model]] = {
     "to: python": spec.PythonSink,
     "tests": spec.PipelineTest,
 }
-"""Headings of the page, each with the model whose fields it lists. Parts with one field only are told in the text."""
+"""Headings of the page, each with the model of its fields. The text describes parts with only one field."""
 
 _HEAD = ("| field | type | default | meaning |", "|---|---|---|---|")
 

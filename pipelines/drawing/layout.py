@@ -29,7 +29,7 @@ class Box:
     height: float
 
     def overlaps(self, other: Box) -> bool:
-        """Whether two boxes share more than an edge."""
+        """Return whether two boxes share more than an edge."""
         return (
             self.x < other.x + other.width
             and other.x < self.x + self.width
@@ -49,7 +49,7 @@ class Layout:
 
 
 def columns_of(nodes: Sequence[str], edges: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """The column of each node: one more than its predecessors' maximum. Edges that close a cycle are ignored.
+    """Return the column of each node: one more than its predecessors' maximum. Edges that close a cycle are ignored.
 
     >>> columns_of(["a", "b", "c"], [("a", "b"), ("b", "c"), ("a", "c")])
     {'a': 0, 'b': 1, 'c': 2}
@@ -125,7 +125,7 @@ def lay_out(sizes: Mapping[str, tuple[float, float]], edges: Sequence[tuple[str,
 def _chain(
     source: str, target: str, columns: dict[str, int], rows: list[list[str]], heights: dict[str, float]
 ) -> list[str]:
-    """The nodes of an edge: its ends, and a point in each column between them."""
+    """Return the nodes of an edge: its ends, and a point in each column between them."""
     first, last = columns[source], columns[target]
     step = 1 if last >= first else -1
     chain = [source]
@@ -182,7 +182,7 @@ def _crossings(rows: Sequence[Sequence[str]], links: Sequence[tuple[str, str]]) 
 def _place_rows(
     rows: Sequence[Sequence[str]], links: Sequence[tuple[str, str]], heights: Mapping[str, float]
 ) -> dict[str, float]:
-    """Heights above: each column stacked, then moved towards the middles of its neighbours, nobody past another."""
+    """Return each node's upper edge: columns are stacked, then moved towards their neighbours in unchanged order."""
     y: dict[str, float] = {}
     for row in rows:
         top = 0.0
@@ -246,7 +246,7 @@ def _path(
     rows: Sequence[Sequence[str]],
     sizes: Mapping[str, tuple[float, float]],
 ) -> tuple[tuple[float, float], ...]:
-    """From the right side of the first box to the left side of the last, straight through the columns between them."""
+    """Return the points from the first box's right side to the last box's left side, straight through each column."""
     source, target = boxes[chain[0]], boxes[chain[-1]]
     points = [(source.x + source.width, middles[chain[0]])]
     for point in chain[1:-1]:

@@ -89,7 +89,7 @@ class Graph:
 
 
 def graph_of(loaded: Loaded) -> Graph:
-    """The graph of a checked pipeline."""
+    """Return the graph of a checked pipeline."""
     pipeline = loaded.pipeline
     found = Graph(pipeline.pipeline)
     for stage in topological_order(pipeline):
@@ -150,7 +150,7 @@ def _written(loaded: Loaded, stage: Stage, position: int, sink: Sink) -> Node:
 
 
 def _place(loaded: Loaded, place: Place, address: str = "") -> Node:
-    """The node of a place; `address` is a database's redacted URL."""
+    """Return the node of a place; `address` is a database's redacted URL."""
     kind, name = place
     if kind == "topic":
         return Node(f"topic:{name}", "topic", name, tuple(_topic_details(loaded.pipeline.topics.get(name))))
@@ -167,7 +167,7 @@ def _topic_details(declared: Topic | None) -> Iterator[str]:
 
 
 def _table(loaded: Loaded, found: Graph, name: str) -> str:
-    """A table's node; if a stage writes the table's content, the written place precedes it."""
+    """Return a table's node; for a topic or a Delta table, an edge leads from the place to the node."""
     table = loaded.pipeline.tables[name]
     place = table.place
     detail = ""

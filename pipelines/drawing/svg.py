@@ -49,7 +49,7 @@ _NOT_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U001
 
 
 def as_svg(graph: Graph) -> str:
-    """The graph as an SVG document."""
+    """Return the graph as an SVG document."""
     sizes = {node.id: _size(node) for node in graph.nodes}
     layout = lay_out(sizes, [(edge.source, edge.target) for edge in graph.edges])
     width, height = layout.width, layout.height

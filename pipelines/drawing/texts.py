@@ -32,7 +32,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def as_mermaid(graph: Graph) -> str:
-    """The graph as a Mermaid flowchart.
+    """Return the graph as a Mermaid flowchart.
 
     >>> print(as_mermaid(Graph("p", [Node("topic:a", "topic", "a")])), end="")
     flowchart LR
@@ -51,7 +51,7 @@ def as_mermaid(graph: Graph) -> str:
 
 
 def as_dot(graph: Graph) -> str:
-    """The graph as a Graphviz digraph."""
+    """Return the graph as a Graphviz digraph."""
     numbers = {node.id: f"n{number}" for number, node in enumerate(graph.nodes)}
     lines = [f"digraph {_dot([graph.name])} {{", "  rankdir=LR;", '  node [fontname="sans-serif", fontsize=11];']
     lines += [f"  {numbers[n.id]} [label={_dot(_said(n))}, shape={_DOT_SHAPES[n.kind]}];" for n in graph.nodes]
@@ -68,7 +68,7 @@ def _said(node: Node) -> list[str]:
 
 
 def _mermaid(text: str) -> str:
-    """Text within quotes, with Mermaid's own entities for characters that are special in Mermaid or HTML."""
+    """Return a text for quotes, with Mermaid's own entities for characters that are special in Mermaid or HTML."""
     return re.sub(r"[^\w\s.,;:/=+*()%@!?-]", lambda found: f"#{ord(found[0])};", _CONTROL.sub(" ", text))
 
 

@@ -154,7 +154,7 @@ class StageQuery:
     def event_times(self, ends: Sequence[Mapping[tuple[str, int], int]]) -> list[dict[tuple[str, int], int]]:
         """Return the latest event time (ms) of each partition of each input with a watermark, before these end offsets.
 
-        A job beside the query reads the last records. Raises the errors of Spark or of the broker.
+        A separate Spark job reads the last records. Raises the errors of Spark or of the broker.
         """
         found: list[dict[tuple[str, int], int]] = []
         for source, read_to in zip(self.stage.inputs, ends, strict=False):

@@ -284,7 +284,7 @@ class Supervisor:
             self._on_progress(progress, totals)
 
     def _look_closer(self, kept: _Kept, ends: Sequence[Mapping[tuple[str, int], int]]) -> None:
-        """Explain a stalled watermark by the partitions that are behind, which a small job beside the query finds.
+        """Explain a stalled watermark by the partitions that are behind, which a separate small job determines.
 
         Runs on its own thread: reading must not delay the supervision of other stages.
         """

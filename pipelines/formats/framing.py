@@ -14,7 +14,7 @@ from headwater.pipelines.schemas.schema_ids import HEADER_BYTES, NO_MAGIC, NO_VA
 Ints = npt.NDArray[np.int64]
 
 ArrowArray: TypeAlias = Any
-"""An array of pyarrow's, whose stubs tell arrays apart by scalars that nobody knows here."""
+"""A pyarrow array; its stubs distinguish arrays by scalar types that are unknown here."""
 
 
 @dataclass(frozen=True, slots=True)

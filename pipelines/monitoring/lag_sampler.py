@@ -89,7 +89,7 @@ class LagSampler:
 
 
 def look_up(cluster: ClusterClient, pipeline: str, topics: Mapping[str, set[str]]) -> dict[str, dict[str, TopicLag]]:
-    """The lag of each stage by topic. A stage without committed offsets has no lag. Raises ClientError."""
+    """Return the lag of each stage by topic. A stage without committed offsets has no lag. Raises ClientError."""
     groups = {stage: f"{pipeline}.{stage}" for stage in topics}
     found = committed_group_offsets(cluster, list(groups.values()))
     committed = {
@@ -118,7 +118,7 @@ def topic_lags(
     times_ms: Mapping[tuple[TopicPartition, int], int | None],
     now_ms: int,
 ) -> dict[str, TopicLag]:
-    """The lag by topic, from the committed offsets; `times_ms` are the timestamps of the records at these offsets.
+    """Return the lag by topic, from the committed offsets; `times_ms` are the timestamps of the records there.
 
     A partition without a committed offset counts from its beginning.
 
@@ -148,7 +148,7 @@ def topic_lags(
 
 
 def _time_of(cluster: ClusterClient, key: TopicPartition, offset: int) -> int | None:
-    """The timestamp of the batch with the first record at or after an offset; None if deleted, or without timestamp.
+    """Return the timestamp of the batch with the first record from an offset on; None if deleted or without timestamp.
 
     The batch's base timestamp is precise enough, since a batch gathers records that arrive together.
     """
@@ -164,7 +164,7 @@ def _time_of(cluster: ClusterClient, key: TopicPartition, offset: int) -> int | 
 
 
 def _headers(data: memoryview) -> Iterator[RecordBatchHeader]:
-    """Headers of the batches in fetched data, whose last batch may be truncated."""
+    """Yield the headers of the batches in fetched data, whose last batch may be truncated."""
     position = 0
     while len(data) - position >= HEADER_BYTES:
         header = RecordBatchHeader.parse(data, position)

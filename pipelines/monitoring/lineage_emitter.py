@@ -130,10 +130,10 @@ def _drop_oldest(waiting: queue.Queue[bytes | None]) -> None:
 
 
 def posting(url: str, api_key: str = "") -> Callable[[bytes], None]:
-    """A function that sends an event by POST; a URL without a path gets Marquez's default. ValueError for other
-    schemes.
+    """Return a function that sends an event by POST; a URL without a path gets Marquez's default.
 
-    The function raises OSError if the receiver is unavailable, slow, or refuses the event.
+    Raises ValueError for schemes other than http and https. The function raises OSError if the receiver is unavailable,
+    slow, or refuses the event.
     """
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -150,7 +150,7 @@ def posting(url: str, api_key: str = "") -> Callable[[bytes], None]:
 
 
 def appending(path: str) -> Callable[[bytes], None]:
-    """A function that appends each event as a line to a file. Raises OSError if the file cannot be opened."""
+    """Return a function that appends each event as a line to a file. Raises OSError if the file cannot be opened."""
     with open(path, "ab"):
         pass
 
@@ -162,7 +162,7 @@ def appending(path: str) -> Callable[[bytes], None]:
 
 
 def known_columns(info: RunInfo) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """Columns of topics and of the Delta tables that stages write, from the analysis."""
+    """Return the columns of topics and of the Delta tables that stages write, from the analysis."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for topic, declared in info.analysis.columns.topics.items():
         columns = info.analysis.columns.values.get(topic)

@@ -79,7 +79,7 @@ class _Collector(Collector):
 
 
 def families(states: Sequence[StageState], now_s: float) -> Iterator[Metric]:
-    """All metric families of a run's stages."""
+    """Yield all metric families of a run's stages."""
     yield from _counters(states)
     yield from _durations(states)
     yield from _present(states)
@@ -167,7 +167,7 @@ def _lag(states: Sequence[StageState]) -> Iterator[Metric]:
 
 
 def buckets_of(durations: Durations) -> list[tuple[str, float]]:
-    """Cumulative counts by upper bound, in Prometheus's form.
+    """Return cumulative counts by upper bound, in Prometheus's form.
 
     >>> durations = Durations()
     >>> durations.observe(0.2)

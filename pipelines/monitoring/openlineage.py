@@ -50,7 +50,7 @@ class Dataset:
     columns: tuple[tuple[str, str], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The data set's JSON object in an event."""
+        """Return the data set's JSON object in an event."""
         facets: dict[str, Any] = {}
         if self.columns:
             facets["schema"] = _facet(
@@ -78,7 +78,7 @@ def stage_lineage(
     *,
     is_streaming: bool,
 ) -> StageLineage:
-    """A stage's data sets; `columns` by kind and place: `("topic", name)`, `("delta", path)`, ..."""
+    """Return a stage's data sets; `columns` by kind and place: `("topic", name)`, `("delta", path)`, ..."""
     namespace = f"kafka://{bootstrap_servers.partition(',')[0].strip()}"
 
     def placed(found: tuple[str, str, str] | None) -> Dataset | None:
@@ -108,7 +108,7 @@ def event(
     error: str = "",
     rows_written: int | None = None,
 ) -> dict[str, Any]:
-    """A run event: `event_type` is START, RUNNING, COMPLETE, FAIL or ABORT.
+    """Return a run event: `event_type` is START, RUNNING, COMPLETE, FAIL or ABORT.
 
     >>> made = event(StageLineage("headwater://flights", "clean", True), "START", "0" * 8, 0)
     >>> made["eventTime"], made["job"]["name"]
@@ -149,7 +149,7 @@ def _moment(at_ms: int) -> str:
 
 
 def _placed(loaded: Loaded, part: Source | Sink, topics: str) -> tuple[str, str, str] | None:
-    """Kind, namespace and name of the place that an input reads or a sink writes; None without a place."""
+    """Return kind, namespace and name of the place that an input reads or a sink writes; None without a place."""
     if part.place is None:
         return None
     kind, name = part.place
@@ -161,7 +161,7 @@ def _placed(loaded: Loaded, part: Source | Sink, topics: str) -> tuple[str, str,
 
 
 def file_place(path: str) -> tuple[str, str]:
-    """Namespace and name of a file or a folder.
+    """Return namespace and name of a file or a folder.
 
     >>> file_place("/lake/flights"), file_place("s3a://bucket/lake/flights"), file_place("hdfs://nn:8020/lake/")
     (('file', '/lake/flights'), ('s3a://bucket', 'lake/flights'), ('hdfs://nn:8020', '/lake'))
@@ -175,7 +175,7 @@ def file_place(path: str) -> tuple[str, str]:
 
 
 def _database(url: str, table: str) -> tuple[str, str]:
-    """Namespace and name of a database's table, without user, password and options, which may be secret.
+    """Return namespace and name of a database's table, without user, password and options, which may be secret.
 
     >>> _database("jdbc:postgresql://u:p@db:5432/shop?password=x", "orders")
     ('postgresql://db:5432', 'shop.orders')

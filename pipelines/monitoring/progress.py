@@ -114,7 +114,7 @@ def from_spark(stage: str, progress: Mapping[str, Any], inputs: int = 0) -> Stag
 
 
 def moment_ms(moment: str) -> int | None:
-    """Spark's ISO 8601 timestamp as milliseconds since 1970; None for ''.
+    """Convert Spark's ISO 8601 timestamp to milliseconds since 1970; None for ''.
 
     >>> moment_ms("1970-01-01T00:00:01.500Z"), moment_ms("")
     (1500, None)
@@ -147,7 +147,7 @@ def _input(source: Mapping[str, Any], observed: Any) -> InputProgress:
 
 
 def _is_of_topics(offset: Any) -> bool:
-    """Whether an offset has the form of topics' offsets; other sources use other forms."""
+    """Return whether an offset has the form of topics' offsets; other sources use other forms."""
     return (
         isinstance(offset, Mapping)
         and bool(offset)

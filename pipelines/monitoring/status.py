@@ -104,14 +104,14 @@ class StageStatus:
         return not self.is_over and now_ms - self.time_ms > 3 * HEARTBEAT_MS
 
     def encode(self) -> bytes:
-        """The record's value."""
+        """Return the record's value."""
         value = {"version": _FORMAT_VERSION} | asdict(self)
         value["error"] = self.error[:ERROR_CHARACTERS_MAX]
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def record_key(pipeline: str, stage: str) -> bytes:
-    """The record's key.
+    """Return the record's key.
 
     >>> record_key("flights", "clean")
     b'flights/clean'
@@ -138,7 +138,7 @@ def decode(value: bytes) -> StageStatus:
 
 
 def is_due(now_ms: int, written_ms: int | None, *, state_changed: bool, something_changed: bool) -> bool:
-    """Whether a stage's status is due for writing.
+    """Return whether a stage's status is due for writing.
 
     >>> is_due(5_000, 4_500, state_changed=False, something_changed=True)
     False

@@ -140,7 +140,7 @@ class StatusTopic:
 
 
 def stage_status(state: StageState, info: RunInfo, now_ms: int, versions: dict[str, str]) -> StageStatus:
-    """The status record of a stage's state."""
+    """Return the status record of a stage's state."""
     totals, last = state.totals, state.last
     return StageStatus(
         pipeline=state.pipeline,

@@ -92,12 +92,12 @@ class RunWatch:
         self._tell(lambda listener: listener.ended())
 
     def states(self) -> list[StageState]:
-        """Copies of all stages' states."""
+        """Return copies of all stages' states."""
         with self._lock:
             return copy.deepcopy(list(self._states.values()))
 
     def state(self, stage: str) -> StageState:
-        """A copy of a stage's state."""
+        """Return a copy of a stage's state."""
         with self._lock:
             return copy.deepcopy(self._states[stage])
 

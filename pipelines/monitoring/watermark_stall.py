@@ -95,7 +95,7 @@ class StallWatch:
             seen.partitions_ms = dict(times)
 
     def explanation(self, now_ms: int) -> str:
-        """The known reason why the watermark does not advance; '' while it may still advance."""
+        """Return the known reason why the watermark does not advance; '' while it may still advance."""
         if self._moved_ms is None or self._batches < self._batches_max or now_ms - self._moved_ms < self._wait_ms:
             return ""
         return f"{self._standing(now_ms)}: {self._why(now_ms)}"
@@ -122,12 +122,12 @@ class StallWatch:
 
 
 def _reach_ms(each: WatchedInput, seen: _Seen) -> int:
-    """The watermark that an input permits; the lowest value if the input has had no event time."""
+    """Return the watermark that an input permits; the lowest value if the input has had no event time."""
     return -1 if seen.latest_ms is None else seen.latest_ms - each.delay_ms
 
 
 def _slowest(each: WatchedInput, seen: _Seen, others: Sequence[tuple[WatchedInput, _Seen]]) -> str:
-    """Explanation for several inputs: the input that holds the watermark back."""
+    """Explain a stall with several inputs: the input that holds the watermark back."""
     ahead = max((seen.latest_ms for _, seen in others if seen.latest_ms is not None), default=None)
     beside = f", those of the others reach {_shown(ahead)}" if ahead is not None else ""
     if not seen.rows:
@@ -151,7 +151,7 @@ def _slowest(each: WatchedInput, seen: _Seen, others: Sequence[tuple[WatchedInpu
 
 
 def _alone(each: WatchedInput, seen: _Seen, now_ms: int, watermark_ms: int | None) -> str:
-    """Explanation for the single input that determines the watermark."""
+    """Explain a stall by the single input that determines the watermark."""
     # Event times of earlier runs are only in Spark's watermark.
     latest_ms = max(
         (
@@ -188,7 +188,7 @@ def _unread(seen: _Seen) -> str:
 
 
 def partitions_behind(lag: Mapping[tuple[str, int], int]) -> str:
-    """The partitions with the most unread records, '' without any.
+    """Return the partitions with the most unread records, '' without any.
 
     >>> partitions_behind({("t", 0): 0, ("t", 1): 1200, ("t", 2): 5})
     '1,200 records of t-1 are not read, 5 records of t-2 are not read'
@@ -198,7 +198,7 @@ def partitions_behind(lag: Mapping[tuple[str, int], int]) -> str:
 
 
 def partitions_late(latest_ms: Mapping[tuple[str, int], int]) -> str:
-    """The partitions whose last records are older than the others', '' if all are about equal.
+    """Return the partitions whose last records are older than the others', '' if all are about equal.
 
     >>> partitions_late({("t", 0): 7_200_000, ("t", 1): 7_199_000, ("t", 2): 0})
     'the last records of t-2 are of 1970-01-01T00:00:00Z, while t-0 has come to 1970-01-01T02:00:00Z'

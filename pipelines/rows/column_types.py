@@ -52,7 +52,7 @@ _SQL = {
 
 
 def from_ddl(text: str) -> dict[str, ColumnType] | None:
-    """Columns of a list such as `id BIGINT, tags ARRAY<STRING>`; None if sqlglot cannot parse a type.
+    """Parse a list of columns such as `id BIGINT, tags ARRAY<STRING>`; None if sqlglot cannot parse a type.
 
     >>> from_ddl("id BIGINT, at TIMESTAMP, tags ARRAY<STRING>")["tags"]
     {'type': 'array', 'elementType': 'string', 'containsNull': True}
@@ -103,23 +103,23 @@ def _kind(kind: exp.DataType | None) -> ColumnType | None:
 
 
 def of_schema(schema: Any) -> dict[str, ColumnType]:
-    """Columns of a StructType."""
+    """Return the columns of a StructType."""
     return {field["name"]: field["type"] for field in schema.jsonValue()["fields"]}
 
 
 def struct(columns: Columns) -> dict[str, Any]:
-    """A struct of these columns."""
+    """Return a struct type with these columns."""
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in columns.items()]
     return {"type": "struct", "fields": fields}
 
 
 def fields_of(kind: dict[str, Any]) -> dict[str, ColumnType]:
-    """The fields of a struct."""
+    """Return the fields of a struct."""
     return {field["name"]: field["type"] for field in kind["fields"]}
 
 
 def shown(kind: ColumnType) -> str:
-    """A type in SQL's notation.
+    """Format a type in SQL's notation.
 
     >>> shown({"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True})
     'MAP<STRING, BIGINT>'
@@ -136,7 +136,7 @@ def shown(kind: ColumnType) -> str:
 
 
 def inferred(rows: Iterable[Mapping[str, Any]]) -> dict[str, ColumnType]:
-    """Columns inferred from rows without a declaration.
+    """Infer columns from rows without a declaration.
 
     >>> inferred([{"a": 1}, {"a": 1.5, "b": None}, {"c": [{"d": "x"}]}])["a"]
     'double'

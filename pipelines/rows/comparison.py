@@ -31,7 +31,7 @@ class Difference:
     columns: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """Readable lines."""
+        """Return readable lines."""
         if self.kind == "unexpected":
             assert self.actual is not None
             return [f"unexpected  {row_text(self.actual)}"]
@@ -48,7 +48,7 @@ class Difference:
         return said
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         found: dict[str, Any] = {"kind": self.kind}
         if self.row:
             found["row"] = self.row
@@ -60,7 +60,7 @@ class Difference:
 
 
 def compare(expected: Sequence[Row], actual: Sequence[Row], *, in_order: bool = False) -> list[Difference]:
-    """The differences; empty if the expected and the actual rows match one to one.
+    """Return the differences; empty if the expected and the actual rows match one to one.
 
     >>> [d.kind for d in compare([{"a": 1}], [{"a": 1, "b": 2}, {"a": 3, "b": 4}])]
     ['unexpected']
@@ -93,12 +93,12 @@ def compare(expected: Sequence[Row], actual: Sequence[Row], *, in_order: bool = 
 
 
 def matches(expected: Row, actual: Row) -> bool:
-    """Whether a row has the expected values."""
+    """Return whether a row has the expected values."""
     return all(equal(value, actual.get(name)) for name, value in expected.items())
 
 
 def equal(expected: Any, actual: Any) -> bool:
-    """Whether two values of one type are the same.
+    """Return whether two values of one type are equal.
 
     >>> equal(0.1 + 0.2, 0.3), equal({"a": 1}, {"a": 1, "b": 2}), equal([1], [1, 2])
     (True, True, False)
@@ -123,7 +123,7 @@ def _differing(expected: Row, actual: Row) -> tuple[str, ...]:
 
 
 def _same(expected: Sequence[Row], actual: Sequence[Row]) -> dict[int, int]:
-    """Pairs of exactly equal rows, which are most pairs; only if all expected rows name the same columns.
+    """Return pairs of exactly equal rows, which are most pairs; only if all expected rows name the same columns.
 
     In that case no other pairing has more pairs, since equal rows are interchangeable.
     """
@@ -142,7 +142,7 @@ def _same(expected: Sequence[Row], actual: Sequence[Row]) -> dict[int, int]:
 
 
 def _matching(expected: Sequence[Row], actual: Sequence[Row]) -> dict[int, int]:
-    """A maximum matching of expected and actual rows, each row in at most one pair.
+    """Return a maximum matching of expected and actual rows, each row in at most one pair.
 
     Expected rows may name few columns and so match several rows: Kuhn's augmenting paths exchange pairs until no more
     can be added.
@@ -177,7 +177,7 @@ def _matching(expected: Sequence[Row], actual: Sequence[Row]) -> dict[int, int]:
 
 
 def row_text(row: Row) -> str:
-    """A row in the file's notation.
+    """Format a row in the file's notation.
 
     >>> row_text({"host": "a", "n": 2, "at": None})
     '{host: a, n: 2, at: null}'
@@ -186,7 +186,7 @@ def row_text(row: Row) -> str:
 
 
 def value_text(value: Any, characters_max: int = _VALUE_CHARACTERS_MAX) -> str:
-    """A value in the file's notation; long values are truncated."""
+    """Format a value in the file's notation; long values are truncated."""
     found = plain(value)
     if isinstance(found, str):
         text = found if found and found.isprintable() and not set(found) & set("{}[],:#'\"") else json.dumps(found)
@@ -201,7 +201,7 @@ def value_text(value: Any, characters_max: int = _VALUE_CHARACTERS_MAX) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value for JSON.
+    """Convert a value to JSON types.
 
     >>> plain([dt.date(2026, 1, 1), b"a", decimal.Decimal("1.50")])
     ['2026-01-01', 'a', 1.5]

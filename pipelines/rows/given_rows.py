@@ -65,12 +65,12 @@ class Fed:
 
     @property
     def count(self) -> int:
-        """The number of rows and records."""
+        """Return the number of rows and records."""
         return len(self.rows) + len(self.records)
 
 
 def check(given: RowsOfFile, columns: Columns | None, feature: Feature) -> list[Fault]:
-    """All faults of rows; their columns are checked if `columns` are known."""
+    """Return all faults of rows; their columns are checked if `columns` is not None."""
     faults: list[Fault] = []
     for number, row in enumerate(given.rows):
         if WATERMARK in row:
@@ -146,7 +146,7 @@ def _cell(kind: ColumnType, value: Any, *, are_texts: bool) -> Any:
 
 
 def typed_rows(given: RowsOfFile, columns: Columns) -> list[dict[str, Any]]:
-    """Rows of a table, or expected rows, with values of their columns' types; only named columns are included.
+    """Return rows of a table, or expected rows, with typed values; only named columns are included.
 
     Raises ValueError for faulty rows, which `check` reports.
     """
@@ -160,7 +160,7 @@ def typed_rows(given: RowsOfFile, columns: Columns) -> list[dict[str, Any]]:
 
 
 def micro_batches(given: RowsOfFile, columns: Columns, feature: Feature, rows_max: int | None) -> list[Fed]:
-    """Each micro-batch's rows: at most `rows_max` rows, None for all rows up to the next watermark advance."""
+    """Divide rows into micro-batches of at most `rows_max` rows; None divides at watermark advances only."""
     batches = [Fed()]
     offset = 0
     for row in given.rows:
@@ -184,7 +184,7 @@ def micro_batches(given: RowsOfFile, columns: Columns, feature: Feature, rows_ma
 
 
 def _record(row: dict[str, Any], feature: Feature, offset: int) -> dict[str, Any]:
-    """A record with the columns of `headwater.pipelines.sources.decoding.empty_records`."""
+    """Return a record with the columns of `headwater.pipelines.sources.decoding.empty_records`."""
     headers = row.get(HEADERS) or {}
     stamp = typed("timestamp", row.get(names.TIMESTAMP))
     return {
@@ -199,7 +199,7 @@ def _record(row: dict[str, Any], feature: Feature, offset: int) -> dict[str, Any
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Text and bytes unchanged, other values as JSON."""
+    """Return text and bytes unchanged, other values as JSON."""
     if value is None or isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False).encode()
@@ -226,6 +226,6 @@ def _fed_row(
 
 
 def in_step(inputs: Sequence[list[Fed]]) -> list[list[Fed]]:
-    """The inputs with equal numbers of micro-batches: shorter inputs get empty ones."""
+    """Return the inputs with equal numbers of micro-batches: shorter inputs get empty ones."""
     count = max(len(batches) for batches in inputs)
     return [[*batches, *(Fed() for _ in range(count - len(batches)))] for batches in inputs]

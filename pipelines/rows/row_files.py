@@ -1,4 +1,4 @@
-"""Files of tests' rows: JSON, as an array or one row per line, or CSV with a header."""
+"""Reads files of tests' rows: JSON, as an array or one row per line, or CSV with a header."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE_ROWS_MAX: Final = 10_000  # a test compares rows one by one; load tests nee
 
 @dataclass(frozen=True, slots=True)
 class RowsOfFile:
-    """The rows; CSV values are still text, to be parsed by their columns' types."""
+    """The rows of a file; CSV values are still text, to be parsed by their columns' types."""
 
     rows: tuple[dict[str, Any], ...]
     are_texts: bool

@@ -1,7 +1,7 @@
 """Converts values of YAML, JSON and CSV to a column's type. Pure.
 
-A value must have the type: text is no number, and a number is no text. Moments are text or YAML timestamps, in UTC
-unless they have an offset.
+A value must have the column's type: text is not a number, and a number is not text. Timestamps are text or YAML
+timestamps, in UTC unless they have an offset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def typed(kind: ColumnType, value: Any, *, partial: bool = False) -> Any:
-    """The value in Arrow's form. Raises ValueError with the fault's position in the value.
+    """Convert a value to Arrow's form. Raises ValueError with the fault's position in the value.
 
     With `partial`, missing fields of structs are omitted instead of null.
 
@@ -50,7 +50,7 @@ def typed(kind: ColumnType, value: Any, *, partial: bool = False) -> Any:
 
 
 def typed_fields(fields: dict[str, ColumnType], value: dict[str, Any], *, partial: bool) -> dict[str, Any]:
-    """A row or a struct. Raises ValueError; for an unknown field, the message suggests the nearest field."""
+    """Convert a row or a struct. Raises ValueError; for an unknown field, the message suggests the nearest field."""
     for name in value:
         if name not in fields:
             hint = nearest(name, list(fields))

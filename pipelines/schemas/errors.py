@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 DEPTH_MAX = 100
-"""How deep a schema may nest. Deeper ones are attacks, and end in Python's own limit otherwise."""
+"""Maximum nesting of a schema. A deeper schema counts as an attack, and would reach Python's recursion limit."""
 
 PROBLEMS_MAX = 100
-"""Incompatibilities told of one pair of schemas; whoever mends a hundred can ask again."""
+"""Incompatibilities reported for one pair of schemas."""
 
 
 class InvalidSchemaError(ValueError):

@@ -29,7 +29,7 @@ DELTA_SUFFIX = "_delta"  # for a table with the name of a topic
 
 
 def topics_to_show(query: str, existing: Iterable[str]) -> frozenset[str]:
-    """The topics that a query names; all except internal topics if sqlglot cannot parse the query.
+    """Return the topics that a query names; all except internal topics if sqlglot cannot parse the query.
 
     >>> sorted(topics_to_show("SELECT * FROM Flights JOIN x", ["flights", "delays", "__consumer_offsets"]))
     ['flights']
@@ -44,7 +44,7 @@ def topics_to_show(query: str, existing: Iterable[str]) -> frozenset[str]:
 
 
 def delta_views(loaded: Loaded) -> dict[str, str]:
-    """View name -> path of the pipeline's Delta tables: the path's last part, with `_delta` if it is also a topic."""
+    """Map view names to paths of the pipeline's Delta tables: the last path part, plus `_delta` if a topic has it."""
     from headwater.pipelines.definition.graph import known_topics
 
     taken = {name.lower() for name in known_topics(loaded.pipeline) | loaded.pipeline.tables.keys()}
@@ -58,7 +58,7 @@ def delta_views(loaded: Loaded) -> dict[str, str]:
 
 
 def topic_frame(spark: SparkSession, bootstrap_servers: Brokers, topic: str, known: KnownColumns | None) -> DataFrame:
-    """The records of a topic for queries. Undecodable records are omitted."""
+    """Return the records of a topic for queries. Undecodable records are omitted."""
     from pyspark.sql import functions as f
 
     if topic.endswith(DEAD_LETTERS_SUFFIX):

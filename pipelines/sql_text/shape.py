@@ -29,7 +29,7 @@ __all__ = [
 
 STAR = "*"
 TEXTS_KEPT: Final = 128
-"""A check, a record and a comparison ask for the same text within one plan: its tree is kept meanwhile."""
+"""Cached trees: a check, a record and a comparison parse the same text within one plan."""
 # Behind GROUP BY, sqlglot takes the name for the clause WINDOW.
 _GROUP_BY_WINDOW = re.compile(r"(\bGROUP\s+BY\s+)(window)\b", re.IGNORECASE)
 _QUOTED_WINDOW = re.compile(r"`window`(?=\()", re.IGNORECASE)

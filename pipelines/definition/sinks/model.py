@@ -14,7 +14,7 @@ from headwater.pipelines.definition.places import PathOf, Place
 from headwater.pipelines.definition.plan_entries import SinkPlan
 
 Within: TypeAlias = tuple[str | int, ...]
-"""Where something stands within a sink of the file."""
+"""A path within a sink of the file."""
 
 
 class SinkModel(Model):
@@ -62,7 +62,7 @@ class SinkModel(Model):
         return iter(())
 
     def refuses_complete(self) -> tuple[str, str] | None:
-        """Return what the sink is and a hint, if it would duplicate all rows with each batch of `mode: complete`.
+        """Return the refused target and a hint, if each batch of `mode: complete` would add all rows again.
 
         None if the sink accepts `mode: complete`.
         """

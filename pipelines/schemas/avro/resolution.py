@@ -33,7 +33,7 @@ PROMOTIONS: Final = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-"""What a reader of a type also takes."""
+"""The writer's types that a reader's type accepts as well."""
 
 PAIRS_MAX: Final = 200_000
 """Pairs of types in one comparison; a schema of a mebibyte has some 30,000 fields."""

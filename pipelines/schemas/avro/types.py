@@ -11,10 +11,10 @@ from typing import Any, Final, TypeAlias
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
 Props: TypeAlias = dict[str, Any]
-"""Attributes that the specification does not name, logical types among them, in their order."""
+"""Attributes beyond the specification's fields, logical types included, in order."""
 
 ABSENT: Final = object()
-"""Stands for a default that is not given: null is one that can be."""
+"""Marks a missing default: null is a valid default."""
 
 
 @dataclass(frozen=True, slots=True)

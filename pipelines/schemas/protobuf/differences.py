@@ -36,7 +36,7 @@ SCALAR_KINDS: Final = {
     _Field.TYPE_FLOAT: "float",
     _Field.TYPE_DOUBLE: "double",
 }
-"""Types whose bytes on the wire are read alike."""
+"""Types with the same encoding on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
