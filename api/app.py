@@ -21,7 +21,7 @@ from headwater.api.schemas.resource import ErrorBody
 from headwater.api.topic_admin import TopicAdmin
 
 PREFIXES = ("/v3", "/kafka/v3")
-"""The same routes twice: Confluent's own server uses the first, most tools the second."""
+"""The same routes twice: Confluent's own server uses the first prefix, most tools the second."""
 
 _ERRORS: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorBody, "description": "Failure"}}
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 SERVERS_MAX = 100
-"""Bootstrap servers in one list; a longer list is a mistake, and each costs a connection attempt."""
+"""Maximum number of bootstrap servers in one list; each costs a connection attempt."""
 
 REACH_TIMEOUT_MS = 3_000
-"""How long one bootstrap server may take to accept a TCP connection before the next one is tried."""
+"""Timeout of a TCP connection to one bootstrap server before the next is tried."""
 
 
 class BootstrapServersError(ValueError):

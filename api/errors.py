@@ -31,7 +31,7 @@ UNAVAILABLE = 50301
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 PROBLEMS_SHOWN_MAX = 5
-"""Validation problems named in one message; a body of a thousand wrong items needs no thousand lines."""
+"""Validation problems listed in one message."""
 
 STATUS: dict[ErrorCode, tuple[int, int]] = {
     ErrorCode.INVALID_TOPIC: (400, REFUSED),

@@ -19,7 +19,7 @@ from headwater.api.access import ChangePolicy
 from headwater.pipelines.schemas.json_text import JsonTextError, parse_json
 
 READS_ONLY: Final = {"x-reads-only": True}
-"""Marks, as `openapi_extra`, a route with another method than GET that changes nothing."""
+"""Marks, as `openapi_extra`, a route that changes nothing although its method is not GET."""
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 

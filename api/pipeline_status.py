@@ -25,11 +25,11 @@ __all__ = ["STAGES_MAX", "PipelineStatus", "StatusTable"]
 _log = logging.getLogger(__name__)
 
 STAGES_MAX: Final = 10_000
-"""Stages whose status is kept: a hundred pipelines with a hundred stages each. Beyond it the longest silent go."""
+"""Stages in the table: a hundred pipelines with a hundred stages each. The oldest reports are dropped."""
 
 POLL_S: Final = 0.5
 CHECK_S: Final = 10.0
-"""How often to see whether the topic is still the one that was read: librdkafka does not tell that it was deleted."""
+"""Interval between checks of the topic's id: librdkafka does not report that a topic was deleted."""
 
 Key = tuple[str, str]
 

@@ -61,7 +61,7 @@ TOPICS_PER_REQUEST_MAX = 1_000
 """Names in one delete or describe request, so that one call cannot hold a connection for long."""
 
 VISIBLE_WAIT_MS = 5_000
-"""How long to wait until a change that the controller accepted shows in metadata; brokers apply it asynchronously."""
+"""How long to wait until metadata shows an accepted change; brokers apply changes asynchronously."""
 
 _LEADER_RETRIES_MAX = 10
 _LEADER_RETRY_MS = 100

@@ -14,7 +14,7 @@ TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit: the name and `-<partition>` make a folder name."""
 
 PARTITIONS_MAX = 10_000
-"""Partitions of one topic; more is a slip of the finger on a platform of this size."""
+"""Partitions of one topic; a larger number is a typing error on a platform of this size."""
 
 REPLICATION_FACTOR_MAX = 32_767
 """The protocol's int16."""

@@ -9,7 +9,7 @@ from headwater.api.registry.parsed import ParsedSchema
 from headwater.pipelines.schemas.errors import InvalidSchemaError, Problem
 
 MESSAGE_SCHEMA_LENGTH_MAX = 2_000
-"""How much of an earlier schema a message repeats."""
+"""Characters of an earlier schema repeated in a message."""
 
 
 def problems(

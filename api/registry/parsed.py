@@ -40,4 +40,4 @@ class Dependency:
 
 
 Dependencies = Sequence[Dependency]
-"""Everything that a schema uses, directly or not; what is used stands before what uses it."""
+"""All direct and indirect references of a schema, dependencies first."""

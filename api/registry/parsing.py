@@ -14,13 +14,13 @@ from headwater.api.registry.parsed import Dependency, ParsedSchema
 from headwater.pipelines.schemas.errors import DEPTH_MAX, InvalidSchemaError
 
 KEPT_MAX: Final = 1_000
-"""Parsed schemas that are kept: more than most registries have subjects."""
+"""Cached parsed schemas: more than most registries have subjects."""
 
 KEPT_CHARACTERS_MAX: Final = 8 << 20
-"""Length of all their texts; a parsed schema takes some ten times as much memory."""
+"""Total length of the cached texts; a parsed schema takes about ten times as much memory."""
 
 Find: TypeAlias = Callable[[Reference], Schema | None]
-"""Finds the schema that a reference names, None when there is none."""
+"""Returns the schema of a reference, None if it does not exist."""
 
 _Key: TypeAlias = tuple[SchemaType, str, bool, tuple[tuple[str, bytes], ...]]
 

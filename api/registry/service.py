@@ -19,10 +19,10 @@ from headwater.api.topic_admin import TopicAdmin
 _log = logging.getLogger(__name__)
 
 DEFAULT_TOPIC: Final = "_schemas"
-"""Confluent's name: a registry of either kind finds what the other has written."""
+"""Confluent's name: each kind of registry finds the other's topic."""
 
 WRITE_ATTEMPTS_MAX: Final = 5
-"""How often a change is decided anew because another registry wrote in between."""
+"""Attempts of a change if another registry writes at the same time."""
 
 T = TypeVar("T")
 

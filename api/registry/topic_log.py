@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PARTITIONS: Final = 1
-"""Records have one order only in one partition."""
+"""Records have a total order in one partition only."""
 
 POLL_S: Final = 0.5
 TRANSACTION_TIMEOUT_MS: Final = 10_000
-"""A writer that dies holds readers up for so long at most."""
+"""Maximum time for which a dead writer blocks readers."""
 
 CHECK_S: Final = 10.0
-"""How often to see whether the topic is still the one that was read: librdkafka does not tell that it was deleted."""
+"""Interval between checks of the topic's id: librdkafka does not report that a topic was deleted."""
 
 _FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING"})
 _TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from typing import Any
 
 LINE_BYTES_MAX = 65_536
-"""Longest line on either pipe; they carry addresses and one-line messages."""
+"""Longest line on either pipe, for addresses and one-line messages."""
 
 ORPHAN_GRACE_S = 20.0
-"""How long an orphan may take for a clean stop before it ends itself."""
+"""Time for a clean stop of an orphan before it exits by force."""
 
 
 class ParentLink:

@@ -40,24 +40,24 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
 OWN_LOGGER: Final = "headwater.log_handler"
-"""Its records, and those of the client library that are logged under it, go to other handlers only."""
+"""The handler's logger; its records, and those of the client library below it, go to other handlers only."""
 
 QUEUE_RECORDS_MAX: Final = 10_000
 QUEUE_BYTES_MAX: Final = 32 << 20
-"""Records may be as large as a message may be: ten thousand of them would take ten gigabytes."""
+"""Bound on queued bytes: ten thousand records of the maximum message size would take ten gigabytes."""
 FLUSH_MS: Final = 10_000
 _POLL_S: Final = 0.1
 _BATCH: Final = 500
 _REPORT_S: Final = 10.0
 
 _SAME_TIME_S: Final = 1.0
-"""A flush that waited in vain so short a time ago counts for `close`, too."""
+"""Time within which a flush that timed out also counts for `close`."""
 
 _PAUSE_FLUSH_S: Final = 1.0
-"""How long a fork waits for what the client has under way; the rest is queued again."""
+"""How long a fork waits for messages in flight; the remaining ones are queued again."""
 
 _AFTER_OTHERS: Final = -100
-"""The priority of the flush of a `multiprocessing` process: behind most others' finalizers, which may log."""
+"""Priority of the flush of a `multiprocessing` process: after most other finalizers, which may log."""
 
 _handlers: weakref.WeakSet[TopicHandler] = weakref.WeakSet()
 

@@ -10,7 +10,7 @@ from typing import Final
 from headwater.api.registry.json_schema.nodes import Graph, Kind, Node
 
 NAME_LENGTH_MAX: Final = 256
-"""Names that patterns are tried on; longer ones count as matched."""
+"""Length of names compared with patterns; longer names count as matched."""
 
 _QUANTIFIER: Final = re.compile(r"[*+?}]")
 _QUANTIFIERS_MAX: Final = 3

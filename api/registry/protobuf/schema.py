@@ -21,7 +21,7 @@ from headwater.pipelines.schemas.protobuf.parser import parse
 from headwater.pipelines.schemas.protobuf.printer import printed
 
 FILE_NAME: Final = "default.proto"
-"""The name of a file that nothing imports."""
+"""The name of a file that no other file imports."""
 
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*\Z")
 

@@ -24,7 +24,7 @@ MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 
 LONG_REQUESTS_MAX: Final = 8
-"""Requests that may parse, compare or wait for a writer, at once; each holds one of the 40 threads of all routes."""
+"""Concurrent requests that may parse, compare or wait for a writer; each holds one of the 40 threads of all routes."""
 
 
 class RegistryResponse(JSONResponse):

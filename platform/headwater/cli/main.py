@@ -62,7 +62,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "doctor": Verb("headwater.cli.verbs.doctor", "doctor", "Check Python, Java, packages, jars, ports and disk."),
     "version": Verb("headwater.cli.verbs.version", "version", "Print the version."),
 }
-"""In the order of `headwater --help`."""
+"""The verbs in the order of `headwater --help`."""
 
 
 def load_verb(name: str) -> click.Command:

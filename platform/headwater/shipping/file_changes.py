@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 FileId = tuple[int, int]
-"""Device and inode: of all files that are there (or open) one has it, whatever it is called."""
+"""Device and inode: unique among all existing and open files, whatever their names."""
 FINGERPRINT_BYTES: Final = 1024
-"""How much of the beginning tells two files apart: as much as Filebeat takes."""
+"""Bytes of a file's beginning that identify it, as in Filebeat."""
 SETTLED_NS: Final = 2_000_000_000
-"""A time of modification says nothing about writes this soon after it: some file systems count in steps of 2 s."""
+"""Time after a modification within which a later write may be invisible: some file systems have steps of 2 s."""
 COMPRESSED: Final[Sequence[tuple[str, bytes]]] = (
     ("gzip", b"\x1f\x8b\x08"),
     ("compress", b"\x1f\x9d"),

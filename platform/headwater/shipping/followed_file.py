@@ -25,7 +25,7 @@ from headwater.shipping.file_changes import (
 
 READ_BYTES: Final = 256 << 10
 REST_BYTES_MAX: Final = 16 << 10
-"""What is kept in memory of a file between two turns; more of it is read again: there may be thousands of files."""
+"""Bytes of a file buffered between two turns; further bytes are read again, as there may be thousands of files."""
 
 
 @dataclass(frozen=True, slots=True)

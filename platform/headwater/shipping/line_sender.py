@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 QUEUE_LINES_MAX: Final = 50_000
 QUEUE_BYTES_MAX: Final = 32 << 20
-"""How much is under way at a time: more speeds nothing up, and a broker that stalls leaves all of it in memory."""
+"""Bytes in flight: a larger limit is not faster, and a stalled broker leaves all of them in memory."""
 LIMIT_BYTES_MIN: Final = 1_024
-"""A topic that refuses even batches of this size refuses what is in them."""
+"""A topic that refuses batches of this size refuses the lines themselves."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 ASK_FIRST_S: Final = 0.5
 ASK_MAX_S: Final = 5.0
-"""Between two questions for the topic's limits, which wait for brokers that are away by themselves."""
+"""Longest pause between queries for the topic's limits; a query itself waits for unreachable brokers."""
 
 
 class LineVerdict(enum.Enum):
@@ -48,7 +48,7 @@ class Failure(enum.Enum):
 
 
 _AWAY: Final = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE"}
-"""Errors of connections that say that nobody is there; all others come from somebody who is."""
+"""Connection errors of an unreachable broker; all other errors come from a broker that answers."""
 _FAILURES: Final[Mapping[str, Failure]] = {
     "MSG_SIZE_TOO_LARGE": Failure.TOO_LARGE,
     "RECORD_LIST_TOO_LARGE": Failure.TOO_LARGE,
@@ -98,9 +98,9 @@ class LineUnderWay(Protocol):
     """The caller's object for a line in flight."""
 
     size: int
-    """How many bytes it has."""
+    """Size in bytes."""
     has_arrived: bool
-    """Set when the brokers have acknowledged it."""
+    """Set when the brokers have acknowledged the line."""
 
 
 SentT = TypeVar("SentT", bound=LineUnderWay)

@@ -9,8 +9,8 @@ from headwater.shipping.followed_file import FollowedFile
 from headwater.shipping.growing_pause import GrowingPause
 
 GRACE_S: Final = 60.0
-"""How long a file without a name must not have grown until it counts as finished: after a rename the writer goes on in
-it until it is told to open the new one, seconds later, and what it holds in a buffer comes later still."""
+"""How long a file without a name must not grow until it counts as finished: after a rename, the writer continues with
+the old file until it reopens its log, seconds later, and its buffered data arrives later still."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 

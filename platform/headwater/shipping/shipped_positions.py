@@ -15,7 +15,7 @@ from headwater.shipping.followed_file import FilePosition
 
 VERSION: Final = 2
 PATHS_VERSION: Final = 1
-"""Its positions were kept by path: a path could have one only."""
+"""The version that stored positions by path, so a path could have only one."""
 FILE_BYTES_MAX: Final = 64 << 20
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(FilePosition))
 

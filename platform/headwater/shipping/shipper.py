@@ -27,32 +27,32 @@ from headwater.shipping.summary import MISTAKES_MAX, Summary
 logger = logging.getLogger(__name__)
 
 SCAN_S: Final = 1.0
-"""How often names are looked up again: new files, rotated files, files that were idle and were written to."""
+"""Interval between look-ups of names: new files, rotated files, idle files that were written to."""
 SCAN_MAX_S: Final = 30.0
 SAVE_S: Final = 1.0
 UPKEEP_SHARE: Final = 0.02
-"""How much of a core looking names up may take, and saving as much: with thousands of files both wait longer."""
+"""Share of a core for look-ups of names, and the same for saving: with thousands of files, both are less frequent."""
 IDLE_S: Final = 0.1
 AWAKE_S: Final = 10.0
-"""How long a file that grew is looked at in every turn; then the look at its name tells when it grows again."""
+"""Time for which a grown file is read in every turn; afterwards a scan of names detects its growth."""
 LOOK_S: Final = 3600.0
-"""How often the folders of files that are followed no more are read, to forget those that are gone."""
+"""Interval between reads of the folders of files no longer followed, to forget deleted files."""
 FLUSH_S: Final = 10.0
-"""How long the end waits for what is under way; what is not acknowledged by then is sent again the next time."""
+"""Time for lines in flight at the end; lines not acknowledged by then are sent again by the next run."""
 PATIENCE_S: Final = 60.0
-"""How long `is_to_end` waits for brokers that are away, since the last line was acknowledged."""
+"""How long `is_to_end` waits for unreachable brokers since the last acknowledged line."""
 REFUSED_PATIENCE_S: Final = 10.0
-"""The same for brokers that answer, and refuse."""
+"""The same for brokers that answer but refuse."""
 REPORT_FIRST_S: Final = 5.0
 REPORT_MAX_S: Final = 600.0
 RETRY_MAX_S: Final = 60.0
 STARVED_S: Final = 30.0
 STARVED_NS: Final = 1 << 63
-"""A file that waited so long to be opened comes before all others, whenever it was written to."""
+"""A file that waits for this long is opened before all others, whatever its time of modification."""
 FILES_MAX: Final = 10_000
-"""How many files are open at a time; any number is followed."""
+"""Maximum number of open files; the number of followed files is unlimited."""
 LINES_PER_TURN: Final = 5_000
-"""Sent of one file before the others have their turn."""
+"""Lines of one file sent before other files have their turn."""
 
 
 class Shipper:

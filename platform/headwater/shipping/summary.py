@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MISTAKES_MAX: Final = 10
-"""Files that are named in a summary; the log names each."""
+"""Files listed in a summary; the log lists all."""
 
 
 @dataclass(slots=True)

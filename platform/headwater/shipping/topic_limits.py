@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 BATCH_BYTES: Final = 1_000_000
-"""librdkafka's own `batch.size`: more in one batch gains nothing."""
+"""librdkafka's default of `batch.size`: larger batches gain nothing."""
 MESSAGE_BYTES_MIN: Final = 1_000
-"""The least that librdkafka takes as `message.max.bytes`."""
+"""librdkafka's minimum of `message.max.bytes`."""
 MESSAGE_BYTES_MAX: Final = 1_000_000_000
-"""The most that it takes."""
+"""librdkafka's maximum of `message.max.bytes`."""
 BATCH_OVERHEAD_BYTES: Final = 61
-"""The header of a record batch."""
+"""Size of a record batch's header."""
 RECORD_OVERHEAD_BYTES: Final = 64
-"""At most what a record takes beside its key, value and headers: lengths, deltas, attributes; 36 in fact."""
+"""Upper bound of a record's size beyond key, value and headers: lengths, deltas, attributes; 36 in fact."""
 HEADER_OVERHEAD_BYTES: Final = 10
 """The lengths of a header's name and value."""
 CONFIG: Final = "max.message.bytes"

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from headwater.pipelines.dead_letters.records import DeadLetter, Replayed, Written
 
 BATCH_DEAD_LETTERS: Final = 500
-"""Dead letters that are taken from the client at once."""
+"""Dead letters fetched from the client in one call."""
 
 SILENCE_S_MAX: Final = 60.0
-"""A topic whose end is known gives records, or the broker is in trouble."""
+"""Timeout without records before the known end of a topic: the broker has a problem."""
 
 _POLL_S: Final = 0.25
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 LINE_BYTES_MAX = 64 << 20
-"""Longest line that is read into memory; brokers refuse a message far smaller than this."""
+"""Longest line read into memory; brokers refuse far smaller messages."""
 
 
 class LineTooLongError(ValueError):

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from headwater.api.topic_model import ErrorCode, TopicAdminError, TopicInfo
 
 INTERVAL_S = 3.0
-"""Between two looks: a new partition is read about so late."""
+"""Interval between descriptions; the delay until an added partition is read."""
 
 MISSES_BEFORE_GONE = 2
-"""Looks in a row that find no topic: a broker that has only just started may not know of it yet."""
+"""Consecutive descriptions without the topic: a broker that has just started may not know it yet."""
 
 
 class TopicGoneError(Exception):

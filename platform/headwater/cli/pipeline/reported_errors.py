@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headwater.pipelines.errors import PipelineError
 
 LOST_SECONDS = 1.0
-"""After an unexpected error: how long to wait for the end of a JVM that may be ending."""
+"""How long to wait, after an unexpected error, for the exit of a JVM that may be ending."""
 
 
 def user_error(error: PipelineError) -> NoReturn:

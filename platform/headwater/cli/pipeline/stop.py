@@ -13,7 +13,7 @@ from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.output import note
 
 STOP_TIMEOUT_S: Final = 120
-"""A run ends its present micro-batches first, and cuts those that take longer than a minute."""
+"""A run completes its current micro-batches first, and cancels those that take longer than a minute."""
 
 _POLL_S: Final = 0.1
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 CALLBACK_WAIT_S: Final = 0.02
-"""How long librdkafka's callbacks are waited for at a time, while an answer is due."""
+"""Interval between calls of librdkafka's callbacks while an answer is due."""
 
 
 def data_option(function: F) -> F:

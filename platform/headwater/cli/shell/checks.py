@@ -22,13 +22,13 @@ DISK_FREE_BYTES_MIN: Final = 1 << 30
 COMMAND_TIMEOUT_S: Final = 20
 FETCH_TIMEOUT_S: Final = 180
 FETCH_CONFS: Final = "master,runtime"
-"""The jar itself and what it needs to run; without this Ivy fetches test and optional jars as well."""
+"""The jar itself and its runtime dependencies; without this, Ivy also fetches test and optional jars."""
 PACKAGES: Final = ("pyspark", "delta-spark", "pyarrow", "confluent-kafka", "kio")
-"""Packages whose versions decide whether things fit together."""
+"""Packages whose versions must match."""
 
 SCALA: Final = "2.13"
 SPARK_IVY_FOLDER: Final = "~/.ivy2.5.2"
-"""Where Spark 4 keeps what it fetches (its default of `spark.jars.ivy`), whatever the version of its Ivy jar."""
+"""Spark 4's folder for fetched jars (its default of `spark.jars.ivy`), whatever the version of its Ivy jar."""
 
 
 @dataclass(frozen=True, slots=True)

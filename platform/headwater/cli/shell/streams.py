@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 BUFFER_BYTES: Final = 64 << 10
-"""Written at once into a pipe or file: what a pipe holds."""
+"""Size of one write to a pipe or file: the capacity of a pipe."""
 
 STANDARD_INPUT: Final = "standard input"
 STANDARD_OUTPUT: Final = "standard output"

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
-"""What shells report for a process that SIGTERM ended."""
+"""The exit code that shells report for a process ended by SIGTERM."""
 
 
 class Terminated(KeyboardInterrupt):

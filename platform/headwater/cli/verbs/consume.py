@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from headwater.api.topic_admin import TopicAdmin
 
 BATCH_MESSAGES_MAX = 500
-"""Messages taken from the client and printed before the output is flushed."""
+"""Messages fetched from the client and printed before the output is flushed."""
 
 POLL_S = 0.25
-"""Longest time without looking for Ctrl-C."""
+"""Longest time between checks for Ctrl-C."""
 
 FORMAT_HELP = ", ".join(f"%{name} {meaning}" for name, (meaning, _) in DIRECTIVES.items())
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 LIMIT: Final = 20
-"""Dead letters that `show` prints unless told otherwise: they are read by people."""
+"""Dead letters that `show` prints by default."""
 
 CHUNK_DEAD_LETTERS: Final = 500
-"""Dead letters of one transaction of `replay`: a crash between two of them leaves nothing half done."""
+"""Dead letters in one transaction of `replay`: after a crash, every transaction is complete or absent."""
 
 VALUE_LENGTH_MAX: Final = 300
-"""Characters of a value that are shown as text; JSON has all of it."""
+"""Characters of a value shown in text output; JSON contains the whole value."""
 
 
 def _filters(function: F) -> F:

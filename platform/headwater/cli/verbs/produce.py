@@ -34,7 +34,7 @@ LINGER_MS = 5
 """Long enough to batch a file that is read at once, too short to notice at a keyboard."""
 
 DELIVERY_TIMEOUT_FACTOR = 3
-"""A message may take so many request timeouts, its retries included, before it counts as not delivered."""
+"""Request timeouts, retries included, until a message counts as not delivered."""
 
 
 class _Deliveries:

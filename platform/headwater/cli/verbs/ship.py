@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LINE_BYTES_MAX = 1_000_000
 LINGER_MS = 20
 OTHER_FILES = 100
-"""Descriptors beside those of the followed files: connections, positions, the interpreter's own."""
+"""Descriptors in addition to those of the followed files: connections, positions, the interpreter's own."""
 
 
 @click.command()
