@@ -12,9 +12,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from headwater.cli.main import main
-from headwater.pipelines.definition.starter import starter_files
 from headwater.pipelines.errors import PipelineError
 from headwater.pipelines.sources.inputs import StageInputs
+from headwater.pipelines.starters import TEMPLATES, fill
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -27,7 +27,7 @@ class Shop:
     def __init__(self, lab: Any, capsys: pytest.CaptureFixture[str]) -> None:
         self.name = lab.prefix.rstrip(".")
         self.text = ""
-        for path, text in starter_files(self.name).items():
+        for path, text in fill(TEMPLATES["orders"], self.name).files.items():
             lab.write(path, text)
             self.text = text if path == "pipeline.yaml" else self.text
         self.orders, self.clean = f"{self.name}_orders", f"{self.name}_clean"

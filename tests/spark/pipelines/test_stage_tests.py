@@ -11,6 +11,7 @@ import pytest
 
 from headwater.cli.demo.files import conf_file
 from headwater.pipelines.errors import PipelineError
+from headwater.pipelines.starters import PIPELINE_FILE, TEMPLATES, fill
 from headwater.pipelines.testing.results import Judged
 from headwater.pipelines.testing.running import StageTests, chosen
 from headwater.pipelines.validation.pipeline_file import load
@@ -107,6 +108,17 @@ def run(delta_spark: SparkSession, tmp_path: Path) -> Callable[[str], dict[str, 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
 def test_the_tests_of_the_examples_pass(delta_spark: SparkSession, path: Path) -> None:
     loaded = load(str(path), environ={})
+    results = StageTests(delta_spark, loaded, chosen(loaded, [])).run(lambda result: None)
+    assert results
+    assert ["\n".join(result.lines()) for result in results if not result.passed] == []
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_tests_of_the_templates_pass(delta_spark: SparkSession, tmp_path: Path, template: str) -> None:
+    for path, text in fill(TEMPLATES[template], "shop").files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    loaded = load(str(tmp_path / PIPELINE_FILE), environ={})
     results = StageTests(delta_spark, loaded, chosen(loaded, [])).run(lambda result: None)
     assert results
     assert ["\n".join(result.lines()) for result in results if not result.passed] == []

@@ -109,6 +109,27 @@ def test_init_writes_a_pipeline_that_is_correct_and_overwrites_nothing(
     assert main(["pipeline", "init", str(tmp_path / "other"), "--name", "no name"]) == 2
 
 
+@pytest.mark.parametrize("template", ["orders", "cdc", "sessions", "enrich"])
+def test_init_writes_the_template_that_is_chosen_and_prints_how_to_try_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], template: str
+) -> None:
+    folder = tmp_path / "shop"
+    assert main(["pipeline", "init", str(folder), "--template", template]) == 0
+    commands = capsys.readouterr().err.partition("next:\n")[2].splitlines()
+    assert commands[0] == f"  headwater pipeline test {folder}/pipeline.yaml"
+    samples = [line.split()[3] for line in commands if line.startswith("  headwater produce ")]
+    assert samples
+    assert all(Path(path).is_file() for path in samples)
+    assert main(["pipeline", "validate", str(folder / "pipeline.yaml")]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_init_lists_the_templates_when_one_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "init", str(tmp_path / "shop"), "--template", "cdcs"]) == 2
+    assert "'cdcs' is not one of 'orders', 'cdc', 'sessions', 'enrich'" in capsys.readouterr().err
+    assert not (tmp_path / "shop").exists()
+
+
 def test_status_tells_of_a_pipeline_that_does_not_run_without_a_broker(
     pipeline_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

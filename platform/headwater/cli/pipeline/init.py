@@ -8,24 +8,32 @@ import click
 
 from headwater.cli.shell.errors import CliError
 from headwater.cli.shell.output import note
+from headwater.pipelines.starters import DEFAULT_TEMPLATE, TEMPLATES, fill, pipeline_name
 
 
 @click.command("init")
 @click.argument("folder", type=click.Path(file_okay=False), default=".")
 @click.option("--name", metavar="NAME", help="Name of the pipeline.  [default: the folder's name]")
-def init(folder: str, name: str | None) -> None:
-    """Create a small pipeline with a schema and a test in FOLDER, or in the current directory.
+@click.option(
+    "--template",
+    type=click.Choice(list(TEMPLATES)),
+    default=DEFAULT_TEMPLATE,
+    show_default=True,
+    help="".join(f"{name}: {each.summary}. " for name, each in TEMPLATES.items()).rstrip(),
+)
+def init(folder: str, name: str | None, template: str) -> None:
+    """Create a small pipeline with schemas, tests and sample records in FOLDER, or in the current directory.
 
-    Existing files are never overwritten.
+    Existing files are never overwritten. The commands that try the pipeline are printed.
     """
     from headwater.pipelines.definition.model import identifier
-    from headwater.pipelines.definition.starter import pipeline_name, starter_files
 
     try:
         chosen = identifier(name) if name is not None else pipeline_name(os.path.basename(os.path.abspath(folder)))
     except ValueError as error:
         raise CliError("pipeline init", str(error)) from None
-    files = {os.path.join(folder, path): text for path, text in starter_files(chosen).items()}
+    starter = fill(TEMPLATES[template], chosen, "" if folder == "." else folder)
+    files = {os.path.join(folder, path): text for path, text in starter.files.items()}
     for path in files:
         if os.path.lexists(path):
             raise CliError(
@@ -41,6 +49,7 @@ def init(folder: str, name: str | None) -> None:
     except OSError as error:
         said = f"; {', '.join(written)} was written" if written else ""
         raise CliError("pipeline init", f"cannot write {error.filename}: {error.strerror}{said}") from None
-    first = next(iter(files))
     note(f"wrote {', '.join(written)}")
-    note(f"next: headwater pipeline test {first}, then headwater pipeline run {first}")
+    note("next:")
+    for command in starter.commands:
+        note(f"  {command}")

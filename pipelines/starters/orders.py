@@ -1,13 +1,10 @@
-"""The pipeline that `headwater pipeline init` writes: small, complete, and with a comment at each part. Pure."""
+"""Orders, cleaned and totalled by the hour: a pipeline to begin with."""
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-__all__ = ["pipeline_name", "starter_files"]
-
-PIPELINE_FILE: Final = "pipeline.yaml"
+from headwater.pipelines.starters.template import SampleRecords, Template
 
 _PIPELINE: Final = """\
 # Orders, checked and kept, and what each shop sells in an hour. Every field: docs/reference/pipeline_yaml.md.
@@ -81,20 +78,18 @@ _SCHEMA: Final = """\
 }
 """
 
+_ORDERS: Final = """\
+{"id": 1, "shop": "North", "amount": 12.5, "at": "2026-01-01T10:05:00Z"}
+{"id": 2, "shop": "south", "amount": 7.0, "at": "2026-01-01T10:20:00Z"}
+{"id": 3, "shop": "north", "amount": 30.0, "at": "2026-01-01T10:40:00Z"}
+{"id": 4, "shop": "south", "amount": 0, "at": "2026-01-01T10:45:00Z"}
+{"id": 5, "shop": "North", "amount": 4.5, "at": "2026-01-01T12:10:00Z"}
+"""
 
-def starter_files(name: str) -> dict[str, str]:
-    """The files by their paths; `name` is the pipeline's."""
-    pipeline = _PIPELINE.replace("@NAME@", name).replace("@FILE@", PIPELINE_FILE)
-    return {PIPELINE_FILE: pipeline, "schemas/order.json": _SCHEMA, ".gitignore": ".headwater/\nlake/\n"}
-
-
-def pipeline_name(folder: str) -> str:
-    """A name that a pipeline may have, from that of its folder.
-
-    >>> pipeline_name("My shop.2"), pipeline_name("2nd"), pipeline_name("")
-    ('my_shop_2', 'p_2nd', 'pipeline')
-    """
-    name = re.sub(r"[^a-z0-9_-]+", "_", folder.lower()).strip("_-")
-    if not name:
-        return "pipeline"
-    return name if name[0].isalpha() else f"p_{name}"
+ORDERS: Final = Template(
+    summary="orders, cleaned and totalled by the hour",
+    pipeline=_PIPELINE,
+    files={"schemas/order.json": _SCHEMA},
+    samples=(SampleRecords("@NAME@_orders", "sample/orders.jsonl", _ORDERS),),
+    query="SELECT hour, shop, orders, amount FROM `@NAME@_sales` ORDER BY hour, shop",
+)
