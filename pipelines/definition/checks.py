@@ -19,10 +19,12 @@ from headwater.pipelines.definition import (
 )
 from headwater.pipelines.definition.graph import (
     cycles,
+    dead_letter_topics,
     expression_fault,
     input_views,
     known_topics,
     tables_named,
+    tables_used,
     writers,
 )
 from headwater.pipelines.definition.stage_test_names import check_names
@@ -56,6 +58,7 @@ def check(loaded: Loaded, existing_topics: frozenset[str]) -> tuple[list[Problem
         _sql(loaded, stage, problems, warnings)
         warnings += _expressions(loaded, stage)
     problems += check_names(loaded)
+    warnings += _unused(loaded)
     return problems, warnings
 
 
@@ -248,6 +251,31 @@ def _steps(loaded: Loaded, stage: Stage) -> Iterator[Problem]:
             yield loaded.problem(
                 (*loc, position, "stateful", "time"), "event_time goes by a watermark", "add one to the input"
             )
+
+
+def _unused(loaded: Loaded) -> Iterator[Problem]:
+    """Warnings of declared topics and tables that no stage names.
+
+    Those of included files are exempt: several pipelines may share a file.
+    """
+    pipeline = loaded.pipeline
+    topics = {table.topic for table in pipeline.tables.values() if isinstance(table, TopicTable)}
+    tables: set[str] = set()
+    for stage in pipeline.stages:
+        topics.update(source.topic for source in stage.topic_inputs)
+        topics.update(sink.topic for sink in stage.topic_sinks)
+        topics.update(dead_letter_topics(pipeline, stage))
+        tables.update(tables_used(pipeline, stage))
+    for name in pipeline.topics:
+        if name not in topics and not loaded.is_included(("topics", name)):
+            what = f"no stage reads or writes the topic '{name}'"
+            guess = nearest(name, sorted(topics - set(pipeline.topics)))
+            hint = either(guess if guess.startswith("did you mean") else "", "remove it, or name it in a stage")
+            yield loaded.document.problem(("topics", name), what, hint, at_key=True)
+    for name in pipeline.tables:
+        if name not in tables and not loaded.is_included(("tables", name)):
+            what = f"no stage reads the table '{name}'"
+            yield loaded.document.problem(("tables", name), what, "remove it, or join it in a stage's SQL", at_key=True)
 
 
 def _modes(loaded: Loaded, stage: Stage) -> Iterator[Problem]:

@@ -47,6 +47,10 @@ class Loaded:
         """Return a text, such as a message from Spark or a database, with each secret replaced by its reference."""
         return self.secrets.redacted(text) if self.secrets else text
 
+    def is_included(self, loc: Loc) -> bool:
+        """Whether a part of the pipeline is defined in an included file."""
+        return bool(self.document.key_mark(loc).file)
+
     def stage_loc(self, stage: Stage, *more: str | int) -> Loc:
         """Return the path of a stage, or of a part of a stage."""
         return ("stages", self.pipeline.stages.index(stage), *more)

@@ -147,15 +147,20 @@ def _in_words(kind: str, message: str, context: Mapping[str, Any], given: Any) -
         "model_type": lambda: (f"expected a mapping of fields, not {_shown(given)}", ""),
         "dict_type": lambda: (f"expected a mapping, not {_shown(given)}", ""),
         "tuple_type": lambda: (f"expected a list, not {_shown(given)}", "write [ … ] or lines that begin with '-'"),
-        "string_type": lambda: (
-            f"expected text, not {_shown(given)}",
-            "quote it" if isinstance(given, int | float) else "",
-        ),
+        "string_type": lambda: (f"expected text, not {_shown(given)}", _text_hint(given)),
     }
     if kind in words:
         return words[kind]()
     text = message.removeprefix("Value error, ")
     return text[:1].lower() + text[1:] + ("" if kind == "value_error" else f", not {_shown(given)}"), ""
+
+
+def _text_hint(given: Any) -> str:
+    """What to do about a value that is not text. `{name}` in place of text is meant as a variable, most likely."""
+    if isinstance(given, dict) and len(given) == 1:
+        ((name, value),) = given.items()
+        return f'for the variable, write "${{{name}}}" in quotes' if value is None else ""
+    return "quote it" if isinstance(given, int | float) else ""
 
 
 def _shown(value: Any) -> str:

@@ -6,6 +6,7 @@ hostile file (deep nesting, an alias that expands to billions of nodes, a duplic
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,11 @@ from headwater.pipelines.errors import PipelineError, Problem
 
 FILE_BYTES_MAX = 256 * 1024  # a pipeline of 200 stages is about 100 KiB
 NESTING_MAX = 20  # the deepest field of the format is at 6; JSON in options may add some
+UNQUOTED_SHOWN_MAX = 80  # characters of a value in a message
 NODES_MAX = 20_000  # counted after aliases are expanded: this is what defuses an alias bomb
+
+# A plain scalar with variables, as it is written inside braces or brackets.
+_UNQUOTED = re.compile(r"(?:\$\{[^\s{}]*\}|[^\s,\[\]{}])+")
 
 Loc = tuple[str | int, ...]
 
@@ -102,6 +107,8 @@ def read(text: str, file: str) -> Document:
         _check_nesting(text, file)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
+        if unquoted := _unquoted_variable(text, file, error):
+            raise PipelineError([unquoted]) from None
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
         what = " ".join(part for part in (error.context, error.problem) if part)
@@ -116,6 +123,22 @@ def read(text: str, file: str) -> Document:
     if builder.problems:
         raise PipelineError(builder.problems)
     return document
+
+
+def _unquoted_variable(text: str, file: str, error: yaml.MarkedYAMLError) -> Problem | None:
+    """The problem of a `${name}` inside braces or brackets, where YAML reads `{` as the start of a mapping."""
+    mark = error.problem_mark
+    if mark is None or text[mark.index - 1 : mark.index + 1] != "${":
+        return None
+    start = mark.index - 1
+    while start > 0 and text[start - 1] not in " \t\n,[]{}":
+        start -= 1
+    match = _UNQUOTED.match(text, start)
+    if match is None or match.end() <= mark.index:
+        return None  # the brace is not closed
+    shown = match[0][:UNQUOTED_SHOWN_MAX]
+    what = f"{shown} is not quoted: inside braces and brackets, YAML reads its brace as a mapping"
+    return Problem(file, mark.line + 1, mark.column + 1 - (mark.index - start), "", what, f'quote it: "{shown}"')
 
 
 def _check_nesting(text: str, file: str) -> None:
@@ -170,7 +193,14 @@ class _Builder:
             mark = Mark(key_node.start_mark.line + 1, key_node.start_mark.column + 1)
             if key is None:
                 self.problems.append(
-                    Problem(self.document.file, mark.line, mark.column, field_name(loc), "a field's name must be text")
+                    Problem(
+                        self.document.file,
+                        mark.line,
+                        mark.column,
+                        field_name(loc),
+                        "a field's name must be text",
+                        'a variable is written "${name}", in quotes' if isinstance(key_node, yaml.MappingNode) else "",
+                    )
                 )
                 continue
             place = (*loc, key)

@@ -156,3 +156,38 @@ def test_tables_of_databases_that_may_be_others_are_written_side_by_side(
 ) -> None:
     text = f"pipeline: p\nstages:\n  - name: s\n    from: {{rate: 1}}\n    to: [{{jdbc: '{one}', table: t}}, "
     assert len(load(f"{text}{{jdbc: '{other}', table: t}}]\n").pipeline.stages[0].to) == 2
+
+
+def unused(loaded: Loaded) -> list[str]:
+    return [str(warning) for warning in loaded.warnings]
+
+
+def test_a_declared_topic_that_no_stage_names_is_a_warning_at_its_line(load: Callable[..., Loaded]) -> None:
+    topics = "\n  a: {value: string}\n  spare: {partitions: 3}\n  twoo: {value: string}"
+    loaded = load(pipeline(stage("first", "a", "two"), topics=topics))
+    spare, twoo = unused(loaded)
+    what = "no stage reads or writes the topic"
+    assert spare == f"orders.yaml:4:3: topics.spare: {what} 'spare'; remove it, or name it in a stage"
+    hint = "did you mean 'two'? Else remove it, or name it in a stage"
+    assert twoo == f"orders.yaml:5:3: topics.twoo: {what} 'twoo'; {hint}"
+
+
+def test_topics_of_dead_letters_and_of_tables_are_used(load: Callable[..., Loaded]) -> None:
+    topics = "{a: {value: string}, a.dead_letters: {partitions: 3}, k: {value: string}, k.dead_letters: {}}"
+    text = pipeline(stage("first", "a", "b"), topics=topics).replace("from:", "sql: SELECT a.* FROM a JOIN t, from:")
+    assert unused(load(text + "tables: {t: {topic: k}}\n")) == []
+
+
+def test_a_table_that_no_stage_reads_is_a_warning(load: Callable[..., Loaded]) -> None:
+    tables = "tables:\n  t: {delta: t}\n"
+    (warning,) = unused(load(pipeline(stage("first", "a", "b")) + tables))
+    said = "tables.t: no stage reads the table 't'; remove it, or join it in a stage's SQL"
+    assert warning == f"orders.yaml:6:3: {said}"
+    python = stage("first", "a", "b").replace("from:", "python: {file: f.py, function: f}, from:")
+    assert unused(load(pipeline(python) + tables)) == [], "a function may read any table"
+
+
+def test_unused_names_of_an_included_file_are_no_warnings(load: Callable[..., Loaded]) -> None:
+    shared = "topics: {b: {value: string}, c: {value: string}}\ntables: {t: {delta: t}}\n"
+    text = pipeline(stage("first", "a", "b")) + "include: [shared.yaml]\n"
+    assert unused(load(text, read_file=lambda path: shared)) == []

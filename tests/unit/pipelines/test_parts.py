@@ -37,6 +37,14 @@ def one(source: str = "{topic: a}", more: str = "", sink: str = "{topic: out}", 
     return f"pipeline: p\n{TOPICS}{top}stages:\n  - name: s\n    from: {source}\n{more}    to: {sink}\n"
 
 
+def with_used_topics(text: str) -> str:
+    """The text without the topics that it does not read, of which `validate` warns."""
+    unread = [line for line in TOPICS.splitlines()[1:] if f"topic: {line.split(':')[0].strip()}" not in text]
+    for line in unread:
+        text = text.replace(line + "\n", "")
+    return text.replace("topics:\nstages:", "stages:")
+
+
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
@@ -55,7 +63,7 @@ def one(source: str = "{topic: a}", more: str = "", sink: str = "{topic: out}", 
     ],
 )
 def test_every_kind_of_source_is_taken_and_planned(load: Callable[..., Loaded], source: str, kind: type) -> None:
-    loaded = load(one(source))
+    loaded = load(with_used_topics(one(source)))
     assert loaded.warnings == ()
     assert isinstance(loaded.pipeline.stages[0].inputs[0], kind)
     (read,) = make_plan(loaded).stages[0].reads
@@ -204,7 +212,7 @@ def test_one_source_one_sink_and_one_column_need_no_list(load: Callable[..., Loa
 
 def test_steps_see_each_other_as_input_and_by_the_inputs_own_name(load: Callable[..., Loaded]) -> None:
     steps = "    steps: [{sql: SELECT * FROM a}, {sql: SELECT * FROM input}, {sql: SELECT * FROM a}]\n"
-    assert load(one(more=steps)).warnings == ()
+    assert load(with_used_topics(one(more=steps))).warnings == ()
 
 
 def test_dead_letters_of_a_stage_without_a_topic_of_its_own_have_a_topic_of_theirs(

@@ -27,6 +27,7 @@ tables:
     options: {fetchsize: 100, sslpassword: plainly-written}
 stages:
   - {name: one, from: {topic: a}, to: [{jdbc: "jdbc:derby:x;password=${env:PW}", table: t}]}
+  - {name: two, from: {topic: a}, sql: SELECT a.* FROM a CROSS JOIN t, to: {topic: b}}
 """
 
 

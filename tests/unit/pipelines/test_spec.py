@@ -160,3 +160,12 @@ def test_an_expectation_that_the_parser_does_not_know_is_a_warning_only(
 ) -> None:
     (warning,) = load(correct.replace("amount > 0", "amount > > (")).warnings
     assert warning.field == "stages[0].expect[0].that"
+
+
+def test_a_variable_without_dollar_and_quotes_is_told_how_to_write_it(
+    problems: Callable[..., list[Problem]], correct: str
+) -> None:
+    (problem,) = problems(correct.replace("{topic: orders_clean, key: shop}", "{topic: {clean}, key: shop}"))
+    assert (problem.line, problem.column, problem.field) == (13, 17, "stages[0].to[0].topic")
+    assert problem.message == "expected text, not a mapping"
+    assert problem.hint == 'for the variable, write "${clean}" in quotes'

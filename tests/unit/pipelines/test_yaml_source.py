@@ -60,3 +60,33 @@ def test_values_have_the_marks_of_their_place() -> None:
     assert document.mark(("a", 0, "c")).block == 4
     assert document.key_mark(("a", 0, "c")).line == 3
     assert document.mark(("a", 0, "nowhere", "at", "all")).line == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "shown"),
+    [
+        ("to: {topic: ${name}}", 13, "${name}"),
+        ("to: {topic: orders_${name}/x, key: a}", 13, "orders_${name}/x"),
+        ("to: [a, ${one}${two}]", 9, "${one}${two}"),
+        ("to: {password: ${env:PW}}", 16, "${env:PW}"),
+        ("to: {topic: ${name}", 13, "${name}"),
+    ],
+)
+def test_an_unquoted_variable_inside_braces_is_told_with_its_quotes(text: str, column: int, shown: str) -> None:
+    what = f"{shown} is not quoted: inside braces and brackets, YAML reads its brace as a mapping"
+    assert refused(f'# ${{x}}\na: "${{y}}"\n{text}\n') == f'f.yaml:3:{column}: {what}; quote it: "{shown}"'
+
+
+def test_other_mistakes_inside_braces_are_told_as_before() -> None:
+    for text in ("a: {b: 1 {c: 2}}", "a: {b: ${c", "a: {b: $ {c}}"):
+        assert "not valid YAML: while parsing a flow" in refused(text)
+
+
+def test_a_long_unquoted_variable_is_found_at_once_and_cut() -> None:
+    assert len(refused(f"a: {{b: {'x' * 200_000}${{c}}}}")) < 400
+
+
+def test_braces_of_a_template_language_are_told() -> None:
+    assert refused("a: {{ name }}\n").endswith(
+        'a field\'s name must be text; a variable is written "${name}", in quotes'
+    )
