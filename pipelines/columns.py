@@ -22,6 +22,8 @@ ORIGIN = (*LINEAGE, KEY, VALUE)
 ERROR = "_error"  # why a record could not be decoded; null for those that could
 FAILED = "_failed"  # name of the first expectation that a row does not meet; null for those that meet all
 
+MARK = "_headwater_mark_"  # begins the names of columns that only a micro-batch's cached rows have
+
 HEADERS_SEEN = "_headers_seen"  # whether a record, or one that was read with it, has headers
 
 RESERVED = (*ORIGIN, FILE, SOURCE_POSITION, ERROR, FAILED, HEADERS_SEEN)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from headwater.pipelines import columns
 from headwater.pipelines.analysis.stage_sinks import topic_columns
 from headwater.pipelines.definition import (
     Loaded,
@@ -22,7 +23,7 @@ from headwater.pipelines.sources.kind import InputMistake
 from headwater.pipelines.sources.kinds import kind_of_source
 from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.spark.spark_errors import first_line, problem_at
-from headwater.pipelines.transforms import expectations, python
+from headwater.pipelines.transforms import python, received_rows
 from headwater.pipelines.transforms.chain import Chain
 
 if TYPE_CHECKING:
@@ -161,11 +162,23 @@ def _expectations(loaded: Loaded, stage: Stage, rows: DataFrame) -> list[Problem
     problems = []
     for position, expectation in enumerate(stage.expect):
         try:
-            expectations.marked(rows, [expectation]).schema  # noqa: B018 - analysed here
+            rows.withColumn(columns.FAILED, received_rows.is_true(expectation.that)).schema  # noqa: B018 - analysed here
         except PySparkException as error:
             where = loaded.stage_loc(stage, "expect", position, "that")
             problems.append(problem_at(loaded, where, error, "Spark refuses the condition"))
     return problems
+
+
+def _when(loaded: Loaded, stage: Stage, position: int, rows: DataFrame) -> Iterator[Problem]:
+    from pyspark.errors import PySparkException
+
+    when = stage.to[position].when
+    if when is None:
+        return
+    try:
+        received_rows.with_mark(rows, position, when).schema  # noqa: B018 - analysed here
+    except PySparkException as error:
+        yield problem_at(loaded, loaded.sink_loc(stage, position, "when"), error, "Spark refuses the condition")
 
 
 def _sinks(
@@ -174,11 +187,12 @@ def _sinks(
     """The known columns including the sinks' topics and tables, the topics' encodings, and the problems."""
     from pyspark.errors import PySparkException
 
-    problems = []
+    problems: list[Problem] = []
     written: dict[str, Encoding] = {}
     for position, sink in enumerate(stage.to):
         where = loaded.sink_loc(stage, position)
         kind = kind_of_sink(sink)
+        problems += _when(loaded, stage, position, rows)
         with_topic, with_encoding = known, written
         try:
             if isinstance(sink, TopicSink):

@@ -19,7 +19,10 @@ class InputPlan:
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """A sink. `kind` is topic, delta, files, jdbc or python; `how` is the write mode: append, merge and so on."""
+    """A sink. `kind` is topic, delta, files, jdbc or python; `how` is the write mode: append, merge and so on.
+
+    It receives the rows for which `when` is true; None for every row.
+    """
 
     kind: str
     target: str
@@ -27,3 +30,4 @@ class SinkPlan:
     partition_by: tuple[str, ...]
     guarantee: str
     how: str = "append"
+    when: str | None = None

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from headwater.pipelines import definition as spec
 from headwater.pipelines.definition.model import Model, Shown
+from headwater.pipelines.definition.sinks import SinkModel
 from headwater.pipelines.definition.sources import Input
 from headwater.pipelines.definition.steps import BatchStep
 
@@ -61,7 +62,7 @@ def table(model: type[Model]) -> list[str]:
     """Return the lines of the table for a model's fields."""
     rows = []
     # The model's own fields come before inherited ones.
-    shared = {name for base in (Input, BatchStep) if issubclass(model, base) for name in base.model_fields}
+    shared = {name for base in (Input, SinkModel, BatchStep) if issubclass(model, base) for name in base.model_fields}
     for name, field in sorted(model.model_fields.items(), key=lambda item: item[0] in shared):
         shown = next((data for data in field.metadata if isinstance(data, Shown)), Shown(""))
         kind = shown.kind or kind_shown(field.annotation)

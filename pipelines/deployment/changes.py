@@ -498,12 +498,24 @@ def _sinks(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
         if at_creation:
             reason = "it has no effect on a table that exists: it is taken when the table is made"
             yield Effect.SAFE, f"{', '.join(at_creation)} of {each['target']}", reason, place
-        rest = [name for name in changed if name not in at_creation]
+        if "when" in changed:
+            yield Effect.SAFE, f"when of {each['target']}", _received(each, now.mode), place
+        rest = [name for name in changed if name not in (*at_creation, "when")]
         if rest:
             reason = "what is written from now on; what is written stays as it is"
             yield Effect.SAFE, f"{', '.join(rest)} of {each['target']}", reason, place
     for kind, target in sorted(old.keys() - new.keys()):
         yield Effect.SAFE, "sink removed", f"{kind} {target} keeps what it has, and gets no more", ("to",)
+
+
+def _received(sink: Mapping[str, Any], mode: str) -> str:
+    """The effect of another `when` on what a sink has."""
+    if mode == "complete" and sink["kind"] == "delta" and sink["kept"]["merge"] is None:
+        return "the next micro-batch replaces the table by the rows for which it is true"
+    return (
+        "it applies to rows that come from now on; what is written stays as it is, and a replay would add the rows "
+        "that were left out"
+    )
 
 
 def _as_now(sink: Mapping[str, Any]) -> Mapping[str, Any]:

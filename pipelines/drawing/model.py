@@ -184,6 +184,7 @@ def _table(loaded: Loaded, found: Graph, name: str) -> str:
 
 
 def _how(stage: Stage, sink: Sink) -> str:
+    how: str = "" if stage.mode == "append" else stage.mode
     if isinstance(sink, DeltaSink) and sink.merge is not None:
-        return "merge" if sink.merge.scd == 1 else "history"
-    return "" if stage.mode == "append" else stage.mode
+        how = "merge" if sink.merge.scd == 1 else "history"
+    return ", ".join([*([how] if how else []), *([f"when {sink.when}"] if sink.when is not None else [])])

@@ -1,10 +1,10 @@
 """A stage's micro-batch: counts, writes, commits.
 
-The order: rows are computed and cached; expectations are counted (a violated `fail` expectation stops the stage before
-any write); Delta tables are written, each commit with the batch's number, so that a repeated batch is skipped there;
-then at-least-once topics; last, in one transaction, all exactly-once topics, the dead letters and the source offsets
-for the consumer group `<pipeline>.<stage>`. The first step is a check whether the batch's transaction is already
-committed: such a batch is not written again.
+The order: rows are computed and cached; expectations and each sink's rows are counted (a violated `fail` expectation
+stops the stage before any write); Delta tables are written, each commit with the batch's number, so that a repeated
+batch is skipped there; then at-least-once topics; last, in one transaction, all exactly-once topics, the dead letters
+and the source offsets for the consumer group `<pipeline>.<stage>`. The first step is a check whether the batch's
+transaction is already committed: such a batch is not written again.
 
 A stage whose topic sinks are all `at_least_once` uses no transactions: its dead letters are at-least-once, too, and the
 source offsets are committed after all writes.
@@ -24,7 +24,7 @@ from headwater.pipelines.datasource.brokers import Brokers, connection_options
 from headwater.pipelines.datasource.offsets import Offsets
 from headwater.pipelines.datasource.options import WriteOptions
 from headwater.pipelines.dead_letters import frames as dead_letters
-from headwater.pipelines.definition import Expectation, Loaded, Stage
+from headwater.pipelines.definition import Expectation, Loaded, Stage, TopicSink
 from headwater.pipelines.definition.graph import dead_letter_topic, row_dead_letters, topic_tables
 from headwater.pipelines.definition.plan import dead_letters_only
 from headwater.pipelines.engine.offset_log import end_offsets, query_id, topic_offsets
@@ -38,6 +38,7 @@ from headwater.pipelines.sinks.outside import OutsideSinks
 from headwater.pipelines.sinks.source_offsets import SourceOffsets
 from headwater.pipelines.sources.table_dead_letters import TableRefusals
 from headwater.pipelines.transforms import expectations
+from headwater.pipelines.transforms.received_rows import ReceivedRows, handed_out
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,22 +131,22 @@ class BatchWriter:
 
         rows = self._frames.rows(frame)
         expected = expectations.of_stage(self._stage, rows.columns)
-        rows = expectations.marked(rows, expected)
+        rows = expectations.marked(rows, self._stage)
         if columns.VALUE in rows.columns:
             # Only dead letters need the original bytes: other rows are cached without them.
             value = f.when(f.col(columns.FAILED).isNotNull(), f.col(columns.VALUE))
             rows = rows.withColumn(columns.VALUE, value)
         rows.persist()
         try:
-            counted = expectations.counts(rows)  # computes all of them: the transaction has not begun yet
-            self._fail_if_asked(rows, counted)
+            counted = expectations.counts(rows, self._stage)  # computes all of them: the transaction has not begun yet
+            self._fail_if_asked(rows, counted.unmet)
             refused = {topic: (found, found.count()) for topic, found in self._frames.refused().items()}
             self._on_step(self._stage.name, batch.number, "computed")
             tables = self._frames.refused_by_tables()
             letters, outcome = self._dead_letters(rows, refused, counted, expected)
             letters, outcome = self._with_tables(tables, letters, outcome)
-            met = rows.where(f.col(columns.FAILED).isNull()).drop(columns.FAILED)
-            self._write(met, letters, outcome, batch, tables.ends)
+            received = handed_out(expectations.met(rows), self._stage, counted.received)
+            self._write(received, letters, outcome, batch, tables.ends)
             return outcome
         finally:
             rows.unpersist()
@@ -161,20 +162,28 @@ class BatchWriter:
         self._unmade -= needed
 
     def _write(
-        self, met: DataFrame, letters: list[TopicRecords], outcome: Outcome, batch: Batch, table_ends: Offsets
+        self,
+        received: Sequence[ReceivedRows],
+        letters: list[TopicRecords],
+        outcome: Outcome,
+        batch: Batch,
+        table_ends: Offsets,
     ) -> None:
         self._make_topics(letters)
         if outcome.written or self._stage.mode == "complete":  # an empty result replaces a table, too
-            self._write_tables(met, batch)
+            self._write_tables(received, batch)
         self._on_step(self._stage.name, batch.number, "tables_written")
         exactly_once = list(letters) if self._transactions is not None else []
-        for sink in self._stage.topic_sinks if outcome.written else ():
-            ordered = topic_sink.in_source_order(met, sink, is_stateful=self._frames.is_stateful)
+        for share in received:
+            sink = share.sink
+            if not isinstance(sink, TopicSink) or not share.count:
+                continue
+            ordered = topic_sink.in_source_order(share.rows, sink, is_stateful=self._frames.is_stateful)
             encoding = self._analysis.encodings[sink.topic]
             encoding.ready()
             records = topic_sink.records(ordered, sink, encoding)
             if sink.guarantee == "exactly_once":
-                exactly_once.append(TopicRecords(sink.topic, records, outcome.written, sink.compression))
+                exactly_once.append(TopicRecords(sink.topic, records, share.count, sink.compression))
             else:
                 topic_sink.write_records(records, sink.topic, self._servers, sink.compression)
         ends = topic_offsets(batch.end_offsets, [source.topic for source in self._stage.topic_inputs])
@@ -189,22 +198,21 @@ class BatchWriter:
         if self._source_offsets is not None:
             self._source_offsets.commit(batch.number, ends)
 
-    def _write_tables(self, met: DataFrame, batch: Batch) -> None:
+    def _write_tables(self, received: Sequence[ReceivedRows], batch: Batch) -> None:
         app_id = f"headwater/{self._pipeline}/{self._stage.name}/{batch.checkpoint}"
-        met.sparkSession.conf.set(USER_METADATA_CONF, user_metadata(self._pipeline, self._stage.name, batch))
-        self._outside.write(met, app_id, batch.number)
+        metadata = user_metadata(self._pipeline, self._stage.name, batch)
+        received[0].rows.sparkSession.conf.set(USER_METADATA_CONF, metadata)
+        self._outside.write(received, app_id, batch.number)
 
     def _dead_letters(
         self,
         rows: DataFrame,
         refused: Mapping[str, tuple[DataFrame, int]],
-        counted: Mapping[str, int],
+        counted: expectations.Counts,
         expected: Sequence[Expectation],
     ) -> tuple[list[TopicRecords], Outcome]:
-        from pyspark.sql import functions as f
-
         stage, pipeline = self._stage, self._loaded.pipeline
-        buried = {e.name: e.that for e in expected if e.otherwise == "dead_letter" and counted.get(e.name)}
+        buried = {e.name: e.that for e in expected if e.otherwise == "dead_letter" and counted.unmet.get(e.name)}
         has_dead_letters = bool(buried) or any(count for _, count in refused.values())
         headers = self._frames.record_headers() if has_dead_letters else None  # most batches have none to keep
         letters = [
@@ -215,16 +223,16 @@ class BatchWriter:
             if count
         ]
         if buried:
-            failing = rows.where(f.col(columns.FAILED).isin(*buried))
+            failing = expectations.unmet(rows, buried)
             found = dead_letters.unmet(failing, self._pipeline, stage.name, buried, headers)
             letters.append(
-                TopicRecords(row_dead_letters(pipeline, stage), found, sum(counted[name] for name in buried))
+                TopicRecords(row_dead_letters(pipeline, stage), found, sum(counted.unmet[name] for name in buried))
             )
         outcome = Outcome(
             stage.name,
-            counted.get("", 0),
+            counted.written,
             sum(count for _, count in refused.values()),
-            {name: number for name, number in counted.items() if name},
+            dict(counted.unmet),
             sum(letter.count for letter in letters),
         )
         return letters, outcome

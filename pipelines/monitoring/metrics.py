@@ -89,7 +89,7 @@ def families(states: Sequence[StageState], now_s: float) -> Iterator[Metric]:
 
 def _counters(states: Sequence[StageState]) -> Iterator[Metric]:
     rows = _counter("rows", "Rows that were read.")
-    written = _counter("written_rows", "Rows that were written, to each sink.")
+    written = _counter("written_rows", "Rows that met all expectations, each counted once.")
     batches = _counter("batches", "Micro-batches with rows.")
     late = _counter("late_rows", "Rows that were dropped because they were behind the watermark.")
     letters = _counter("dead_letters", "Records and rows that became dead letters.")

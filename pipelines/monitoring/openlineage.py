@@ -61,13 +61,18 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class StageLineage:
-    """A stage as an OpenLineage job with its data sets."""
+    """A stage as an OpenLineage job with its data sets.
+
+    `counted` is the position of the output whose number of rows is known: the first that receives all rows that the
+    stage writes; None if each has a condition.
+    """
 
     namespace: str
     name: str
     is_streaming: bool
     inputs: tuple[Dataset, ...] = ()
     outputs: tuple[Dataset, ...] = ()
+    counted: int | None = None
 
 
 def stage_lineage(
@@ -88,14 +93,15 @@ def stage_lineage(
         return Dataset(space, name, tuple(columns.get((kind, name), ())))
 
     inputs = [placed(_placed(loaded, source, namespace)) for source in stage.inputs]
-    outputs = [placed(_placed(loaded, sink, namespace)) for sink in stage.to]
+    written = [(sink, output) for sink in stage.to if (output := placed(_placed(loaded, sink, namespace))) is not None]
     letters = [Dataset(namespace, topic) for topic in dead_letter_topics(loaded.pipeline, stage)]
     return StageLineage(
         namespace=f"headwater://{loaded.pipeline.pipeline}",
         name=stage.name,
         is_streaming=is_streaming,
         inputs=tuple(each for each in inputs if each is not None),
-        outputs=(*(each for each in outputs if each is not None), *letters),
+        outputs=(*(output for _, output in written), *letters),
+        counted=next((position for position, (sink, _) in enumerate(written) if sink.when is None), None),
     )
 
 
@@ -120,8 +126,8 @@ def event(
         run["facets"]["errorMessage"] = _facet(_ERROR_FACET, message=message, programmingLanguage="PYTHON")
     kind = "STREAMING" if lineage.is_streaming else "BATCH"
     outputs = [each.as_dict() for each in lineage.outputs]
-    if rows_written is not None and len(outputs) > 0:
-        outputs[0]["outputFacets"] = {"outputStatistics": _facet(_OUTPUT_FACET, rowCount=rows_written)}
+    if rows_written is not None and lineage.counted is not None:
+        outputs[lineage.counted]["outputFacets"] = {"outputStatistics": _facet(_OUTPUT_FACET, rowCount=rows_written)}
     return {
         "eventType": event_type,
         "eventTime": _moment(at_ms),

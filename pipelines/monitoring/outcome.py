@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Counts of one micro-batch's rows by their outcome."""
+    """Counts of one micro-batch's rows by their outcome.
+
+    `written` counts the rows that meet all expectations, each once, whichever sinks receive it (`when`).
+    """
 
     stage: str
     written: int

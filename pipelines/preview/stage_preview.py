@@ -37,6 +37,7 @@ from headwater.pipelines.sources.tables import read_table
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.collected_rows import rows_of
 from headwater.pipelines.transforms import expectations
+from headwater.pipelines.transforms.received_rows import handed_out
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,11 +56,12 @@ class InputRead:
 
 @dataclass(frozen=True, slots=True)
 class SinkRows:
-    """The first rows for a sink."""
+    """The first rows that a sink receives; `count` is the number of all of them."""
 
     kind: str
     target: str
     how: str
+    count: int
     rows: list[dict[str, Any]]
 
 
@@ -110,8 +112,6 @@ class StagePreview:
 
     def compute(self, request: Request) -> Preview:
         """Read, transform and count. Raises SourceError, PipelineFailed, or Spark's errors."""
-        from pyspark.sql import functions as f
-
         tables = tables_used(self._loaded.pipeline, self._stage)
         for name in tables:
             frame = read_table(self._session, self._loaded, self._analysis.columns, name, self._where)
@@ -123,19 +123,18 @@ class StagePreview:
         chain = self._analysis.chains[self._stage.name]
         unmarked = chain.apply_to_batch(chain.apply_to_streams(inputs))
         expected = expectations.of_stage(self._stage, unmarked.columns)
-        rows = expectations.marked(unmarked, expected).persist()
+        rows = expectations.marked(unmarked, self._stage).persist()
         try:
-            counted = expectations.counts(rows)
-            found.written = counted.pop("", 0)
-            found.unmet = {
-                e.name: counted.get(e.name, 0) for e in expected if e in self._stage.expect or e.name in counted
-            }
-            found.stopped_by = [e.name for e in self._stage.expect if e.otherwise == "fail" and counted.get(e.name)]
-            met = rows.where(f.col(columns.FAILED).isNull()).drop(columns.FAILED)
+            counted = expectations.counts(rows, self._stage)
+            found.written, unmet = counted.written, counted.unmet
+            found.unmet = {e.name: unmet.get(e.name, 0) for e in expected if e in self._stage.expect or e.name in unmet}
+            found.stopped_by = [e.name for e in self._stage.expect if e.otherwise == "fail" and unmet.get(e.name)]
+            received = handed_out(expectations.met(rows), self._stage, counted.received)
             plans = next(stage for stage in make_plan(self._loaded).stages if stage.name == self._stage.name).writes
-            for sink, plan in zip(self._stage.to, plans, strict=True):
-                shown = kind_of_sink(sink).shown(sink, met, self._analysis.encodings).limit(request.rows_max)
-                found.sinks.append(SinkRows(plan.kind, plan.target, _how(plan), plain(rows_of(shown))))
+            for share, plan in zip(received, plans, strict=True):
+                of_sink = kind_of_sink(share.sink).shown(share.sink, share.rows, self._analysis.encodings)
+                shown = plain(rows_of(of_sink.limit(request.rows_max)))
+                found.sinks.append(SinkRows(plan.kind, plan.target, _how(plan), share.count, shown))
             self._letters(rows, refused, request, found, expected)
         finally:
             rows.unpersist()
@@ -197,15 +196,11 @@ class StagePreview:
         found: Preview,
         expected: Sequence[Expectation],
     ) -> None:
-        from pyspark.sql import functions as f
-
         name, stage = self._loaded.pipeline.pipeline, self._stage
         letters = [dead_letters.undecodable(frame, name, stage.name) for frame in refused]
         buried = {e.name: e.that for e in expected if e.otherwise == "dead_letter" and found.unmet.get(e.name)}
         if buried:
-            letters.append(
-                dead_letters.unmet(rows.where(f.col(columns.FAILED).isin(*buried)), name, stage.name, buried)
-            )
+            letters.append(dead_letters.unmet(expectations.unmet(rows, buried), name, stage.name, buried))
         found.dead_letters = sum(one.undecodable for one in found.inputs) + sum(found.unmet[name] for name in buried)
         for frame in letters:
             left = request.rows_max - len(found.letters)
@@ -216,4 +211,6 @@ class StagePreview:
 
 
 def _how(plan: SinkPlan) -> str:
-    return ", ".join([*([f"key {plan.key}"] if plan.key else []), *([plan.how] if plan.how != "append" else [])])
+    when = [] if plan.when is None else [f"when {plan.when}"]
+    how = [plan.how] if plan.how != "append" else []
+    return ", ".join([*([f"key {plan.key}"] if plan.key else []), *how, *when])

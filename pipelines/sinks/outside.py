@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from headwater.pipelines.definition import Loaded, Stage
 from headwater.pipelines.sinks.kinds import kind_of_sink
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from headwater.pipelines.transforms.received_rows import ReceivedRows
 
 
 class OutsideSinks:
@@ -16,13 +14,15 @@ class OutsideSinks:
 
     def __init__(self, loaded: Loaded, stage: Stage) -> None:
         """Raises PipelineFailed if a function cannot be loaded, which the analysis has already tried."""
-        writers = [kind_of_sink(sink).writer(loaded, stage, sink) for sink in stage.to]
-        self._writers = [writer for writer in writers if writer is not None]
+        self._writers = [kind_of_sink(sink).writer(loaded, stage, sink) for sink in stage.to]
+        self._replaces = stage.mode == "complete"
 
-    def write(self, rows: DataFrame, app_id: str, batch_id: int) -> None:
+    def write(self, received: Sequence[ReceivedRows], app_id: str, batch_id: int) -> None:
         """Write one micro-batch to each sink in the file's order. `app_id` names the batch's checkpoint.
 
-        Raises PipelineFailed, or the errors of Spark, the file system or the database.
+        A sink that receives no rows is skipped, unless the batch replaces what the sink has. Raises PipelineFailed, or
+        the errors of Spark, the file system or the database.
         """
-        for write in self._writers:
-            write(rows, app_id, batch_id)
+        for write, share in zip(self._writers, received, strict=True):
+            if write is not None and (share.count or self._replaces):
+                write(share.rows, app_id, batch_id)

@@ -25,6 +25,7 @@ from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.testing.feeding import Feed
 from headwater.pipelines.transforms import expectations
 from headwater.pipelines.transforms.chain import Chain
+from headwater.pipelines.transforms.received_rows import without_marks
 from headwater.pipelines.transforms.stateful import STATE_STORE_CONF
 
 if TYPE_CHECKING:
@@ -126,13 +127,11 @@ class StageRun:
 
     def _take(self, frame: DataFrame) -> None:
         """Collect a batch's rows that meet all expectations; count the others, and collect their dead letters."""
-        from pyspark.sql import functions as f
-
         unmarked = self._chain.apply_to_batch(frame)
         expected = expectations.of_stage(self._stage, unmarked.columns)
-        rows = expectations.marked(unmarked, expected).persist()
+        rows = expectations.marked(unmarked, self._stage).persist()
         try:
-            found = rows_of(rows.limit(ROWS_MAX + 1))
+            found = rows_of(without_marks(rows).limit(ROWS_MAX + 1))
             if len(found) > ROWS_MAX:
                 raise ValueError(f"the stage writes more than {ROWS_MAX:,} rows, and a test compares no more")
             counted: dict[str, int] = {}
@@ -150,7 +149,7 @@ class StageRun:
                     raise _Stopped(expectation.name)
             buried = {e.name: e.that for e in expected if e.otherwise == "dead_letter" and e.name in counted}
             if buried:
-                failing = rows.where(f.col(columns.FAILED).isin(*buried))
+                failing = expectations.unmet(rows, buried)
                 topic = row_dead_letters(self._loaded.pipeline, self._stage)
                 letters = dead_letters.unmet(failing, self._loaded.pipeline.pipeline, self._stage.name, buried)
                 self._take_letters(letters, topic)

@@ -89,7 +89,7 @@ class DeltaSink(SinkModel):
         if self.merge is not None:
             deletes = f", delete when {self.merge.delete_when}" if self.merge.delete_when else ""
             how = f"merge (SCD {self.merge.scd}) by {', '.join(self.merge.keys)}{deletes}"
-        return SinkPlan(self.kind, path(self.delta), None, self.partition_by, "exactly-once", how)
+        return SinkPlan(self.kind, path(self.delta), None, self.partition_by, "exactly-once", how, self.when)
 
     def record(self, path: PathOf) -> dict[str, Any]:
         """Return the record; partitions, merge keys, sequence and SCD type are fixed for an existing table."""
@@ -120,6 +120,7 @@ class DeltaSink(SinkModel):
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
         """Yield the expressions of the partitions and the delete condition."""
+        yield from super().expressions()
         for position, expression in enumerate(self.partition_by):
             yield ("partition_by", position), expression
         if self.merge is not None and self.merge.delete_when is not None:

@@ -43,7 +43,7 @@ class FilesSink(SinkModel):
         """Return the plan's entry, with format and partitions."""
         how = "replace" if is_complete else "append"
         where = f"{path(self.files)} ({self.format})"
-        return SinkPlan(self.kind, where, None, self.partition_by, "exactly-once", how)
+        return SinkPlan(self.kind, where, None, self.partition_by, "exactly-once", how, self.when)
 
     def record(self, path: PathOf) -> dict[str, Any]:
         """Return the record; no property is fixed for an existing folder."""
@@ -60,6 +60,7 @@ class FilesSink(SinkModel):
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
         """Yield the expressions of the partitions."""
+        yield from super().expressions()
         for position, expression in enumerate(self.partition_by):
             yield ("partition_by", position), expression
 

@@ -54,7 +54,7 @@ class JdbcSink(JdbcAddress, SinkModel):
     def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:  # noqa: ARG002
         """Return the plan's entry, with the keys of an upsert."""
         how = f"upsert by {', '.join(self.keys)}" if self.keys else "append"
-        return SinkPlan(self.kind, self.target(path), None, (), "exactly-once", how)
+        return SinkPlan(self.kind, self.target(path), None, (), "exactly-once", how, self.when)
 
     def record(self, path: PathOf) -> dict[str, Any]:
         """Return the record; keys and sequence are fixed for an existing table."""
@@ -74,6 +74,7 @@ class JdbcSink(JdbcAddress, SinkModel):
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
         """Yield the delete condition."""
+        yield from super().expressions()
         if self.delete_when is not None:
             yield ("delete_when",), self.delete_when
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
-from headwater.pipelines.definition.model import Model
+from pydantic import Field
+
+from headwater.pipelines.definition.model import Model, Shown
 from headwater.pipelines.definition.places import PathOf, Place
 from headwater.pipelines.definition.plan_entries import SinkPlan
 
@@ -21,6 +23,12 @@ class SinkModel(Model):
     """Base of every kind of sink; `kind` is the field that identifies the kind in the file."""
 
     kind: ClassVar[str]
+
+    when: Annotated[str | None, Shown("SQL expression", "every row")] = Field(
+        default=None,
+        min_length=1,
+        description="condition for rows of the stage that the sink receives; null is not true",
+    )
 
     @property
     @abstractmethod
@@ -55,7 +63,8 @@ class SinkModel(Model):
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
         """Yield the sink's SQL expressions, each with its path in the sink."""
-        return iter(())
+        if self.when is not None:
+            yield ("when",), self.when
 
     def columns_named(self) -> Iterator[tuple[Within, tuple[str, ...], str]]:
         """Yield columns that the sink requires from the rows: path in the sink, names, and purpose."""

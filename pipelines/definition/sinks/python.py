@@ -34,11 +34,11 @@ class PythonSink(SinkModel):
 
     def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:  # noqa: ARG002
         """Return the plan's entry; the function itself handles a repeated batch."""
-        return SinkPlan(self.kind, f"python {self.target(path)}", None, (), "at-least-once", "call")
+        return SinkPlan(self.kind, f"python {self.target(path)}", None, (), "at-least-once", "call", self.when)
 
     def record(self, path: PathOf) -> dict[str, Any]:
         """Return the record; the function's code is recorded separately."""
-        return {"kind": self.kind, "target": self.target(path), "kept": {}, "more": {}}
+        return {"kind": self.kind, "target": self.target(path), "kept": {}, "more": self._more("python")}
 
     def written_twice(self, path: PathOf, *, is_complete: bool) -> str:  # noqa: ARG002
         """Return the calls of the function."""

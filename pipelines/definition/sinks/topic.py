@@ -71,7 +71,7 @@ class TopicSink(SinkModel):
 
     def planned(self, path: PathOf, *, is_complete: bool) -> SinkPlan:  # noqa: ARG002
         """Return the plan's entry, with key and guarantee; every result is an additional record."""
-        return SinkPlan(self.kind, self.topic, self.key, (), self.guarantee.replace("_", "-"))
+        return SinkPlan(self.kind, self.topic, self.key, (), self.guarantee.replace("_", "-"), when=self.when)
 
     def record(self, path: PathOf) -> dict[str, Any]:  # noqa: ARG002
         """Return the record; no property is fixed for an existing topic."""
@@ -83,6 +83,7 @@ class TopicSink(SinkModel):
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
         """Yield the expressions of the record's parts."""
+        yield from super().expressions()
         for name in ("key", "value", "timestamp", "tombstone_when"):
             if getattr(self, name) is not None:
                 yield (name,), getattr(self, name)

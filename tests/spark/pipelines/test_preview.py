@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ stages:
       - {delta: lake/orders, partition_by: [city]}
       - {delta: lake/latest, merge: {keys: shop}}
       - {files: out, format: json}
+      - {topic: "@large", key: shop, when: amount > 5}
   - name: totals
     from: {topic: "@clean", as: clean, watermark: {column: _timestamp, delay: 1 hour}}
     expect: [{name: small, that: amount < 100, otherwise: fail}]
@@ -86,11 +88,13 @@ def test_rows_of_each_sink_are_shown_and_nothing_is_written(lab: Any, preview: A
     assert (found.written, found.unmet, found.dead_letters) == (1, {"paid": 1}, 2)
     assert not found.keeps_state
     assert found.stopped_by == []
-    topic, table, merged, out = found.sinks
+    topic, table, merged, out, large = found.sinks
     assert topic.rows == [{"key": "a", "value": '{"shop":"a","amount":5.0,"city":"Bath"}', "headers": ["city=Bath"]}]
     assert (topic.how, merged.how) == ("key shop", "merge (SCD 1) by shop")
     assert {"shop": "a", "amount": 5.0, "city": "Bath", "_offset": 0}.items() <= table.rows[0].items()
     assert out.rows == [{"shop": "a", "amount": 5.0, "city": "Bath"}]
+    assert (large.how, large.count, large.rows) == ("key shop, when amount > 5", 0, [])
+    assert [sink.count for sink in found.sinks] == [1, 1, 1, 1, 0]
     assert {letter["value"] for letter in found.letters} == {"no JSON", '{"shop": "b", "amount": 0}'}
 
 
@@ -107,6 +111,9 @@ def test_a_preview_begins_where_it_is_told_and_reads_no_more_than_it_may(lab: An
     assert amounts("2100-01-01") == []
     assert len(amounts("2001-01-01")) == 10
     assert len(amounts(rows=2)) == 2
+    large = preview("clean", rows=2).sinks[4]
+    assert (large.count, len(large.rows)) == (5, 2)
+    assert all(json.loads(row["value"])["amount"] > 5 for row in large.rows)
 
 
 def test_a_stage_that_keeps_state_says_so_and_one_that_would_stop_says_that(lab: Any, preview: Any) -> None:

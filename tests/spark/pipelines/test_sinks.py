@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -336,35 +335,75 @@ def test_a_stage_with_every_kind_of_sink_leaves_each_once_when_one_fails_and_the
     items: Any, derby: Any
 ) -> None:
     items.write("sink.py", FUNCTION)
-    items.produce("@in", [item(n, 1, "n") for n in range(4)])
-    text = (
+    without_version = ("3", {"id": 3, "name": "n", "gone": False})
+    items.produce("@in", [item(0, 1, "n"), item(1, 2, "n"), item(2, 3, "n"), without_version, item(9, 0, "n")])
+    stage = (
         HEAD
         + """\
   - name: s
-    from: {topic: "@in", as: i}
+    from: {topic: "@in", as: i, max_offsets_per_trigger: MOST}
+    expect: [{name: divisor, that: v IS NULL OR v <> 0, otherwise: drop}]
     to:
+"""
+    )
+    everything = """\
       - {delta: lake/added}
       - {delta: lake/merged, merge: {keys: id}}
       - {files: out, format: json}
       - {jdbc: "${env:URL}", table: items}
       - {python: {file: sink.py, function: fail}}
       - {topic: "@out", key: id}
+      - {delta: lake/latest, merge: {keys: id, sequence: v}, when: V IS NOT NULL}
+      - {topic: "@low", when: 4 / v >= 2, guarantee: at_least_once}
+      - {topic: "@some", when: rand() < 0.5}
+      - {topic: "@none", when: "CAST(NULL AS BOOLEAN)"}
 """
-    )
+    chosen = """\
+      - {delta: lake/odd, partition_by: [id % 3 AS third], when: v % 2 = 1}
+      - {files: odd, format: json, when: v % 2 = 1}
+      - {jdbc: "${env:URL}", table: odd, when: v % 2 = 1}
+      - {python: {file: sink.py, function: keep}, when: v % 2 = 1}
+      - {topic: "@odd", key: id, when: v % 2 = 1}
+"""
+    text = stage.replace("MOST", "100") + chosen + everything
+
+    def of_files(folder: str) -> list[tuple[int]]:
+        lines = [line for path in (items.folder / folder).glob("*.json") for line in path.read_text().splitlines()]
+        return sorted((json.loads(line)["id"],) for line in lines)
+
+    def of_topic(topic: str) -> list[tuple[int]]:
+        return sorted((seen.json["id"],) for seen in items.read(topic))
+
+    def received() -> list[list[tuple[Any, ...]]]:
+        return [items.delta("lake/odd", "id"), of_files("odd"), derby.rows('SELECT "id" FROM odd'), of_topic("@odd")]
+
     with pytest.raises(PipelineFailed, match=r"sink.py: RuntimeError: not yet \(line 10\)"):
         items.run(text, environ={"URL": derby.url})
     assert items.read("@out") == []
     (items.folder / "mended").write_text("")
-    items.run(text, environ={"URL": derby.url})
-    everywhere = [(0,), (1,), (2,), (3,)]
+    result = items.run(text, environ={"URL": derby.url})
+    totals = result.totals["s"]
+    assert (totals.written, totals.unmet, totals.dead_letters) == (4, {"divisor": 1}, 0)
+    everywhere, odd = [(0,), (1,), (2,), (3,)], [(0,), (2,)]
     assert items.delta("lake/added", "id") == everywhere
     assert items.delta("lake/merged", "id") == everywhere
     assert derby.rows('SELECT "id" FROM items') == everywhere
-    written = [
-        json.loads(line) for path in Path(items.folder / "out").glob("*.json") for line in path.read_text().splitlines()
-    ]
-    assert sorted((value["id"],) for value in written) == everywhere
-    assert sorted((seen.json["id"],) for seen in items.read("@out")) == everywhere
+    assert of_files("out") == of_topic("@out") == everywhere
+    # Sinks with `when`: a row without sequence is no dead letter where its sink does not receive it.
+    assert received() == [odd] * 4
+    assert items.delta("lake/latest", "id", "v") == [(0, 1), (1, 2), (2, 3)]
+    assert (items.folder / "batch-0.json").read_text() == "[0, 2]"
+    assert of_topic("@low") == [(0,), (1,)]
+    assert set(of_topic("@some")) <= set(everywhere)
+    assert of_topic("@none") == []
+    # A batch without a row for them leaves them alone, and the next one goes on.
+    items.produce("@in", [item(4, 4, "n"), item(5, 5, "n")])
+    items.run(stage.replace("MOST", "1") + chosen, environ={"URL": derby.url})
+    assert received() == [[*odd, (5,)]] * 4
+    history = items.spark.sql(f"DESCRIBE HISTORY delta.`{items.folder}/lake/odd`")
+    assert history.where("operation = 'WRITE'").count() == 2
+    assert not (items.folder / "batch-1.json").exists()
+    assert (items.folder / "batch-2.json").read_text() == "[5]"
 
 
 def test_headers_timestamps_and_tombstones_are_what_the_sink_says(items: Any) -> None:
@@ -423,17 +462,22 @@ TOTALS = """\
     from: {topic: "@in", as: i}
     sql: SELECT id, sum(v) AS total FROM i GROUP BY id HAVING sum(v) > 0
     mode: complete
-    to: {delta: lake/totals}
+    to: [{delta: lake/totals}, {delta: lake/large, when: total > 4}, {topic: "@large", when: total > 4}]
 """
 
 
-def test_a_complete_result_without_rows_replaces_the_table(items: Any) -> None:
+def test_a_complete_result_without_rows_of_a_sink_replaces_its_table(items: Any) -> None:
     items.produce("@in", [item(1, 5)])
     items.run(HEAD + TOTALS)
-    assert items.delta("lake/totals", "id", "total") == [(1, 5)]
-    items.produce("@in", [item(1, -5)])
+    assert items.delta("lake/totals", "id", "total") == items.delta("lake/large", "id", "total") == [(1, 5)]
+    items.produce("@in", [item(1, -2)])
+    items.run(HEAD + TOTALS)
+    assert items.delta("lake/totals", "id", "total") == [(1, 3)]
+    assert items.delta("lake/large", "id", "total") == []
+    items.produce("@in", [item(1, -3)])
     items.run(HEAD + TOTALS)
     assert items.delta("lake/totals", "id", "total") == []
+    assert items.values("@large") == [{"id": 1, "total": 5}]
 
 
 TWO_TABLES = (

@@ -93,7 +93,7 @@ stages:
     from: [{topic: "@a", as: a}, {topic: "@b", as: b}]
     expect: [{name: small, that: id < 2}]
     sql: SELECT id, user FROM a UNION ALL SELECT id, user FROM b
-    to: {delta: lake/s}
+    to: {delta: lake/s, when: user = 'ann'}
 """
     )
     assert events.delta("lake/s", "id") == [(1,)]
@@ -258,15 +258,27 @@ stages:
     from: {topic: "@a", as: a}
     sql: SELECT array(id) AS ids FROM a
     to: {jdbc: "jdbc:derby:x", table: t}
+  - name: six
+    from: {topic: "@a", as: a}
+    sql: SELECT * EXCEPT (id) FROM a
+    to:
+      - {topic: "@six", when: missing > 1}
+      - {delta: lake/six, partition_by: [user AS who], when: who = 'ann'}
+      - {files: six, format: json, when: count(*) > 1}
+      - {delta: lake/seven, when: "array(user)"}
 """
         )
     found = {problem.field: problem.message for problem in caught.value.problems}
     assert set(found) == {
         "stages[0].steps[1].sql", "stages[1].steps[0].watermark.column", "stages[2].python",
-        "stages[3].to", "stages[4].to",
+        "stages[3].to", "stages[4].to", *(f"stages[5].to[{position}].when" for position in range(4)),
     }  # fmt: skip
     assert "Spark refuses the SQL: [UNRESOLVED_COLUMN" in found["stages[0].steps[1].sql"]
     assert "(line 2)" in found["stages[2].python"]
     assert found["stages[1].steps[0].watermark.column"] == "the column id is bigint, not a timestamp"
     assert "`missing` cannot be resolved" in found["stages[3].to"]
     assert "the column ids is array<bigint>" in found["stages[4].to"]
+    for position, column in enumerate(["missing", "who"]):
+        said = found[f"stages[5].to[{position}].when"]
+        assert "Spark refuses the condition: [UNRESOLVED_COLUMN" in said
+        assert f"`{column}` cannot be resolved" in said

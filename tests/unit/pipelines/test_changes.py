@@ -133,6 +133,8 @@ SAFE = [
     ),
     ("the trigger", "    sql: SELECT id", "    trigger: 5 seconds\n    sql: SELECT id", "trigger"),
     ("the mode without state", "    sql: SELECT id", "    mode: update\n    sql: SELECT id", "mode"),
+    ("the rows of a topic", "{topic: sums}", "{topic: sums, when: amount > 5}", "when of sums"),
+    ("the rows of a table", "{delta: lake/plain,", "{delta: lake/plain, when: id > 3,", "when of"),
     ("a merge's deletes", "sequence: at}", "sequence: at, delete_when: id = 3}", "delete_when"),
     ("a function's name", "function: run", "function: walk", "steps"),
     ("partitions of a topic", "partitions: 3", "partitions: 5", ""),

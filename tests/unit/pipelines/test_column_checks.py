@@ -92,6 +92,32 @@ def test_a_partition_is_made_of_what_is_there_before_it(tmp_path: Path) -> None:
     assert found == ["there is no column 'd'"] * 2
 
 
+@pytest.mark.parametrize(
+    ("when", "found"),
+    [
+        ("ID > 1 AND `AT` IS NOT NULL", []),
+        ("_offset % 2 = 0 AND at < current_timestamp()", []),
+        ("idd > 1", ["there is no column 'idd'"]),
+        ("made_on IS NOT NULL", ["there is no column 'made_on'"]),  # which only the sink adds
+    ],
+)
+@pytest.mark.parametrize(
+    "sink",
+    [
+        "delta: lake/x, partition_by: [to_date(at) AS made_on]",
+        "files: out, format: json, partition_by: [to_date(at) AS made_on]",
+        "topic: out",
+        "jdbc: 'jdbc:x:y', table: t",
+        "python: {file: f.py, function: f}",
+    ],
+)
+def test_a_condition_of_a_sink_is_one_of_the_stages_rows(
+    tmp_path: Path, sink: str, when: str, found: list[str]
+) -> None:
+    (tmp_path / "f.py").write_text("def f(rows, batch):\n    pass\n")
+    assert faults(tmp_path, "SELECT id, at FROM orders", sink=f'{{{sink}, when: "{when}"}}') == found
+
+
 def test_groups_with_a_watermark_are_correct(tmp_path: Path) -> None:
     sql = "SELECT window.start AS hour, shop, count(*) AS n FROM orders GROUP BY window(at, '1 hour'), shop"
     assert faults(tmp_path, sql, MARKED, "{topic: out, key: shop, headers: {h: hour}}") == []

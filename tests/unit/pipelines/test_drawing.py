@@ -127,6 +127,18 @@ def test_no_secret_is_drawn(load: Callable[..., Loaded]) -> None:
         assert "hunter2" not in draw(graph_of(loaded))
 
 
+def test_the_condition_of_a_sink_is_the_label_of_its_arrow(load: Callable[..., Loaded]) -> None:
+    text = (
+        "pipeline: p\ntopics: {a: {value: string}}\nstages:\n  - name: s\n    from: {topic: a}\n"
+        "    mode: update\n"
+        "    to: [{topic: b, when: value > 'x'}, {delta: c, merge: {keys: value}, when: value < 'x'}, {topic: d}]\n"
+    )
+    labels = {edge.target: edge.label for edge in graph_of(load(text)).edges if edge.source == "stage:s"}
+    assert labels["topic:b"] == "update, when value > 'x'"
+    assert labels["delta:c"] == "merge, when value < 'x'"
+    assert labels["topic:d"] == "update"
+
+
 def test_the_command_writes_what_the_files_name_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = conf_file("pipelines", "activity.yaml")
     assert main(["pipeline", "graph", file, "--output", str(tmp_path / "a.mmd")]) == 0

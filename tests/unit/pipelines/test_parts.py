@@ -150,6 +150,8 @@ def test_a_start_is_a_word_offsets_or_a_moment(
         (one(more="    trigger: often\n"), "trigger", "'often' is not an interval"),
         (one(sink="{topic: out, tombstone_when: x}"), "to", "tombstone_when needs a key"),
         (one(sink="{topic: out, guarantee: maybe}"), "to.guarantee", "'maybe' is not allowed"),
+        (one(sink="{topic: out, when: ''}"), "to.when", "it is empty"),
+        (one(sink="[{python: {file: f.py, function: f}, when: true}]"), "to[0].when", "expected text, not True"),
         (one(sink="{topic: out, compression: lz5}"), "to.compression", "'lz5' is not allowed"),
         (one(sink="{topic: out, headers: {h: 1}}"), "to.headers.h", "expected text, not 1"),
         (one(sink="[{delta: x, merge: {keys: [], scd: 3}}]"), "to[0].merge.scd", "3 is not allowed"),

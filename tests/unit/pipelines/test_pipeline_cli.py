@@ -40,6 +40,19 @@ def test_plan_prints_what_a_run_would_do(pipeline_file: Path, capsys: pytest.Cap
     assert "changes since" not in out, "it has never run"
 
 
+def test_plan_prints_which_rows_a_sink_receives(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = pipeline_file.read_text().replace(
+        "{topic: totals, key: shop}", "{topic: totals, key: shop, when: amount > 9}"
+    )
+    pipeline_file.write_text(text)
+    plan = ["pipeline", "plan", str(pipeline_file), "--state", str(pipeline_file.parent)]
+    assert main(plan) == 0
+    assert "  writes   topic totals, key shop, when amount > 9, exactly-once\n" in capsys.readouterr().out
+    assert main([*plan, "-o", "json"]) == 0
+    clean, totals = json.loads(capsys.readouterr().out)["stages"]
+    assert [sink["when"] for sink in (*clean["writes"], *totals["writes"])] == [None, None, "amount > 9"]
+
+
 def test_plan_prints_it_as_json(pipeline_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "plan", str(pipeline_file), "--state", str(pipeline_file.parent), "-o", "json"]) == 0
     plan = json.loads(capsys.readouterr().out)

@@ -108,6 +108,7 @@ def test_nothing_is_missing_where_every_secret_is_there(loaded: Loaded) -> None:
     [
         ("value: string", 'value: "${env:PW}"', "topics.a.value"),
         ("{topic: a}", '{topic: "${env:PW}"}', "stages[0].from.topic"),
+        (", table: t}]}", ", table: t, when: \"value = '${env:PW}'\"}]}", "stages[0].to[0].when"),
         ("from:", "sql: \"SELECT '${env:PW}' FROM a\", from:", "stages[0].sql"),
         ("{value: string}", '{value: string, configs: {x: "${env:PW}"}}', "topics.a.configs"),
         ('url: "http://r:8081"', 'url: "http://r:8081", ca: "${env:PW}"', "registry.ca"),

@@ -213,6 +213,27 @@ def test_an_event_has_what_the_specification_requires(load: Callable[..., Loaded
     assert made["run"]["facets"]["errorMessage"]["message"] == "no broker"
 
 
+@pytest.mark.parametrize(
+    ("sinks", "counted"),
+    [
+        ("[{topic: b}, {delta: c}]", [7, None, None]),
+        ("[{topic: b, when: value > 'x'}, {delta: c}]", [None, 7, None]),
+        ("[{python: {file: f.py, function: f}}, {topic: b, when: value > 'x'}]", [None, None]),
+        ("{python: {file: f.py, function: f}}", [None]),
+    ],
+)
+def test_rows_are_counted_for_an_output_that_receives_all_of_them(
+    load: Callable[..., Loaded], sinks: str, counted: list[int | None]
+) -> None:
+    loaded = load(
+        f"pipeline: p\ntopics: {{a: {{value: string}}}}\nstages:\n  - {{name: s, from: {{topic: a}}, to: {sinks}}}"
+    )
+    lineage = stage_lineage(loaded, loaded.pipeline.stages[0], "b:9092", {}, is_streaming=True)
+    outputs = event(lineage, "COMPLETE", "3b452093", 0, rows_written=7)["outputs"]
+    facets = [each.get("outputFacets") for each in outputs]
+    assert [facet and facet["outputStatistics"]["rowCount"] for facet in facets] == counted
+
+
 class Receiver(BaseHTTPRequestHandler):
     got: ClassVar[list[tuple[str, str | None, Any]]] = []
     answer = 201

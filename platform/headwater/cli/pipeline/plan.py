@@ -100,7 +100,8 @@ def describe(plan: Plan) -> str:
             key = f", key {sink.key}" if sink.key else ""
             by = f", by {', '.join(sink.partition_by)}" if sink.partition_by else ""
             how = "" if sink.how == "append" else f", {sink.how}"
-            lines.append(f"  writes   {sink.kind} {sink.target}{key}{by}{how}, {sink.guarantee}")
+            when = "" if sink.when is None else f", when {sink.when}"
+            lines.append(f"  writes   {sink.kind} {sink.target}{key}{by}{how}{when}, {sink.guarantee}")
         lines.append(f"  refuses  to {', '.join(stage.dead_letters)}")
         lines.append(f"  keeps    {stage.checkpoint}")
     lines += [f"note: {text}" for text in plan.notes]

@@ -148,8 +148,8 @@ def print_preview(shown: Preview, start: str) -> None:
     lines += [f"stops   a run would stop here, before it writes: {name} is not met" for name in shown.stopped_by]
     for sink in shown.sinks:
         how = f", {sink.how}" if sink.how else ""
-        lines.append(f"writes  {sink.kind} {sink.target}{how}: {shown.written:,} rows")
-        lines += _rows(sink.rows, shown.written)
+        lines.append(f"writes  {sink.kind} {sink.target}{how}: {sink.count:,} rows")
+        lines += _rows(sink.rows, sink.count)
     if shown.dead_letters:
         lines.append(f"refuses {shown.dead_letters:,} dead letters")
         lines += _rows(shown.letters, shown.dead_letters)
