@@ -44,8 +44,7 @@ def split_key(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes
 
 
 def unescape(text: str) -> str:
-    r"""Decode the escapes `\t`, `
-    `, `\r`, `\0`, `\\` and `\xHH`.
+    r"""Decode the escapes `\t`, `\n`, `\r`, `\0`, `\\` and `\xHH`.
 
     >>> unescape(r"a\tb\x01")
     'a\tb\x01'
