@@ -65,10 +65,13 @@ def test_a_closed_file_has_no_descriptor(tmp_path: Path) -> None:
 
 def test_a_file_closes_with_its_last_reference(tmp_path: Path) -> None:
     file = RealDisk().open(str(tmp_path / "f"), create=True)
-    descriptor = file.fileno()
+    descriptor, opened = file.fileno(), os.fstat(file.fileno())
     del file
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
+    try:
+        now = os.fstat(descriptor)
+    except OSError:
+        return
+    assert not os.path.samestat(now, opened)  # the number may be another file's already: other threads open files
 
 
 def test_opening_what_is_not_there_fails_unless_it_is_to_be_created(tmp_path: Path) -> None:
