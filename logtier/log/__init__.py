@@ -1,1 +1,1 @@
-"""The storage engine: logs of segments with sparse indexes, producer state and recovery. Knows no network."""
+"""The storage engine: logs of segments with sparse indexes, producer state and recovery; independent of the network."""

@@ -1,4 +1,4 @@
-"""What is done again and again, each at its own interval."""
+"""Periodic tasks, each with its own interval."""
 
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -7,39 +7,38 @@ Do = TypeVar("Do")
 
 
 def always() -> int:
-    """The interval of what is due whenever somebody asks."""
+    """Interval 0: the task is due at every call of `Chores.due`."""
     return 0
 
 
 class Chore(Generic[Do]):
-    """Something to do, and when it was last done."""
+    """A task with its interval and the time of its last run."""
 
     __slots__ = ("do", "done_ms", "interval_ms")
 
     def __init__(self, do: Do, interval_ms: Callable[[], int] = always) -> None:
-        """`interval_ms` is asked each time, for it may change."""
+        """Create a task; `interval_ms` is called at each check, so that the interval may change."""
         self.do = do
         self.interval_ms = interval_ms
         self.done_ms = 0
 
 
 class Chores(Generic[Do]):
-    """Chores in the order in which they are done, for who asks often enough what is due."""
+    """Tasks in the order of their execution; the caller polls `due` often enough."""
 
     def __init__(self, *chores: Chore[Do]) -> None:
         self._chores = chores
 
     def begin(self, now_ms: int) -> None:
-        """Let all intervals begin now."""
+        """Start all intervals at `now_ms`."""
         for chore in self._chores:
             chore.done_ms = now_ms
 
     def due(self, now_ms: int) -> Iterator[Do]:
-        """Yield what is due.
+        """Yield the tasks that are due.
 
-        The next interval of a chore begins when it is yielded: after a chore that fails, the later ones are due the
-        next
-        time. After a step back of the clock every chore is due.
+        The next interval of a task starts when the task is yielded: if a task fails, the later tasks are due at the
+        next call. After the clock steps back, every task is due.
 
         >>> chores = Chores(Chore("sweep", lambda: 100), Chore("look"))
         >>> chores.begin(1_000)

@@ -1,4 +1,4 @@
-"""Whether a log folder can still be trusted: which errors of its disk concern a file, and which the folder."""
+"""Health of a log folder: which disk errors concern a file, and which take the folder offline."""
 
 import errno
 import logging
@@ -7,16 +7,16 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-# No space, no memory, no more open files: what is written on the device stays right, and the call may succeed later.
+# No space, memory or file descriptors: data on the device stays valid, and the call may succeed later.
 _PASSING: Final = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EFBIG)
 )
-# A name that is not there: somebody removed files, or the whole folder (a mount) is gone.
+# A missing name: files were removed, or the whole folder (a mount) is gone.
 _MISSING: Final = frozenset((errno.ENOENT, errno.ENOTDIR))
 
 
 def is_no_space(error: OSError) -> bool:
-    """Whether the disk, or the quota, is full.
+    """Whether the error is a full disk or an exhausted quota.
 
     >>> is_no_space(OSError(28, "No space left on device")), is_no_space(OSError(5, "Input/output error"))
     (True, False)
@@ -25,10 +25,10 @@ def is_no_space(error: OSError) -> bool:
 
 
 class DirectoryHealth:
-    """One log folder's state, shared by all its logs.
+    """The state of one log folder, shared by all its logs.
 
-    Invariant: `failure` is None until the folder fails, and stays what it then becomes: a folder comes back with the
-    next start of the broker only, since nobody knows which of its writes the device has.
+    Invariant: `failure` is None until the folder fails, and keeps the first reason afterwards. A failed folder returns
+    only with a restart of the broker, because it is unknown which writes reached the device.
     """
 
     __slots__ = ("_is_present", "_on_failure", "failure", "path")
@@ -40,14 +40,14 @@ class DirectoryHealth:
         is_present: Callable[[], bool] | None = None,
         on_failure: Callable[[], None] | None = None,
     ) -> None:
-        """`is_present` tells whether the folder still is what it was, `on_failure` is called once, when it fails."""
+        """`is_present` returns whether the folder still exists; `on_failure` is called once, when the folder fails."""
         self.path = path
         self.failure: str | None = None
         self._is_present = is_present
         self._on_failure = on_failure
 
     def observe(self, what: str, error: OSError) -> None:
-        """Judge an error that the disk gave while something was read or written: does the folder go offline?"""
+        """Take the folder offline if a disk error concerns the folder and not one file; `what` names the operation."""
         if error.errno is None or error.errno in _PASSING:
             return
         if error.errno in _MISSING and (self._is_present is None or self._is_present()):
@@ -55,7 +55,7 @@ class DirectoryHealth:
         self.fail(f"cannot {what}: {error.strerror or error}")
 
     def fail(self, reason: str) -> None:
-        """Take the folder offline; only the first reason is told."""
+        """Take the folder offline; only the first reason is kept and logged."""
         if self.failure is not None:
             return
         self.failure = reason

@@ -1,4 +1,4 @@
-"""What of a log is on the device: background syncs, shared by everybody who waits for one."""
+"""Tracks which part of a log is on the device; background syncs are shared by all waiting appends."""
 
 import errno
 import logging
@@ -13,29 +13,29 @@ from headwater.logtier.runtime.disk import Completion, Disk, File
 
 logger = logging.getLogger(__name__)
 
-# Each has up to four files, which are open meanwhile.
+# Each segment has up to four files, which stay open during the sync.
 _SEGMENTS_PER_SYNC: Final = 32
 # fsync itself never fails with these: a file or folder could not be opened for it.
 _NOT_TRIED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 Post = Callable[[Callable[[], None]], None]
-"""Has a call made on the event loop's thread, from any thread."""
+"""Runs a call on the event loop's thread; usable from any thread."""
 
 Done = Callable[[KafkaError | None], None]
 
 
 class SyncSource(Protocol):
-    """The log, as seen from here."""
+    """The log as `Durability` uses it."""
 
     log_end_offset: int
 
     @property
     def segments(self) -> LogSegments:
-        """The segments, oldest first; the last one is written to."""
+        """The segments, oldest first; the last segment is the active one."""
 
 
 class FlushRound:
-    """One sync that any number of appends wait for: it covers all that was in the log when it began."""
+    """One sync that any number of appends wait for; it covers all records in the log when it began."""
 
     __slots__ = ("_error", "_is_done", "_waiters")
 
@@ -45,14 +45,14 @@ class FlushRound:
         self._is_done = False
 
     def add_done_callback(self, done: Done) -> None:
-        """Call `done` with None when everything is on the device, with the error if it cannot be told to be."""
+        """Call `done` with None when all covered records are on the device, or with the error if the sync failed."""
         if self._is_done:
             done(self._error)
         else:
             self._waiters.append(done)
 
     def complete(self, error: KafkaError | None) -> None:
-        """Tell those who wait."""
+        """Call the callbacks of all waiting appends; later calls have no effect."""
         if not self._is_done:
             self._is_done = True
             self._error = error
@@ -62,13 +62,12 @@ class FlushRound:
 
 
 class Durability:
-    """Knows how far a log is on the device, and brings it there beside the event loop.
+    """Tracks how far a log is on the device, and syncs it outside the event loop.
 
-    At most one sync of a log is under way; whoever asks meanwhile shares the next one (group commit). Invariants:
-    everything below `flushed_offset` is on the device, and it only rises, except that a truncation takes it along;
-    the indexes of segments that end at or before `recovery_point` are on the device too. A sync that failed is never
-    tried again as if it could still succeed, since the kernel may have dropped what it could not write: it fails the
-    whole folder.
+    At most one sync of a log runs at a time; requests made meanwhile share the next sync (group commit). Invariants:
+    every record below `flushed_offset` is on the device, and `flushed_offset` only rises, except at a truncation; the
+    indexes of segments that end at or before `recovery_point` are on the device too. A failed sync is never repeated,
+    because the kernel may have dropped the unwritten pages: it fails the whole folder.
     """
 
     __slots__ = (
@@ -103,19 +102,24 @@ class Durability:
         directories: Sequence[str] = (),
         post: Post | None = None,
     ) -> None:
-        """`directories` have names in them that are not on the device. Without `post`, `poll` notices what is done."""
+        """Start at `flushed_offset`.
+
+        Args:
+            directories: Folders with new names that are not on the device yet.
+            post: Reports the end of a sync on the event loop; without it the caller calls `poll`.
+        """
         self._disk = disk
         self._health = health
         self._log = log
         self._post = post
         self._directories = list(directories)
-        #: Everything below is on the device.
+        #: Every record below this offset is on the device.
         self.flushed_offset = flushed_offset
-        #: Everything below was asked to be brought there.
+        #: A sync was requested for every record below this offset.
         self.requested_offset = flushed_offset
-        # Below this somebody asked in vain: a sync could not begin. Asked again, it is not to be taken for done.
+        # A sync requested below this offset could not begin. A repeated request must not count as done.
         self._refused_offset = flushed_offset
-        # The indexes of every segment that ends at or before this are on the device: a segment's first offset.
+        # A base offset; the indexes of every segment that ends at or before it are on the device.
         self._synced_base = flushed_offset
         self._running: Completion | None = None
         self._current: FlushRound | None = None
@@ -127,10 +131,10 @@ class Durability:
 
     @property
     def recovery_point(self) -> int:
-        """Where a check after a crash begins: in the segment that holds this offset, or at its first byte.
+        """The offset from which a restart after a crash checks the log.
 
-        Never at the end of a segment that has yet to be synced with its indexes, nor at that of one that may still
-        end there.
+        The check begins at the first byte of the segment that holds this offset. The recovery point is never the end of
+        a segment whose indexes are not synced, nor the end of the active segment.
         """
         base = self._synced_base
         following = self._log.segments.base_after(base)
@@ -139,12 +143,12 @@ class Durability:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a sync is under way."""
+        """Whether a sync is running."""
         return self._running is not None
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the log is on the device, with the names of its files."""
+        """Whether the whole log and the names of its files are on the device."""
         log = self._log
         return (
             self.flushed_offset >= log.log_end_offset
@@ -153,12 +157,12 @@ class Durability:
         )
 
     def add_names_in(self, directory: str) -> None:
-        """A folder got a new name in it: it belongs to the next sync."""
+        """Include a folder with a new name in the next sync."""
         if directory not in self._directories:
             self._directories.append(directory)
 
     def request(self) -> FlushRound:
-        """Have all that is in the log now brought to the device; others may share the round that does it."""
+        """Request a sync of all records now in the log; other requests may share the returned round."""
         self.poll()
         if self._next is None:
             self._next = FlushRound()
@@ -173,17 +177,17 @@ class Durability:
         return wanted
 
     def poll(self) -> None:
-        """Notice that the sync under way has ended (where nobody posts that), and begin the next one."""
+        """Complete a finished sync and begin the next one; needed only without `post`."""
         while self._running is not None and self._running.done():
             self._finish(self._running)
 
     def round_of(self, offset: int) -> FlushRound | None:
-        """The sync that a repeated append waits for, if the first one still waits for it."""
+        """Return the sync that a repeated append waits for, or None if its records need no sync."""
         promised_offset = max(self.requested_offset, self._refused_offset)
         return self.request() if self.flushed_offset <= offset < promised_offset else None
 
     def request_if_due(self, now_ms: int, flush_ms: int) -> None:
-        """Begin to flush if `flush_ms` have passed since there was last nothing to flush."""
+        """Request a sync if records have been unflushed for `flush_ms` (config flush.ms)."""
         if self.flushed_offset >= self._log.log_end_offset:
             self._flushed_ms = now_ms
         elif now_ms - self._flushed_ms >= flush_ms:
@@ -191,7 +195,11 @@ class Durability:
             self._flushed_ms = now_ms
 
     def flush(self) -> None:
-        """Wait until everything is on the device. KafkaError(kafka_storage_error), and a failed folder, if it fails."""
+        """Block until the whole log is on the device.
+
+        Raises:
+            KafkaError: kafka_storage_error if the sync fails, which also fails the folder.
+        """
         if self._health.failure is not None:
             raise self._storage_error()
         end, base = self._log.log_end_offset, self._log.segments.active.base_offset
@@ -211,12 +219,12 @@ class Durability:
         self._note_synced(end, base)
 
     def note_synced(self) -> None:
-        """All that the log has, and the names of its files, reached the device by other means."""
+        """Record that the whole log and the names of its files reached the device by a sync of the file system."""
         self._directories.clear()
         self._note_synced(self._log.log_end_offset, self._log.segments.active.base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """What is at or after the offset is gone."""
+        """Lower all offsets to the new end of a truncated log."""
         active_base_offset = self._log.segments.active.base_offset
         self.flushed_offset = min(self.flushed_offset, offset)
         self.requested_offset = min(self.requested_offset, offset)
@@ -227,14 +235,14 @@ class Durability:
         self._current_base = min(self._current_base, active_base_offset)
 
     def hand_over(self) -> None:
-        """Another log has it all, on its device: those who wait here have waited long enough."""
+        """Complete all waiting appends: another log has the same records on its device."""
         for waiting in (self._current, self._next):
             if waiting is not None:
                 waiting.complete(None)
         self._current = self._next = None
 
     def abandon(self) -> None:
-        """The log goes away, or its folder has failed: no sync of it counts any more, and those who wait are told."""
+        """Fail all waiting appends: the log is removed, or its folder failed. Running syncs are ignored."""
         self._is_abandoned = True
         self._running = None
         for waiting in (self._current, self._next):
@@ -243,7 +251,7 @@ class Durability:
         self._current = self._next = None
 
     def _begin(self) -> None:
-        """Begin with a round: what it covers is what is in the log now."""
+        """Begin a round that covers all records now in the log."""
         self._current, self._next = self._next, None
         self._target = self.requested_offset = self._log.log_end_offset
         self._syncing_directories, self._directories = self._directories, []
@@ -292,7 +300,7 @@ class Durability:
         return self._log.segments.from_offset(self.recovery_point)
 
     def _files(self, segment: LogSegment) -> list[File]:
-        """What is to be synced of a segment; not the indexes of the last one, which a crash has built anew."""
+        """Return the files to sync; the indexes of the active segment are rebuilt after a crash and are left out."""
         is_last = segment is self._log.segments.active
         return [segment.file] if is_last else [segment.file, *segment.index_files()]
 
@@ -302,9 +310,9 @@ class Durability:
         self._synced_base = max(self._synced_base, base_offset)
 
     def _fail(self, error: OSError) -> None:
-        """Nothing more is promised for this folder; those who wait learn it here or, before, from `abandon`.
+        """Fail the folder after a sync error; `abandon` fails the waiting appends.
 
-        A file that could not be opened was not synced: that may be tried again.
+        If a file could not be opened, nothing was synced and the sync may be requested again.
         """
         if error.errno in _NOT_TRIED:
             self._running = None

@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset of a partition (KIP-101, KIP-279)."""
+"""The start offsets of the leader epochs of a partition (KIP-101, KIP-279)."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -21,10 +21,10 @@ class EpochEnd(NamedTuple):
 
 
 class LeaderEpochs:
-    """The history of leader epochs in one log: (epoch, its first offset), as replicas need it to find where they part.
+    """The leader epoch history of one log: pairs of (epoch, start offset), from which replicas find where they diverge.
 
-    Invariant: epochs and offsets strictly increase. On disk: `leader-epoch-checkpoint`, text: version, count, one pair
-    a line. Written at every change, without waiting for the device: after a power loss recovery restores it from the
+    Invariant: epochs and offsets strictly increase. File: `leader-epoch-checkpoint`, text: version, count, one pair a
+    line. It is written at every change without a sync: after a power loss recovery restores the epochs from the
     batches, which carry their epoch.
     """
 
@@ -38,24 +38,25 @@ class LeaderEpochs:
         self.latest = UNDEFINED_EPOCH
 
     def load(self) -> None:
-        """Read the file; one that is missing or damaged counts as empty."""
+        """Read the file; a missing or damaged file counts as empty."""
         try:
             self._parse(self._disk.read(self._path).decode())
         except (FileNotFoundError, ValueError):
             self._set([], [])
 
     def note_moved(self, directory: str) -> None:
-        """The file is in a folder of another name now."""
+        """Use the file in the renamed folder."""
         self._path = f"{directory}/{FILE_NAME}"
 
     def entries(self) -> list[tuple[int, int]]:
-        """Return (epoch, start offset) of every epoch."""
+        """Return (epoch, start offset) of every epoch, oldest first."""
         return list(zip(self._epochs, self._start_offsets, strict=True))
 
     def assign(self, leader_epoch: int, start_offset: int) -> None:
-        """Note that `leader_epoch` begins at `start_offset`; an epoch that is not newer changes nothing.
+        """Record that `leader_epoch` begins at `start_offset`; an epoch not newer than the latest changes nothing.
 
-        OSError leaves everything as it was.
+        Raises:
+            OSError: The file cannot be written; the history is unchanged.
         """
         if leader_epoch <= self.latest:
             return
@@ -70,7 +71,7 @@ class LeaderEpochs:
             raise
 
     def restore(self, offset: int, epochs: Iterable[tuple[int, int]]) -> None:
-        """Replace what began at or after `offset` by what a scan of the batches found there; write if that differs."""
+        """Replace the entries at or after `offset` by epochs found in the batches; write the file if they differ."""
         before = self.entries()
         keep = bisect_right(self._start_offsets, offset - 1)
         pairs = before[:keep]
@@ -82,9 +83,10 @@ class LeaderEpochs:
             self._write()
 
     def end_offset_for(self, leader_epoch: int, log_end_offset: int) -> EpochEnd:
-        """Return the greatest epoch at or below the given one and where it ends (OffsetForLeaderEpoch).
+        """Return the greatest epoch at or below the given one and its end offset (OffsetForLeaderEpoch).
 
-        Undefined for an epoch that is newer than all, or older than the log.
+        The result is undefined for an epoch newer than the latest. For an epoch older than the history the epoch itself
+        and the first start offset are returned.
         """
         if leader_epoch == UNDEFINED_EPOCH or leader_epoch > self.latest or not self._epochs:
             return EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
@@ -96,21 +98,21 @@ class LeaderEpochs:
         return EpochEnd(self._epochs[following - 1], self._start_offsets[following])
 
     def epoch_at(self, offset: int) -> int:
-        """Return the epoch that wrote `offset`, UNDEFINED_EPOCH if it is not known."""
+        """Return the epoch of the record at `offset`, UNDEFINED_EPOCH if it is unknown."""
         i = bisect_right(self._start_offsets, offset)
         return self._epochs[i - 1] if i else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that began at or after `end_offset`."""
+        """Remove the epochs that began at or after `end_offset`."""
         keep = bisect_right(self._start_offsets, end_offset - 1)
         if keep < len(self._epochs):
             self._set(self._epochs[:keep], self._start_offsets[:keep])
             self._write()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs that ended before `start_offset`; the one that wrote it now begins with it.
+        """Remove the epochs that ended before `start_offset`; the epoch of that offset now begins with it.
 
-        On a full disk the file lags behind, until the next start.
+        On a full disk the file keeps the old entries until the next start.
         """
         first = bisect_right(self._start_offsets, start_offset) - 1
         if first < 0 or self._start_offsets[first] == start_offset == self._start_offsets[0]:

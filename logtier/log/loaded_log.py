@@ -1,4 +1,4 @@
-"""What the files of a log say: all that a `Log` is made of."""
+"""The state of a log read from its files, from which a `Log` is made."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -12,14 +12,14 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log as it was found in its folder, or begun there.
+    """A log loaded from its folder, or newly created there.
 
-    Its parts belong to the one `Log` that is made of it.
+    Its parts belong to the single `Log` made from it.
 
     Args:
-        segments: In offset order, at least one; the last one will be written to.
-        recovery_point: Everything below is on the device.
-        is_on_device: Whether all files and their names are: it was stopped cleanly.
+        segments: In offset order, at least one; the last one becomes the active segment.
+        recovery_point: Every record below this offset is on the device.
+        is_on_device: Whether all files and their names are on the device, as after a clean stop.
     """
 
     directory: str

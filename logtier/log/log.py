@@ -57,20 +57,21 @@ __all__ = ["AppendInfo", "Log", "LogSlice", "TimestampOffset"]
 
 _logger = logging.getLogger(__name__)
 
-#: Makes a named tuple without the function that takes its fields by name: every batch needs one.
+#: Creates a named tuple without its generated __new__, whose cost would arise for every batch.
 _new: Final = tuple.__new__
 
 
 class Log(LogReader):
     """An append-only sequence of record batches in one folder.
 
-    Invariants: offsets of batches strictly increase; every byte below `log_end_offset` is a whole batch whose checksum
-    was verified; what is on the device, `durability` knows. Calls are synchronous and go to the page cache.
-    Knows neither leaders nor networks: replication and coordinators call it. Made by `opening.open_log`.
-    Nobody else sets its attributes.
+    Invariants: batch offsets strictly increase; every byte below `log_end_offset` belongs to a whole batch with a
+    verified checksum; `durability` tracks which records are on the device. Calls are synchronous and write to the page
+    cache. The log knows neither leaders nor the network: replication and coordinators call it. `opening.open_log`
+    creates it. Its attributes are set by the log alone.
 
     Files: per segment `.log`, `.index`, `.timeindex` and `.snapshot` (see `segment`, `producer_state`),
-    `leader-epoch-checkpoint`, `partition.metadata`; a deleted segment's files end in `.deleted` for a while.
+    `leader-epoch-checkpoint`, `partition.metadata`. The files of a deleted segment have the suffix `.deleted` for
+    file.delete.delay.ms.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Log(LogReader):
         health: DirectoryHealth | None = None,
         post: Post | None = None,
     ) -> None:
-        """`post` has syncs noticed when they end; without it `durability.poll` has to be called."""
+        """Take over a loaded log; `post` reports the end of syncs, without it `durability.poll` must be called."""
         self._disk = disk
         self.directory = directory = loaded.directory
         self.topic_partition = loaded.topic_partition
@@ -109,15 +110,14 @@ class Log(LogReader):
         )
         self._deleted = DeletedSegments(disk)
         self._swept_bytes = 0  # see `note_swept`
-        # Bytes in the segments that were active since the log was opened, but for the one that is; without what was
-        # there then and need not be checked again.
+        # Bytes in segments rolled since open, excluding the bytes that were checked at open.
         self._rolled_bytes = -segments.active.size if loaded.is_on_device else 0
-        # What the log had grown by when a checkpoint was last made, and the active segment then.
+        # grown_bytes and the base offset of the active segment at the last checkpoint.
         self._checkpointed_bytes = 0
         self._checkpointed_base = -1
-        #: How often what a checkpoint said became wrong.
+        #: Number of checkpoint invalidations.
         self.checkpoints_forgotten = 0
-        #: Who works on older segments, so that others leave them alone.
+        #: Leases on older segments: a leased segment is in use by one task.
         self.leases = SegmentLeases()
         self.configure(config)
 
@@ -126,22 +126,22 @@ class Log(LogReader):
 
     @property
     def config(self) -> TopicConfig:
-        """The topic's configs."""
+        """The configs of the topic."""
         return self._config
 
     def configure(self, config: TopicConfig) -> None:
-        """Take over the topic's configs; may be called at any time."""
+        """Apply the configs of the topic; may be called at any time."""
         self._config = config
-        # What every append needs, one attribute away.
+        # Values that every append needs, computed once.
         self._log_append_time = config.message_timestamp_type == "LogAppendTime"
         self._recompresses = config.compression_type != PRODUCER
         self._offset_entries_max = config.segment_index_bytes // OFFSET_ENTRY.size
-        # The last one is for the segment's greatest timestamp, when it ends.
+        # The last entry is reserved for the segment's greatest timestamp, written when the segment ends.
         self._time_entries_max = config.segment_index_bytes // TIME_ENTRY.size - 1
         self._roll_ms = roll_interval_ms(config)
         active = self._segments.active
         active.index_interval_bytes = config.index_interval_bytes
-        active.index_room = 0  # to be counted anew
+        active.index_room = 0  # forces a recount
 
     # -- appending
 
@@ -154,17 +154,17 @@ class Log(LogReader):
         verification: Verification | None = None,
         is_coordinator: bool = False,
     ) -> AppendInfo:
-        """Append the one batch that a produce request has for a partition, and give it its offsets.
+        """Append the single batch of a partition in a produce request, and assign its offsets.
 
-        It gets them in `records` itself, where that may be written to; no reference to it is kept.
+        Offsets are written into `records` if the buffer is writable; the log keeps no reference to it. A transactional
+        batch without an ongoing transaction in this log needs the `verification` begun for it. The batches of a
+        coordinator have no sequence numbers. A duplicate of one of the producer's last five batches returns the offsets
+        of that batch.
 
-        A batch of a transaction that is not open here needs the `verification` that was begun for it. A coordinator's
-        own batches have no sequence numbers.
-
-        Raises KafkaError: corrupt_message, invalid_record, message_too_large, record_list_too_large, invalid_timestamp,
-        out_of_order_sequence_number, invalid_producer_epoch, invalid_txn_state,
-        kafka_storage_error. Nothing is appended then. A duplicate of one of the producer's last five batches returns
-        that batch's offsets.
+        Raises:
+            KafkaError: corrupt_message, invalid_record, message_too_large, record_list_too_large, invalid_timestamp,
+                out_of_order_sequence_number, invalid_producer_epoch, invalid_txn_state, kafka_storage_error; nothing is
+                appended.
         """
         if self._recompresses:
             records = recompressed(records, self._config)
@@ -210,7 +210,7 @@ class Log(LogReader):
         elif view.readonly:
             buffers = [PREFIX.pack(first_offset, length, leader_epoch), view[PREFIX_BYTES:]]
         else:
-            # Nobody reads a request after it is answered: one buffer leaves faster than two.
+            # The request is not read again after its response, and one buffer is written faster than two.
             PREFIX.pack_into(view, 0, first_offset, length, leader_epoch)
             buffers = [view]
         if leader_epoch > self.leader_epochs.latest:
@@ -235,7 +235,7 @@ class Log(LogReader):
         leader_epoch: int,
         now_ms: int,
     ) -> AppendInfo:
-        """Append the marker that ends a producer's transaction here; a repetition of the last one appends nothing.
+        """Append the marker that ends a producer's transaction in this log; a repeated marker appends nothing.
 
         Raises KafkaError: invalid_producer_epoch, transaction_coordinator_fenced, kafka_storage_error.
         """
@@ -257,7 +257,7 @@ class Log(LogReader):
         if leader_epoch > self.leader_epochs.latest:
             self._begin_epoch(leader_epoch, offset)
         try:
-            len(self._segments.active.transaction_index)  # What may fail comes before the marker is there.
+            len(self._segments.active.transaction_index)  # A read that may fail precedes the write of the marker.
         except OSError as error:
             raise self._storage_error("read", error) from error
         flush = self._write([batch], len(batch), offset, now_ms, now_ms)
@@ -270,9 +270,9 @@ class Log(LogReader):
             self._segments.active.transaction_index.append(transaction)
 
     def append_as_follower(self, records: Buffer) -> AppendInfo:
-        """Append batches that a leader gave their offsets, unchanged; a cut last batch (fetches have it) is left out.
+        """Append batches with offsets assigned by the leader, unchanged; a truncated last batch of a fetch is ignored.
 
-        Raises KafkaError: corrupt_message, invalid_record (offsets not above the log's end), kafka_storage_error.
+        Raises KafkaError: corrupt_message, invalid_record (an offset below the log end offset), kafka_storage_error.
         """
         first_offset: int | None = None
         count = size = 0
@@ -303,7 +303,7 @@ class Log(LogReader):
         )
 
     def _begin_epoch(self, leader_epoch: int, offset: int) -> None:
-        """Before the epoch's first batch is written: a failure must leave nothing appended."""
+        """Record a new epoch before its first batch is written, so that a failure appends nothing."""
         try:
             self.leader_epochs.assign(leader_epoch, offset)
         except OSError as error:
@@ -340,7 +340,7 @@ class Log(LogReader):
     # -- rolling
 
     def _is_time_to_roll(self, segment: LogSegment, first_ms: int | None, max_ms: int, now_ms: int) -> bool:
-        """By the time between the segment's first batch and the new one; by the clock where batches have no time."""
+        """Compare record timestamps with the roll interval; without timestamps, compare the segment's age."""
         waited_ms = now_ms - segment.created_ms if first_ms is None or first_ms < 0 or max_ms < 0 else max_ms - first_ms
         return waited_ms > self._roll_ms - self._roll_jitter_ms
 
@@ -353,7 +353,7 @@ class Log(LogReader):
         return self.roll(now_ms)
 
     def roll(self, now_ms: int) -> LogSegment:
-        """Begin a new segment at the log's end; the old one is synced in the background. An empty one is kept."""
+        """Start a segment at the log end offset and sync the old one in the background; an empty segment is reused."""
         old = self._segments.active
         if old.size == 0 and old.base_offset == self.log_end_offset:
             return old
@@ -378,12 +378,12 @@ class Log(LogReader):
         return new
 
     def maybe_roll(self, now_ms: int) -> bool:
-        """Roll the active segment if it is older than segment.ms though nothing is appended; tell whether it rolled.
+        """Roll the active segment if it is older than segment.ms; return whether it rolled.
 
-        Both by its first record's time and by the clock since it was begun.
+        Both the timestamp of its first record and its age by the clock must exceed the limit.
         """
         segment = self._segments.active
-        # A segment of old records is no old segment: a replay would else begin one at every look.
+        # Old records do not make an old segment: otherwise a replay of old data would roll at every check.
         is_old = now_ms - segment.created_ms > self._roll_ms - self._roll_jitter_ms
         if segment.size and is_old and self._is_time_to_roll(segment, segment.first_timestamp_ms, now_ms, now_ms):
             self.roll(now_ms)
@@ -393,27 +393,27 @@ class Log(LogReader):
     # -- taking over
 
     def take_topic_id(self, topic_id: UUID) -> None:
-        """Note whose log it is, in its folder too, where that was not known. Raises OSError."""
+        """Store the topic id in the log and its folder where it was unknown; raises OSError."""
         write_partition_metadata(self._disk, self.directory, topic_id)
         self.topic_id = topic_id
 
     def take_producers(self, producers: ProducerStates) -> None:
-        """Take over what another log of the same records knows of producers, also of those whose batches are gone."""
+        """Take over the producer states of another log with the same records, which knows more producers."""
         self.producers = producers
 
     # -- transactions
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Where a read_committed reader stops: no record from there on is of a transaction that has ended for all."""
+        """Return the last stable offset: all records below it belong to no transaction or to a completed one."""
         stable = self.producers.last_stable_offset(high_watermark)
         return max(stable, self.log_start_offset)
 
     # -- deleting
 
     def delete_old_segments(self, now_ms: int, *, high_watermark: int | None = None) -> int:
-        """Delete segments by retention time and size and before the log's start; return how many went.
+        """Delete segments by retention time and size and before the log start offset; return their number.
 
-        The active segment rolls first when it has expired as well.
+        An expired active segment is rolled first.
         """
         count = segments_to_delete(
             segment_ages(self._segments, self.log_end_offset),
@@ -429,7 +429,7 @@ class Log(LogReader):
             try:
                 self.roll(now_ms)
             except KafkaError:
-                # A full disk, perhaps: then the others go first, and make room.
+                # Probably a full disk: deleting the other segments frees space.
                 count -= 1
                 if count == 0:
                     raise
@@ -438,22 +438,25 @@ class Log(LogReader):
         return count
 
     def replace_segments(self, old: Sequence[LogSegment], new: LogSegment, now_ms: int) -> None:
-        """Put a cleaned segment in the place of neighbours, none of them the active one (see `segment_swap`)."""
+        """Replace adjacent inactive segments by a cleaned segment (see `segment_swap`)."""
         new.seal()
         self._segments.replace(old, new)
         self._let_go(old, now_ms)
 
     def _let_go(self, segments: Sequence[LogSegment], now_ms: int) -> None:
-        """The files of segments that left the log go after file.delete.delay.ms, for the sake of reads under way."""
+        """Remove the files of deleted segments after file.delete.delay.ms, since reads may still use them."""
         for segment in segments:
             self._deleted.add(segment, now_ms + self._config.file_delete_delay_ms)
 
     def remove_deleted_files(self, now_ms: int) -> None:
-        """Remove the files of segments whose delay is over."""
+        """Remove the files of deleted segments whose delay has passed."""
         self._deleted.remove_due(now_ms)
 
     def delete_records_before(self, offset: int) -> int:
-        """Let the log begin at `offset` (DeleteRecords); whole segments before it go with the next retention check."""
+        """Raise the log start offset (DeleteRecords) and return it; whole segments go with the next retention check.
+
+        Raises KafkaError (offset_out_of_range) for an offset above the log end offset.
+        """
         if offset > self.log_end_offset:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
@@ -469,7 +472,7 @@ class Log(LogReader):
         self._snapshots.remove_before(self._segments[0].base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop everything from the batch that holds `offset` on: a follower's leader has less, or other, records."""
+        """Remove the batch that holds `offset` and all later batches, where a follower diverges from its leader."""
         if offset >= self.log_end_offset:
             return
         offset = max(offset, self.log_start_offset)
@@ -481,7 +484,7 @@ class Log(LogReader):
         self._segments.remove_after(active)
         active.index_interval_bytes = self._config.index_interval_bytes
         active.modified_ms = now_ms
-        # The log's start may lie inside of the batch that goes.
+        # The log start offset may lie inside the removed batch.
         self.log_end_offset = max(self.log_start_offset, active.truncate_to(offset))
         self.durability.truncate_to(self.log_end_offset)
         self._rolled_bytes = self._checkpointed_bytes = self._swept_bytes = 0
@@ -492,33 +495,34 @@ class Log(LogReader):
     # -- durability
 
     def flush(self) -> None:
-        """Wait until every record is on the device."""
+        """Block until every record is on the device."""
         if not self.durability.is_complete:
             self.durability.flush()
 
     @property
     def grown_bytes(self) -> int:
-        """What came since the log was opened, or truncated, with what its last segment had then after a crash."""
+        """Bytes appended since the log was opened or truncated; after a crash including the active segment at open."""
         return self._rolled_bytes + self._segments.active.size
 
     @property
     def unswept_bytes(self) -> int:
-        """What came since all logs were last flushed."""
+        """Bytes appended since the last flush of all logs."""
         return self._rolled_bytes + self._segments.active.size - self._swept_bytes
 
     def note_swept(self) -> None:
-        """All logs are flushed now."""
+        """Record that a flush of all logs begins."""
         self._swept_bytes = self.grown_bytes
 
     def active_checkpoint(self, grown_bytes: int) -> ActiveCheckpoint | None:
-        """Return what is known of the last segment, if so much came since it was last returned.
+        """Return a checkpoint of the active segment if the log grew by `grown_bytes` since the last checkpoint.
 
-        It may be written when everything up to it is on the device, unless checkpoints were forgotten meanwhile.
+        The caller may write it when all records up to its end offset are on the device, unless
+        `checkpoints_forgotten` has changed meanwhile.
         """
         segment = self._segments.active
         unknown_bytes = self.grown_bytes - self._checkpointed_bytes
         if unknown_bytes and self._checkpointed_base < 0:
-            # It is written to again: what it had when the log was opened may never have been written down.
+            # The bytes at open may not be covered by any checkpoint.
             unknown_bytes = max(unknown_bytes, segment.size)
         if unknown_bytes < grown_bytes or not segment.size:
             return None
@@ -532,9 +536,9 @@ class Log(LogReader):
         )
 
     def forget_checkpoint(self, among: Collection[int] | None = None) -> None:
-        """What was written of the segment, or is about to be, holds no longer; `among`: base offsets that it may have.
+        """Invalidate the checkpoint of the active segment, including a write in progress; raises OSError.
 
-        Raises OSError.
+        With `among`, the checkpoint is invalidated only if the base offset of its segment is among them.
         """
         if (
             among is None
@@ -544,12 +548,12 @@ class Log(LogReader):
             self.checkpoints_forgotten += 1
             self._checkpointed_base = -1
             remove_active_checkpoint(self._disk, self.directory)
-            # Once more, after one that may be on its way to the disk.
+            # Removed again after a write that may be in progress.
             self._disk.in_background(partial(remove_active_checkpoint, self._disk, self.directory))
             self.durability.add_names_in(self.directory)
 
     def prepare_close(self) -> bool:
-        """Write what the next start needs to begin at once; tell whether there is something to be synced."""
+        """Write the producer snapshot and indexes for a start without recovery; return whether a sync is needed."""
         is_noted = self._snapshots.latest == self.log_end_offset or not self.log_end_offset
         if is_noted and self.durability.is_complete:
             return False
@@ -559,34 +563,34 @@ class Log(LogReader):
         return True
 
     def sync_prepared(self) -> None:
-        """Bring what `prepare_close` wrote, and everything else, to the device."""
+        """Sync the files written by `prepare_close`, and the log."""
         for file in self._segments.active.index_files():
             file.fsync()
         self.durability.flush()
 
     def close(self) -> None:
-        """Bring everything to the device, with a producer snapshot, so that the next start needs no recovery."""
+        """Sync the log and write a producer snapshot, so that the next start needs no recovery."""
         if self.prepare_close():
             self.sync_prepared()
         self.release()
 
     def abandon(self) -> None:
-        """The log goes away, or its folder failed: whoever waits for a sync is told, and all files are let go."""
+        """Fail waiting appends and close all files: the log is removed, or its folder failed."""
         self.durability.abandon()
         self.release()
 
     def note_moved(self, directory: str, roll_jitter_ms: int) -> None:
-        """The folder has another name now, in the same parent. Nothing is opened: this cannot fail."""
+        """Use the new name of the folder, in the same parent. No file is opened, so this cannot fail."""
         self.directory = directory
         for segment in self._segments:
             segment.note_moved(directory)
         self._snapshots.note_moved(directory)
         self.leader_epochs.note_moved(directory)
         self._roll_jitter_ms = roll_jitter_ms
-        # A record that is acknowledged from the device must be found under this name after a power loss.
+        # Records acknowledged as durable must be found under the new name after a power loss.
         self.durability.add_names_in(os.path.dirname(directory))
 
     def release(self) -> None:
-        """Let go of all files."""
+        """Close all files; they are opened again on demand."""
         for segment in self._segments:
             segment.release()

@@ -33,17 +33,17 @@ __all__ = ["LogDirError", "LogManager"]
 
 _logger = logging.getLogger(__name__)
 
-# How often silent producers are forgotten (Kafka's producer.id.expiration.check.interval.ms).
+# Interval of the removal of expired producers (Kafka's producer.id.expiration.check.interval.ms).
 _PRODUCER_CHECK_INTERVAL_MS: Final = 600_000
 
 
 class LogManager:
-    """Owns the log folders and every log in them.
+    """Owns the log folders and all logs in them.
 
-    Invariants: a folder is locked for as long as this object has it open; `logs` holds one log for each partition
-    folder of the folders that are online, and no other; the clean-stop marker exists only while no broker runs and
-    every log is on the device. Files in each folder: see `log_directory`, `checkpoints` and `log_folders`. The broker
-    starts, maintains and closes it; the replica manager creates and deletes logs.
+    Invariants: a folder stays locked while it is open here; `logs` has one log for each partition folder of the online
+    folders, and no other; the clean-stop marker exists only while no broker runs and every log is on the device. Files
+    in each folder: see `log_directory`, `checkpoints` and `log_folders`. The broker starts, maintains and closes it;
+    the replica manager creates and deletes logs.
     """
 
     def __init__(
@@ -59,22 +59,27 @@ class LogManager:
         post: Post | None = None,
         on_fatal: Callable[[str], None] | None = None,
     ) -> None:
-        """`cluster_id`: the cluster the folders must belong to; None takes theirs, or a new one.
+        """Create the manager; `start` opens the logs.
 
-        `topic_configs`: the configs of topics that have their own, if they are known before the start; otherwise
-        whoever knows them calls `Log.configure` after it, before the first `maintain`. `topic_ids`: of the topics that
-        exist, to tell a log from that of a deleted topic of the same name. `post`: see `durability`. `on_fatal` is
-        told when the folder of the metadata, or the last one, goes offline.
+        Args:
+            cluster_id: Cluster that the folders must belong to; None accepts the cluster of the folders, or creates a
+                new one.
+            topic_configs: Configs of topics that override defaults, if known before the start; otherwise the caller
+                applies them with `Log.configure` before the first `maintain`.
+            topic_ids: Ids of the existing topics; they distinguish a log from the log of a deleted topic of the same
+                name.
+            post: See `durability`.
+            on_fatal: Called with the reason when the folder of the metadata, or the last folder, goes offline.
         """
         self.config = config
         self.cluster_id = cluster_id or ""
-        #: The folders of `log.dirs`; the first one has the metadata too.
+        #: The folders of `log.dirs`; the first one also holds the metadata.
         self.directories: list[LogDirectory] = []
-        #: Called with the partitions whose logs are gone, when a folder goes offline.
+        #: Called with the partitions of a folder that went offline.
         self.on_offline: Callable[[Sequence[TopicPartition]], None] | None = None
-        #: Copies that a stop interrupted, by partition: the folder that it was to move to.
+        #: Target folder of moves interrupted by a stop, by partition.
         self.interrupted_moves: dict[TopicPartition, str] = {}
-        #: Where a log goes that does not exist yet (AlterReplicaLogDirs), by partition.
+        #: Target folder of a log that does not exist yet (AlterReplicaLogDirs), by partition.
         self.preferred_paths: dict[TopicPartition, str] = {}
         self._expected_cluster_id = cluster_id
         self.disk = disk
@@ -85,7 +90,7 @@ class LogManager:
         self.post = post
         self._on_fatal = on_fatal
         self._is_started = False
-        #: The logs and where they are; the manager alone changes it.
+        #: The logs and their folders; only the manager changes them.
         self.placed = PlacedLogs()
         self._removals = FolderRemovals(disk, clock, prng)
         self.flusher = LogFlusher(disk, self.placed, self.directories)
@@ -118,9 +123,12 @@ class LogManager:
     # -- starting
 
     def start(self) -> None:
-        """Lock the folders and open all logs; those that were not stopped cleanly are recovered. Raises LogDirError.
+        """Lock the folders and open all logs; logs without a clean stop are recovered.
 
-        A folder that the disk does not give is left out, unless it is the first or the last.
+        A folder with a disk error is skipped, unless it is the first.
+
+        Raises:
+            LogDirError: A folder or a log cannot be opened.
         """
         try:
             self._open_directories()
@@ -129,7 +137,7 @@ class LogManager:
                 if directory.is_online:
                     self._open_logs(directory, futures)
             self._adopt_futures(futures)
-            # Not before: one of them may have been the log that a future replaces.
+            # Only now: a deleted folder may have been the log that a future log replaces.
             self._remove_deleted(self._clock.now_ms())
         except BaseException:
             for directory in self.directories:
@@ -200,7 +208,11 @@ class LogManager:
             raise LogDirError(f"log folder {directory.path}: cannot open a log: {error}") from error
 
     def _is_to_replace(self, directory: LogDirectory, topic_partition: TopicPartition, path: str) -> bool:
-        """Two folders have a log of the partition: put the one away that is a left-over, or refuse to choose."""
+        """Choose between two folders of one partition and move the left-over away.
+
+        Raises:
+            LogDirError: Either folder may be the log.
+        """
         known, known_directory = self.logs[topic_partition], self.placed.directory_of(topic_partition)
         opened = Copy(known.directory, known.topic_id, known_directory)
         found = Copy(path, read_partition_metadata(self.disk, path), directory)
@@ -242,9 +254,10 @@ class LogManager:
     # -- logs come and go
 
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
-        """Begin the log of a new partition, in the folder with the fewest logs; return the one that exists, if it does.
+        """Create the log of a new partition in the folder with the fewest logs; return an existing log unchanged.
 
-        Raises LogDirError when the folder cannot be written.
+        Raises:
+            LogDirError: The folder cannot be written.
         """
         existing = self.logs.get(topic_partition)
         if existing is not None:
@@ -272,20 +285,20 @@ class LogManager:
         return log
 
     async def make(self, wanted: Sequence[NewLog]) -> None:
-        """Make the files of logs, beside the event loop: `create` then has but to take them over, or to say why not."""
+        """Create the files of logs outside the event loop; `create` then takes over each log, or raises its error."""
         await self._folder_work.make(wanted, self._place, self._note_left_over)
 
     def discard_made(self) -> None:
-        """Put away what `make` has made and `create` was not called for."""
+        """Delete the logs that `make` created and `create` did not take over."""
         renames = []
         for directory, log in self._folder_work.take_rest():
             renames.append((directory, log.directory, self._path_of_deleted(log)))
         self._folder_work.rename(renames)
 
     def delete(self, *topic_partitions: TopicPartition) -> None:
-        """Take logs away; their files go after file.delete.delay.ms. One that does not exist is fine.
+        """Delete logs; their files are removed after file.delete.delay.ms. A missing log is ignored.
 
-        The logs are gone on return; their folders are renamed beside the event loop.
+        The logs are removed from `logs` on return; their folders are renamed outside the event loop.
         """
         renames = []
         for topic_partition in topic_partitions:
@@ -295,9 +308,9 @@ class LogManager:
         self._folder_work.rename(renames)
 
     def set_aside(self, topic_partition: TopicPartition) -> str:
-        """Take a log away and keep its files, under a name that no broker opens; return the folder's path then.
+        """Remove a log but keep its files under a name that no broker opens; return the new path of its folder.
 
-        The log is gone on return; its folder is renamed beside the event loop.
+        The log is removed from `logs` on return; its folder is renamed outside the event loop.
         """
         log = self.logs[topic_partition]
         directory = self._forget(log)
@@ -311,21 +324,25 @@ class LogManager:
         return directory
 
     def directory_of(self, topic_partition: TopicPartition) -> LogDirectory:
-        """The folder that holds a log; KeyError if there is none."""
+        """Return the folder of a log.
+
+        Raises:
+            KeyError: There is no log of the partition.
+        """
         return self.placed.directory_of(topic_partition)
 
     def directory_at(self, path: str) -> LogDirectory | None:
-        """The folder of `log.dirs` with this absolute path, as it is shown; None if it is none of them."""
+        """Return the folder of `log.dirs` with this path, configured or absolute; None if there is no such folder."""
         return next((each for each in self.directories if path in (each.path, os.path.abspath(each.path))), None)
 
     def observe(self, path: str, error: OSError) -> None:
-        """Judge an error of reading a log's file: does its folder go offline?"""
+        """Take a folder offline if an error of reading one of its logs concerns the folder."""
         for directory in self.directories:
             if path.startswith(f"{directory.path}/"):
                 directory.health.observe(f"read {path}", error)
 
     def begin_future(self, topic_partition: TopicPartition, directory: LogDirectory) -> str:
-        """Make the folder that a log is to be copied to; return its path."""
+        """Create the folder for the copy of a log in another log folder; return its path."""
         log = self.logs[topic_partition]
         remove_marker(self.disk, log.directory)
         path = f"{directory.path}/{future_folder_name(topic_partition, self.prng)}"
@@ -334,10 +351,10 @@ class LogManager:
         return path
 
     def replace(self, future: Log, directory: LogDirectory) -> None:
-        """Let a complete, marked copy in another folder be the log from now on (see `replica_folders`).
+        """Replace a log by its complete, marked copy in another folder (see `replica_folders`).
 
-        The copy is open, and two folders get other names: nothing else can fail. After an OSError the old log is what
-        it was, unless its folder went offline: then the copy must stay, for it is the log at the next start.
+        The copy is open and two folders are renamed; no other step can fail. After an OSError the old log is unchanged,
+        unless its folder went offline: then the copy must stay, since the next start opens it as the log.
         """
         topic_partition = future.topic_partition
         old, old_directory = self.logs[topic_partition], self.placed.directory_of(topic_partition)
@@ -353,14 +370,17 @@ class LogManager:
         future.configure(old.config)
         self.placed.put(future, directory)
         self._removals.schedule(deleted_path, old.config.file_delete_delay_ms)
-        # What is waited for on the old disk is on the new one.
+        # Records awaited on the old disk are on the new disk.
         old.durability.hand_over()
         old.abandon()
         self.disk.in_background(partial(_settle, self.disk, old_directory.path, path))
         self.flusher.checkpoint()
 
     def _rename_back(self, path: str, old_path: str, directory: LogDirectory) -> None:
-        """A log whose folder has the name of a deleted one must take no record: the next start removes it."""
+        """Restore the old name; a log in a folder named as deleted must accept no records.
+
+        The next start removes such a folder. If the rename fails, the log folder goes offline.
+        """
         try:
             self.disk.rename(path, old_path)
         except OSError as error:
@@ -369,14 +389,14 @@ class LogManager:
     # -- while it runs
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take over the broker's configs, of which dynamic ones have changed."""
+        """Apply changed dynamic configs of the broker."""
         self.config = config
 
     def maintain(self, now_ms: int) -> None:
-        """Roll by time, delete by retention, remove deleted files, forget silent producers, flush, write checkpoints.
+        """Roll by time, apply retention, remove deleted files, expire producers, flush and write checkpoints.
 
-        Each at its own interval, however often this is called. What fails with a log is reported, and keeps neither
-        the other logs from their turn nor what else is to be done with this one: on a full disk retention makes room.
+        Each task runs at its own interval, however often this is called. A failure of one task of a log is logged; the
+        remaining tasks and logs are still processed: on a full disk retention frees space.
         """
         of_logs = list(self._log_chores.due(now_ms))
         for topic_partition, log in list(self.logs.items()):
@@ -396,7 +416,7 @@ class LogManager:
         log.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
 
     def _directory_failed(self, directory: LogDirectory) -> None:
-        """The folder went offline: its logs are gone; the broker ends with the metadata's folder, or the last one."""
+        """Remove the logs of a failed folder; call `on_fatal` for the metadata's folder or the last folder."""
         gone = []
         for log in self.placed.in_directory(directory):
             gone.append(log.topic_partition)
@@ -408,16 +428,16 @@ class LogManager:
         reason = directory.health.failure
         if self._on_fatal is not None:
             if directory is self.directories[0]:
-                self._on_fatal(f"log folder {directory.path}, which has the metadata, is offline: {reason}")
+                self._on_fatal(f"log folder {directory.path}, which holds the metadata, is offline: {reason}")
             elif not any(each.is_online for each in self.directories):
-                self._on_fatal(f"no folder of log.dirs is left; the last one, {directory.path}: {reason}")
+                self._on_fatal(f"all folders of log.dirs are offline; the last one, {directory.path}: {reason}")
 
     # -- stopping
 
     def close(self) -> None:
-        """Bring every log to the device, write checkpoints and the clean-stop marker, and give the folders up.
+        """Sync every log, write checkpoints and the clean-stop marker, and unlock the folders.
 
-        A folder of which a log cannot be brought to the device gets no marker: the next start then checks it.
+        A folder with a log that cannot be synced gets no marker: the next start checks it.
         """
         self.flusher.close()
         self._folder_work.close()
@@ -434,13 +454,13 @@ class LogManager:
     # -- folders
 
     def _remove_deleted(self, now_ms: int) -> None:
-        """Remove the folders of deleted logs whose delay is over, once they have the names of such."""
+        """Remove the folders of deleted logs whose delay has passed, once all renames are done."""
         self._folder_work.poll()
         if self._folder_work.has_renamed_all:
             self._removals.remove_due(now_ms)
 
     def _path_of_deleted(self, log: Log) -> str:
-        """The name that a log's folder shall have now, and by which it is removed later."""
+        """Return the new name of a deleted log's folder, and schedule its removal."""
         path = self._removals.path_beside(log.directory, log.topic_partition)
         self._removals.schedule(path, log.config.file_delete_delay_ms)
         return path
@@ -464,7 +484,7 @@ class LogManager:
         return self.prng.randrange(config.segment_jitter_ms) if config.segment_jitter_ms else 0
 
     def _move_away(self, topic_partition: TopicPartition, path: str) -> None:
-        """Give a log's folder the name of a deleted one, to be removed at once."""
+        """Rename a log's folder as deleted, to be removed at once."""
         new_path = self._removals.path_beside(path, topic_partition)
         self.disk.rename(path, new_path)
         self._removals.schedule(new_path, 0)
@@ -472,7 +492,7 @@ class LogManager:
     def _directory_for(self, topic_partition: TopicPartition) -> LogDirectory:
         online = [directory for directory in self.directories if directory.is_online]
         if not online:
-            raise LogDirError(f"no folder of log.dirs is online to make {topic_partition} in")
+            raise LogDirError(f"cannot create the log of {topic_partition}: all folders of log.dirs are offline")
         preferred = self.preferred_paths.get(topic_partition)
         for directory in online:
             if directory.path == preferred:
@@ -512,16 +532,16 @@ class LogManager:
         try:
             return read_checkpoint(self.disk, directory.path, name)
         except ValueError as error:
-            # Without it more is checked than need be, and records that DeleteRecords hid may show again.
-            _logger.warning("%s; it is written anew", error)
+            # Without the checkpoint recovery checks more, and records deleted by DeleteRecords may reappear.
+            _logger.warning("%s; the file is written again", error)
             return {}
 
 
 def _settle(disk: Disk, old_directory: str, path: str) -> None:
-    """Both names of a move are on the device: the log need not say any more what it replaces."""
+    """Remove the marker of a finished move when both names are on the device."""
     try:
         disk.fsync_directory(old_directory)
         disk.fsync_directory(os.path.dirname(path))
         remove_marker(disk, path)
     except OSError as error:
-        _logger.warning("%s goes on saying what it replaces: %s", path, error)
+        _logger.warning("%s: the marker of the finished move cannot be removed: %s", path, error)

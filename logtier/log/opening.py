@@ -1,4 +1,4 @@
-"""Logs are opened, or begun: what their folder has becomes a `Log`."""
+"""Creates `Log` objects, from an existing folder or in a new one."""
 
 from uuid import UUID
 
@@ -31,7 +31,7 @@ def open_log(
     health: DirectoryHealth | None = None,
     post: Post | None = None,
 ) -> Log:
-    """Open, or begin, the log in `directory`, which exists (see `recovery.load_log`)."""
+    """Open or create the log in `directory`, which exists (see `recovery.load_log`)."""
     loaded = load_log(
         disk,
         directory,
@@ -58,9 +58,9 @@ def begin_log(
     health: DirectoryHealth,
     post: Post | None,
 ) -> Log:
-    """Begin the log in a folder that was just made: as `open_log`, without a look at what might be in it.
+    """Create a log in a new folder, without listing the folder as `open_log` does.
 
-    May be called on any thread; whoever uses the log then is another matter.
+    May be called on any thread, before the log is shared.
     """
     segment = LogSegment.create(
         disk, directory, 0, now_ms=now_ms, index_interval_bytes=config.index_interval_bytes, is_folder_new=True

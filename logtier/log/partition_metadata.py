@@ -1,4 +1,4 @@
-"""The file in a log's folder that says whose topic's log it is."""
+"""`partition.metadata`, the file in a log's folder that holds the topic id."""
 
 import logging
 from typing import Final
@@ -14,13 +14,13 @@ NO_TOPIC_ID: Final = UUID(int=0)
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: UUID) -> None:
-    """Write the file, as Kafka has it; nobody waits for the device, since a lost one is supplied again."""
+    """Write the file in Kafka's format, without a sync: a lost file is written again."""
     content = f"version: 0\ntopic_id: {to_text(topic_id)}"
     disk.write_atomic(f"{directory}/{PARTITION_METADATA}", content.encode(), sync=False)
 
 
 def read_partition_metadata(disk: Disk, directory: str) -> UUID:
-    """Return the topic's id; NO_TOPIC_ID if the file was lost, in which case whoever knows the topic supplies it."""
+    """Return the topic id; NO_TOPIC_ID if the file is missing or damaged, and the caller then supplies the id."""
     path = f"{directory}/{PARTITION_METADATA}"
     try:
         lines = disk.read(path).decode().splitlines()

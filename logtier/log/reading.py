@@ -1,4 +1,4 @@
-"""Reading a log's segments: where the records from an offset on lie, which have a timestamp, which were aborted."""
+"""Reads the segments of a log: slices from an offset, offsets by timestamp, aborted transactions."""
 
 import errno
 from collections.abc import Iterable, Iterator
@@ -13,15 +13,15 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import NO_TIMESTAMP, CorruptRecordsError, decode_records
 from headwater.logtier.runtime.disk import EMPTY_FILE, File
 
-# What a look-up by timestamp decodes: the time of a batch that is made to take long is bounded.
+# Limits of decoding in a look-up by timestamp: they bound the time a malicious batch can take.
 _LOOKED_AT_BYTES_MAX: Final = 16 << 20
 _LOOKED_AT_RECORDS_MAX: Final = 100_000
-# More of a batch than this is left to another thread.
+# Larger batches are decoded on another thread.
 _LOOKED_AT_AT_ONCE_BYTES: Final = 64 << 10
 
 
 class LogSlice(NamedTuple):
-    """Bytes of a segment's file that begin with a whole batch; the last one may be cut. Size 0: nothing to read."""
+    """Bytes of a segment's file, from the start of a batch; the last batch may be truncated. Size 0: no data."""
 
     file: File
     position: int
@@ -38,9 +38,9 @@ class TimestampOffset(NamedTuple):
 
 
 class LogReader:
-    """The half of a log that reads.
+    """The read half of a log.
 
-    Invariant: every byte below `log_end_offset` is a whole batch. Only `Log` extends it.
+    Invariant: every byte below `log_end_offset` belongs to a whole batch. `Log` and `LogView` extend it.
     """
 
     log_start_offset: int
@@ -50,7 +50,7 @@ class LogReader:
 
     @property
     def segments(self) -> LogSegments:
-        """The segments, oldest first; the last one is written to."""
+        """The segments, oldest first; the last segment is the active one."""
         return self._segments
 
     @property
@@ -60,17 +60,24 @@ class LogReader:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches."""
+        """Total size of all batches, in bytes."""
         return self._segments.size_bytes
 
     def read(
         self, offset: int, max_bytes: int, *, upper_bound_offset: int, min_one_batch: bool, may_wait: bool = True
     ) -> LogSlice:
-        """Find the bytes from the batch that holds `offset` on: at most `max_bytes`, of one segment, below the bound.
+        """Return the bytes from the batch that holds `offset`, of one segment.
 
-        With `min_one_batch` the first batch comes whole even if it is larger. The bound is the end of a batch, at most
-        the log's end. Raises KafkaError(offset_out_of_range) outside of the log; at its end there is nothing to read.
-        Without `may_wait` BlockingIOError where something would be waited for: then read a `LogView` first.
+        Args:
+            max_bytes: Maximum size of the slice.
+            upper_bound_offset: End of the last readable batch, at most the log end offset.
+            min_one_batch: Return the first batch whole even if it is larger than `max_bytes`.
+            may_wait: Without it, data that is not in memory raises BlockingIOError; read a `LogView` on another thread
+                then.
+
+        Raises:
+            KafkaError: offset_out_of_range outside the log; at the log end offset the slice is empty.
+            BlockingIOError: See `may_wait`.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise KafkaError(
@@ -100,45 +107,53 @@ class LogReader:
     def aborted_transactions(
         self, start_offset: int, end_offset: int, *, may_wait: bool = True
     ) -> list[AbortedTransaction]:
-        """Return the transactions with records in [start, end) that were aborted. Raises CorruptRecordsError."""
+        """Return the aborted transactions with records in [start_offset, end_offset).
+
+        Raises:
+            CorruptRecordsError: An index is damaged.
+        """
         return aborted_transactions(self._segments, start_offset, end_offset, may_wait)
 
     def end_of_slice(self, log_slice: LogSlice) -> int:
-        """Return an offset after every record of a slice that was just read, and close to its end."""
+        """Return an offset after every record of a slice just read, close to the end of the slice."""
         return end_of_slice(self._segments, self.log_end_offset, log_slice)
 
     def batches(self, start_offset: int | None = None) -> Iterator[memoryview]:
-        """Yield every whole batch from the one that holds `start_offset` (default: the log's start) to the log's end.
+        """Yield every whole batch from the one that holds `start_offset` (default: the log start offset).
 
-        For coordinators that load their state, in turns: the log is read as it is at the call, from files that are open
-        by then, so that compaction may replace them meanwhile. Raises OSError; CorruptRecordsError where the files were
-        damaged after recovery.
+        Coordinators load their state with it, in several turns: the log is read as it is at the call, from files opened
+        at the call, so that compaction may replace them meanwhile.
+
+        Raises:
+            OSError: A file cannot be read.
+            CorruptRecordsError: A file was damaged after recovery.
         """
         start = self.log_start_offset if start_offset is None else max(start_offset, self.log_start_offset)
         held = []
         for segment in self._segments.from_offset(start):
             if segment.size:
                 twin = segment.twin(is_growing=False)
-                _ = twin.file  # opened here: what is read is this one, whatever takes its name
-                # Only the first one needs its index, which has a path, too: now, while that is its own.
+                _ = twin.file  # opened here, so that a file that takes its name later is not read
+                # Only the first segment needs its index; it is read before another file can take its path.
                 found = twin.position_of(start) if start > twin.base_offset else (0, 0)
                 if found is not None:
                     held.append((twin, found[0]))
         return whole_batches(held)
 
     def offset_for_timestamp(self, timestamp_ms: int, *, may_wait: bool = True) -> TimestampOffset | None:
-        """Find the first record whose timestamp is at least the given one, looking into its batch."""
+        """Return the first record with a timestamp of at least `timestamp_ms`, or None; its batch is decoded."""
         return first_not_before(self._segments, timestamp_ms, self.log_start_offset, may_wait)
 
     def offset_of_max_timestamp(self, *, may_wait: bool = True) -> TimestampOffset | None:
-        """Find the first record with the greatest timestamp of the log (KIP-734); None if there are no records."""
+        """Return the first record with the greatest timestamp of the log (KIP-734); None if there are no records."""
         return first_of_newest(self._segments, self.log_start_offset, may_wait)
 
 
 class LogView(LogReader):
-    """A log as it is now, from the segment of an offset on, for another thread to read.
+    """A snapshot of a log from the segment of an offset on, for reading on another thread.
 
-    Invariant: it shares with the log only what never changes. What the thread has loaded, the log gets by `hand_back`.
+    Invariant: the view shares only immutable state with the log. `hand_back` gives the log the indexes loaded
+    meanwhile.
     """
 
     def __init__(self, log: LogReader, offset: int) -> None:
@@ -150,7 +165,7 @@ class LogView(LogReader):
         self._segments = LogSegments(each.twin(is_growing=each is active) for each in self._originals)
 
     def hand_back(self) -> None:
-        """Give the log the indexes that were loaded; on the thread that the log belongs to."""
+        """Give the log the indexes that were loaded; called on the thread of the log."""
         for original, twin in zip(self._originals, self._segments, strict=True):
             original.adopt(twin)
 
@@ -165,7 +180,7 @@ def read_older(
     min_one_batch: bool,
     may_wait: bool = True,
 ) -> LogSlice:
-    """Read from a segment that is no longer written to; a gap at its end (compaction) leads to the next one."""
+    """Read from an inactive segment; a gap at its end, from compaction, leads to the next segment."""
     segment, end_offset = segments.holding(offset, log_end_offset)
     while (found := segment.position_of(offset, may_wait)) is None:
         if segment is segments.active:
@@ -183,7 +198,7 @@ def slice_segment(
     min_one_batch: bool,
     may_wait: bool = True,
 ) -> LogSlice:
-    """Cut a slice that begins at `place` (position, first offset) out of a segment that ends at `end_offset`."""
+    """Return a slice starting at `place` (position, first offset) of a segment that ends at `end_offset`."""
     position, first_offset = place
     end = segment.size
     if upper_bound_offset < end_offset:
@@ -207,7 +222,11 @@ def slice_segment(
 
 
 def whole_batches(segments: Iterable[tuple[LogSegment, int]]) -> Iterator[memoryview]:
-    """Yield every batch of segments from a position on; raise CorruptRecordsError where one is damaged."""
+    """Yield every batch of the segments from a position on.
+
+    Raises:
+        CorruptRecordsError: A batch is damaged.
+    """
     for segment, end in segments:
         for location, batch in segment.checked_batches(end):
             yield batch
@@ -219,7 +238,7 @@ def whole_batches(segments: Iterable[tuple[LogSegment, int]]) -> Iterator[memory
 def first_not_before(
     segments: Iterable[LogSegment], timestamp_ms: int, log_start_offset: int, may_wait: bool = True
 ) -> TimestampOffset | None:
-    """Find the first record whose timestamp is at least the given one."""
+    """Return the first record with a timestamp of at least `timestamp_ms`, or None."""
     for segment in segments:
         if segment.size and segment.newest_ms(may_wait) >= timestamp_ms:
             found = first_record_not_before(segment, timestamp_ms, log_start_offset, may_wait)
@@ -231,7 +250,7 @@ def first_not_before(
 def first_of_newest(
     segments: Iterable[LogSegment], log_start_offset: int, may_wait: bool = True
 ) -> TimestampOffset | None:
-    """Find the first record with the greatest timestamp of all."""
+    """Return the first record with the greatest timestamp, or None without records."""
     newest: LogSegment | None = None
     newest_ms = NO_TIMESTAMP - 1
     for segment in segments:
@@ -243,11 +262,14 @@ def first_of_newest(
 def first_record_not_before(
     segment: LogSegment, timestamp_ms: int, start_offset: int, may_wait: bool
 ) -> TimestampOffset | None:
-    """Find a segment's first record at or after `start_offset` whose timestamp is at least the given one.
+    """Return a segment's first record at or after `start_offset` with a timestamp of at least `timestamp_ms`.
 
-    The one batch that holds it is decoded; if its records cannot be, or say other than its header (nobody looked at
-    them when they came), the batch's first offset is returned: whoever reads there learns what is wrong. So it is for a
-    batch that is too large to be looked into meanwhile.
+    Only the batch that holds the record is decoded. The batch's first offset is returned if its records cannot be
+    decoded, contradict the batch header (the broker does not check them on append), or are too large to decode: a
+    consumer that reads there sees the error.
+
+    Raises:
+        BlockingIOError: Decoding needs another thread, without `may_wait`.
     """
     relative = segment.time_index.offset_before(timestamp_ms, may_wait)
     start = segment.offset_index.position_before(max(relative or 0, start_offset - segment.base_offset), may_wait)
@@ -260,7 +282,7 @@ def first_record_not_before(
         if header.record_count > _LOOKED_AT_RECORDS_MAX:
             return of_batch
         if not may_wait and found.size_bytes > _LOOKED_AT_AT_ONCE_BYTES:
-            raise BlockingIOError(errno.EAGAIN, f"{segment.log_path}: a batch that takes time to be looked into")
+            raise BlockingIOError(errno.EAGAIN, f"{segment.log_path}: a large batch must be decoded on another thread")
         try:
             records = decode_records(segment.pread(found, may_wait), limit_bytes=_LOOKED_AT_BYTES_MAX)
         except CorruptRecordsError:
@@ -279,11 +301,13 @@ def aborted_transactions(
     end_offset: int,
     may_wait: bool = True,
 ) -> list[AbortedTransaction]:
-    """Find the transactions with records in [start, end) whose abort marker is in the log, in the markers' order."""
+    """Return the aborted transactions with records in [start_offset, end_offset), ordered by abort marker."""
     found: list[AbortedTransaction] = []
     for segment in segments.from_offset(start_offset):
         if not (may_wait or segment.has_transaction_index):
-            raise BlockingIOError(errno.EAGAIN, f"{segment.log_path}: its aborted transactions are not in memory")
+            raise BlockingIOError(
+                errno.EAGAIN, f"{segment.log_path}: the index of aborted transactions is not in memory"
+            )
         some, is_complete = segment.transaction_index.search(start_offset, end_offset)
         found += some
         if is_complete:
@@ -292,14 +316,14 @@ def aborted_transactions(
 
 
 def end_of_slice(segments: LogSegments, log_end_offset: int, log_slice: LogSlice) -> int:
-    """Return an offset after every record of the slice: close to its end, by the offset index, without a read."""
+    """Return an offset after every record of the slice, close to its end, without reading the log."""
     segment, end_offset = segments.holding(log_slice.first_offset, log_end_offset)
     relative = segment.offset_index.offset_at_or_after(log_slice.position + log_slice.size)
     return end_offset if relative is None else segment.base_offset + relative
 
 
 def segment_ages(segments: LogSegments, log_end_offset: int) -> Iterator[SegmentAge]:
-    """Tell retention what it needs to know of each segment; the last one is written to."""
+    """Yield size, age and end offset of each segment for retention; the last segment is the active one."""
     for i, segment in enumerate(segments):
         newest_ms = segment.max_timestamp_ms if segment.size else NO_TIMESTAMP
         yield SegmentAge(

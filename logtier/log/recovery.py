@@ -1,4 +1,4 @@
-"""What log the files in a folder are: at once after a clean stop, by checking what was not synced after a crash."""
+"""Loads a log from the files in its folder: directly after a clean stop, with checks of unsynced data after a crash."""
 
 import logging
 from bisect import bisect_right
@@ -31,29 +31,29 @@ _TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 class _Start(NamedTuple):
-    """Where the check after a crash begins, and what is known up to there."""
+    """Start of the check after a crash, with the state of the log up to there."""
 
     #: Index of the first segment that is checked.
     first: int
-    #: Where in its file, and the offset there.
+    #: Position in its file, and the offset at that position.
     position: int
     offset: int
     producers: ProducerStates
-    #: Leader epochs up to there, in place of what their file says from an offset on.
+    #: Leader epochs up to there; they replace the entries of the file from `epochs_from` on.
     epochs: tuple[tuple[int, int], ...]
     epochs_from: int
     recovery_point: int
 
 
 class _Scan(NamedTuple):
-    """What the check has found."""
+    """Result of the check."""
 
-    #: Where each of the segments that were checked ends: at least one.
+    #: End offsets of the checked segments, at least one.
     ends: tuple[int, ...]
     producers: ProducerStates
-    #: The leader epochs that begin in them.
+    #: Leader epochs that begin in the checked segments.
     epochs: tuple[tuple[int, int], ...]
-    #: Why the segments that were not reached go, where there are any.
+    #: Reason for the removal of the segments not reached, if any.
     why_rest_goes: str
 
 
@@ -78,11 +78,11 @@ def load_log(
     index_interval_bytes: int,
     now_ms: int,
 ) -> LoadedLog:
-    """Find out what log the files in `directory` are; begin one if there are none.
+    """Load the log from the files in `directory`; create an empty log if there are none.
 
-    After a clean stop only the end of the last segment is read. Otherwise every segment from the one that holds the
-    recovery point on is checked batch by batch, cut off at the first that is torn or damaged, and its indexes, the
-    producers' state and the leader epochs are built anew in the same pass. Nothing before the damage is lost.
+    After a clean stop only the end of the last segment is read. Otherwise every segment from the recovery point on is
+    checked batch by batch and truncated at the first torn or damaged batch; its indexes, the producer states and the
+    leader epochs are rebuilt in the same pass. Every batch before the damage is kept.
     """
     segments: Sequence[LogSegment]
     segments, snapshots, indexed = _list_files(disk, directory, index_interval_bytes, now_ms)
@@ -111,7 +111,7 @@ def load_log(
         _check_transaction_indexes(segments, snapshots, indexed)
         log_start_offset = max(log_start_offset, segments[0].base_offset)
         if log_end_offset < log_start_offset:
-            # All that is left was deleted by DeleteRecords already: the log begins again, empty, where it was said to.
+            # All remaining records were deleted by DeleteRecords: the log restarts empty at its start offset.
             for segment in segments:
                 segment.mark_deleted()
                 segment.remove_deleted()
@@ -141,9 +141,9 @@ def _begin(disk: Disk, directory: str, offset: int, index_interval_bytes: int, n
 def _list_files(
     disk: Disk, directory: str, index_interval_bytes: int, now_ms: int
 ) -> tuple[list[LogSegment], ProducerSnapshots, set[int]]:
-    """Find segments, snapshots, and which segments have aborted transactions; remove what was left behind.
+    """List segments, snapshots and the segments with aborted transactions; remove left-over files.
 
-    That is what a deletion or an unfinished write leaves.
+    Left-over files come from deletions and unfinished writes.
     """
     entries = disk.listdir(directory)
     if finish_swaps(disk, directory, entries, index_interval_bytes=index_interval_bytes):
@@ -179,14 +179,14 @@ def _list_files(
 def _check_transaction_indexes(
     segments: Sequence[LogSegment], snapshots: ProducerSnapshots, indexed: Collection[int]
 ) -> None:
-    """Build the indexes of aborted transactions anew that are damaged: without them aborted records would be read."""
+    """Rebuild damaged indexes of aborted transactions: without them aborted records would be read."""
     for i, segment in enumerate(segments):
         if segment.base_offset not in indexed:
             continue
         try:
             len(segment.transaction_index)
         except CorruptRecordsError as error:
-            _logger.warning("%s; it is built anew", error)
+            _logger.warning("%s; the index is rebuilt", error)
             producers = snapshots.replay(segments[:i], segment.base_offset)
             index = segment.begin_transaction_index()
             for found in segment.headers():
@@ -197,7 +197,7 @@ def _check_transaction_indexes(
 
 
 def _end_after_clean_stop(active: LogSegment) -> int | None:
-    """Return the log's end offset; None if the files are not as a clean stop leaves them."""
+    """Return the log end offset; None if the files contradict a clean stop."""
     try:
         return active.next_offset_after_clean_stop()
     except ValueError as error:
@@ -212,7 +212,7 @@ def _recover(
     recovery_point: int,
     resumed: ActiveCheckpoint | None,
 ) -> _Recovered:
-    """Check the segments from the recovery point on, or from what is known of a later one (`resumed`)."""
+    """Check the segments from the recovery point on, or from a later checkpoint (`resumed`)."""
     start = _choose_start(segments, snapshots, recovery_point, resumed)
     scan = _scan(segments, start)
     kept, log_end_offset = _drop_tail(segments, start, scan)
@@ -226,7 +226,7 @@ def _choose_start(
     recovery_point: int,
     resumed: ActiveCheckpoint | None,
 ) -> _Start:
-    """The segment with the recovery point, from its beginning; or a later one, from where a checkpoint tells of it."""
+    """Choose the start: the beginning of the segment with the recovery point, or the position of a later checkpoint."""
     base_offsets = [segment.base_offset for segment in segments]
     first = max(0, bisect_right(base_offsets, recovery_point) - 1)
     if resumed is not None and resumed.segment.base_offset in base_offsets[first:]:
@@ -251,7 +251,7 @@ def _choose_start(
 
 
 def _scan(segments: Sequence[LogSegment], start: _Start) -> _Scan:
-    """Check batch by batch, up to the first that is torn or damaged; build what is known of the segments on the way."""
+    """Check batches up to the first torn or damaged one, and rebuild the state of the checked segments."""
     producers = start.producers
     epochs: list[tuple[int, int]] = []
     ends: list[int] = []
@@ -260,7 +260,7 @@ def _scan(segments: Sequence[LogSegment], start: _Start) -> _Scan:
         segment = segments[i]
         if i > start.first:
             if segment.base_offset < end_offset:
-                why = f"{segment.log_path} begins before offset {end_offset}, where the one before it ends"
+                why = f"{segment.log_path} begins before offset {end_offset}, the end of the previous segment"
                 return _Scan(tuple(ends), producers, tuple(epochs), why)
             end_offset = segment.base_offset
         size = segment.size
@@ -290,24 +290,24 @@ def _scan(segments: Sequence[LogSegment], start: _Start) -> _Scan:
 
 
 def _drop_tail(segments: Sequence[LogSegment], start: _Start, scan: _Scan) -> tuple[Sequence[LogSegment], int]:
-    """Remove the segments that the log does not reach; return the others, and its end offset."""
+    """Remove the segments after the end of the log; return the remaining ones and the log end offset."""
     ends = scan.ends
     kept = segments[: start.first + len(ends)]
     _drop(segments[len(kept) :], scan.why_rest_goes)
     while len(ends) > 1 and not kept[-1].size and start.recovery_point <= ends[-2] < kept[-1].base_offset:
-        # The end of the segment before was not on the device, and was lost at the edge of a batch. With the empty one
-        # in place, the log would have an end offset that nobody could read up to.
+        # The end of the previous segment was not on the device and was lost at a batch boundary. With the empty segment
+        # kept, consumers could not read up to the log end offset.
         _drop(kept[-1:], f"it is empty, and {kept[-2].log_path} ends at offset {ends[-2]}")
         kept, ends = kept[:-1], ends[:-1]
     return kept, ends[-1]
 
 
 def _resume(segment: LogSegment, known: ActiveCheckpoint) -> ProducerStates | None:
-    """Have a segment take over what is known of it; the producers' state there, None if it is to be checked whole."""
+    """Apply a checkpoint to its segment; return the producer states, or None if the whole segment must be checked."""
     try:
         producers = decode_snapshot(known.producers)
     except SnapshotError as error:
-        _logger.warning("%s: %s; it is checked from its beginning", segment.log_path, error)
+        _logger.warning("%s: %s; the segment is checked from its beginning", segment.log_path, error)
         return None
     return producers if segment.resume(known.segment) else None
 

@@ -1,4 +1,4 @@
-"""Which segments of a log are too old or too many. Pure."""
+"""Selects the segments that exceed the retention of a log. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from headwater.logtier.config import TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class SegmentAge:
-    """What retention needs to know of one segment; `end_offset` is the next segment's base offset."""
+    """The properties of a segment that retention needs; `end_offset` is the next segment's base offset."""
 
     end_offset: int
     size_bytes: int
@@ -17,7 +17,7 @@ class SegmentAge:
 
 
 def roll_interval_ms(config: TopicConfig) -> int:
-    """Return how old a segment may become before it rolls: sooner where its records may not wait to be compacted.
+    """Return the age at which a segment rolls: segment.ms, with compaction at most max.compaction.lag.ms.
 
     >>> roll_interval_ms(TopicConfig(cleanup_policy=("compact",), max_compaction_lag_ms=60_000))
     60000
@@ -36,10 +36,11 @@ def segments_to_delete(
     log_start_offset: int,
     high_watermark: int,
 ) -> int:
-    """Return how many of the oldest segments go: by time, by size, or because the log begins after them.
+    """Return the number of oldest segments to delete: by time, by size, or below the log start offset.
 
-    Time and size count only when `cleanup.policy` includes delete, and only for records below the high watermark. Only
-    a prefix ever goes, so that the log has no gap; `segments` is consumed no further. An empty active segment stays.
+    Time and size apply only when `cleanup.policy` includes delete, and only below the high watermark. Only a prefix is
+    deleted, so that the log has no gap; `segments` is consumed up to the first segment that stays. An empty active
+    segment stays.
 
     >>> segments = [SegmentAge(10, 100, 1_000), SegmentAge(20, 100, 5_000), SegmentAge(20, 0, 5_000, is_active=True)]
     >>> segments_to_delete(

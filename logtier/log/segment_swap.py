@@ -1,9 +1,10 @@
-"""Cleaned segments take the place of those they were made of; a crash between any two steps leaves one or the other.
+"""Replaces segments by cleaned segments; a crash between any two steps leaves either the old or the new segments.
 
-The steps, and what a start makes of a crash after each:
+The steps, and how a start handles a crash after each:
 
-1. the cleaner writes `<base>.log.cleaned` and its indexes, and syncs them: they are removed;
-2. the indexes, then the log, get the suffix `.swap`: without `.log.swap` all is removed, with it the swap is finished;
+1. the cleaner writes `<base>.log.cleaned` and its indexes, and syncs them: a start removes them;
+2. the indexes, then the log, get the suffix `.swap`: a start removes them without `.log.swap`, and finishes the swap
+  with it;
 3. the files of the old segments get the suffix `.deleted`;
 4. the new files lose their suffix, the log last.
 """
@@ -27,7 +28,7 @@ _logger = logging.getLogger(__name__)
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
-# The first of them always exists and loses its suffix first: it tells whether step 4 has begun. The log is last.
+# The first file always exists and loses its suffix first, which marks the start of step 4. The log is last.
 _RENAMED: Final = (TIME_INDEX_SUFFIX, INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, LOG_SUFFIX)
 _DIGITS: Final = len(segment_name(0))
 
@@ -35,10 +36,13 @@ _DIGITS: Final = len(segment_name(0))
 def swap_in(
     disk: Disk, log: Log, sources: Sequence[LogSegment], *, size_bytes: int, modified_ms: int, now_ms: int
 ) -> None:
-    """Put the cleaned segment at the first source's base offset, which is complete and synced, in their place.
+    """Replace the sources by the cleaned segment at the first source's base offset, which is complete and synced.
 
-    Reads under way go on in the old files. An OSError before the swap counts leaves the log as it was; one after it
-    leaves a log that reads and appends as it should, and whose next start finishes the swap.
+    Reads in progress continue in the old files.
+
+    Raises:
+        OSError: Before the swap counts, the log is unchanged; afterwards the log reads and appends correctly, and its
+            next start finishes the swap.
     """
     cleaned = LogSegment(
         disk,
@@ -61,15 +65,16 @@ def swap_in(
 
 
 def remove_cleaned(disk: Disk, directory: str, base_offsets: Iterable[int]) -> None:
-    """Remove the files of cleaned segments that did not come to be swapped in."""
+    """Remove the files of cleaned segments that were not swapped in."""
     for base_offset in base_offsets:
         _remove_files(disk, directory, base_offset, CLEANED_SUFFIX)
 
 
 def finish_swaps(disk: Disk, directory: str, entries: Sequence[DirectoryEntry], *, index_interval_bytes: int) -> bool:
-    """At the start: bring a swap that a crash interrupted to its end, or undo it; tell whether there was any.
+    """Finish or undo interrupted swaps at the start; return whether there were any.
 
-    `entries` is what the folder has in it.
+    Args:
+        entries: The entries of `directory`.
     """
     names = [entry.name for entry in entries]
     if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
@@ -91,7 +96,7 @@ def finish_swaps(disk: Disk, directory: str, entries: Sequence[DirectoryEntry], 
         )
         end_offset = max((found.header.last_offset + 1 for found in new.headers()), default=new.base_offset)
         new.release()
-        _logger.warning("%s: the swap that the last stop interrupted is finished", new.log_path)
+        _logger.warning("%s: the swap interrupted by the last stop is being finished", new.log_path)
         if stem + _RENAMED[0] + SWAP_SUFFIX in sizes:
             _remove_files(disk, directory, int(stem))
         for name in sizes:

@@ -1,1 +1,1 @@
-"""What becomes of a batch before it is in the log."""
+"""Checks and conversion of a batch before its append."""

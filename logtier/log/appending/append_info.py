@@ -1,4 +1,4 @@
-"""What became of an append."""
+"""The result of an append."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,9 @@ from headwater.logtier.log.durability import FlushRound
 
 
 class AppendInfo(NamedTuple):
-    """What became of an append. `log_append_time_ms` is -1 with CreateTime; a duplicate appended nothing.
+    """The result of an append. `log_append_time_ms` is -1 with CreateTime; a duplicate appended nothing.
 
-    `flush`, with flush.messages, is the sync that has to end before the append is acknowledged.
+    `flush` is the sync, required by flush.messages, that must end before the append is acknowledged.
     """
 
     first_offset: int

@@ -1,7 +1,7 @@
-"""What a broker checks of a batch before it appends it, from the header and the checksum alone. Pure.
+"""Checks of a batch before its append, from the header and the checksum alone. Pure.
 
-Records are never decoded here, compressed ones stay compressed: the fields of the header and the checksum of the whole
-are all that an append costs. Fields are passed as the tuple that `records.batch.HEADER` unpacks.
+Records are not decoded, and compressed records stay compressed: an append costs only the header fields and the checksum
+of the batch. Fields are passed as the tuple that `records.batch.HEADER` unpacks.
 """
 
 from collections.abc import Iterator
@@ -32,9 +32,9 @@ Fields: TypeAlias = tuple[Any, ...]
 
 
 def not_one_batch(view: memoryview) -> KafkaError:
-    """Why what a produce request has for a partition, which is not exactly one whole batch, is refused.
+    """Return the error for partition data of a produce request that is not exactly one whole batch.
 
-    Several batches are refused as Kafka does: of them some could be appended and others not.
+    Several batches are rejected, as in Kafka, since only some of them might be appended.
     """
     size = len(view)
     if size == 0:
@@ -42,19 +42,20 @@ def not_one_batch(view: memoryview) -> KafkaError:
     if size > MAGIC and view[MAGIC] != MAGIC_V2:
         return _bad_magic(view[MAGIC])
     if size < HEADER_BYTES:
-        return _invalid(f"{size} bytes are no whole record batch")
+        return _invalid(f"{size} bytes are not a whole record batch")
     claimed = HEADER.unpack_from(view)[1] + LOG_OVERHEAD
     if claimed < HEADER_BYTES:
-        return KafkaError(ErrorCode.corrupt_message, f"a batch claims {claimed} bytes, its header alone has more")
+        return KafkaError(ErrorCode.corrupt_message, f"a batch claims {claimed} bytes, less than its header")
     if claimed > size:
-        return _invalid(f"a batch claims {claimed} bytes, {size} are there")
+        return _invalid(f"a batch claims {claimed} bytes, the request has {size}")
     return _invalid(f"a partition of a produce request has exactly one record batch; {size - claimed} bytes follow it")
 
 
 def split_replicated(view: memoryview) -> Iterator[tuple[memoryview, RecordBatchHeader]]:
-    """Yield every whole batch of a leader, its checksum verified; a cut last one, as fetches have it, is left out.
+    """Yield every whole batch of a leader, checksum verified; a truncated last batch of a fetch is ignored.
 
-    Raises KafkaError(corrupt_message) for a damaged batch.
+    Raises:
+        KafkaError: corrupt_message for a damaged batch.
     """
     position = 0
     while len(view) - position >= HEADER_BYTES:
@@ -78,10 +79,14 @@ def check_produced_batch(
     is_coordinator: bool = False,
     are_records_checked: bool = False,
 ) -> None:
-    """Check a batch as a producer sent it; raise KafkaError for one that must not be appended.
+    """Check a batch of a producer.
 
-    A coordinator writes for a producer without sequence numbers. Records that a compacted topic has to look at may have
-    been looked at before.
+    Args:
+        is_coordinator: The batch comes from a coordinator, which has no sequence numbers.
+        are_records_checked: The records, which a compacted topic checks, were checked before.
+
+    Raises:
+        KafkaError: The batch must not be appended.
     """
     (base_offset, _, _, magic, crc, attributes, last_delta, base_ms, max_ms, producer_id, epoch, sequence, count) = (
         fields
@@ -104,7 +109,7 @@ def check_produced_batch(
             raise _invalid("clients may not write control records")
         raise KafkaError(ErrorCode.invalid_timestamp, "only the broker may stamp records with LogAppendTime")
     if attributes & COMPRESSION_MASK > ZSTD:
-        raise _invalid(f"there is no codec {attributes & COMPRESSION_MASK}")
+        raise _invalid(f"unknown compression codec {attributes & COMPRESSION_MASK}")
     if producer_id >= 0 and (epoch < 0 or sequence < 0) and not is_coordinator:
         raise _invalid(f"producer {producer_id} sent epoch {epoch} and sequence {sequence}")
     if (
@@ -122,13 +127,17 @@ def check_produced_batch(
 
 
 def check_checksum(view: memoryview, crc: int) -> None:
-    """Compare a batch with the checksum in its header."""
+    """Compare a batch with the checksum in its header.
+
+    Raises:
+        KafkaError: corrupt_message if they differ.
+    """
     if crc32c(view[ATTRIBUTES:]) != crc:
         raise _bad_checksum()
 
 
 def stamp_append_time(view: memoryview, fields: Fields, first_offset: int, leader_epoch: int, now_ms: int) -> bytearray:
-    """Return the batch's header with its offset and the broker's time; only this needs a new checksum."""
+    """Return the batch's header with its offset, LogAppendTime and a new checksum."""
     (_, length, _, magic, _, attributes, last_delta, base_ms, _, producer_id, epoch, sequence, count) = fields
     attributes |= TIMESTAMP_TYPE_LOG_APPEND
     head = bytearray(HEADER_BYTES)
@@ -156,7 +165,7 @@ def stamp_append_time(view: memoryview, fields: Fields, first_offset: int, leade
 
 def _bad_magic(magic: int) -> KafkaError:
     if magic in (0, 1):
-        return _invalid(f"message format v{magic} is not taken; use a client that writes v2 (Kafka 0.11 and later)")
+        return _invalid(f"message format v{magic} is not supported; use a client that writes v2 (Kafka 0.11 and later)")
     return KafkaError(ErrorCode.corrupt_message, f"unknown message format {magic}")
 
 

@@ -1,8 +1,8 @@
-"""The codec of a topic (`compression.type` other than producer): batches that came in another one are compressed anew.
+"""Recompresses batches into the codec of a topic (`compression.type` other than producer).
 
 Only the payload changes, with the codec, the length and the checksum in the header: offsets, timestamps, sequence
-numbers, transaction and headers of records stay what the producer made them. Pure, and safe to call in any thread:
-compressing a large batch takes milliseconds.
+numbers, transaction fields and record headers are preserved. Pure, and safe to call in any thread: compressing a large
+batch takes milliseconds.
 """
 
 from typing import Final
@@ -35,20 +35,20 @@ from headwater.logtier.records.compression import (
     decompress,
 )
 
-#: The value of `compression.type` that leaves batches as they are.
+#: The value of `compression.type` that preserves the codec of the producer.
 PRODUCER: Final = "producer"
 
 _CODECS: Final = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 
-#: Bytes that take about a millisecond at most, by codec, at the levels that clients use.
+#: Bytes compressed in at most about a millisecond, by codec, at the levels that clients use.
 _QUICK_BYTES: Final = {NONE: 1 << 20, SNAPPY: 256 << 10, LZ4: 256 << 10, GZIP: 16 << 10, ZSTD: 128 << 10}
 _ZSTD_QUICK_LEVEL_MAX: Final = 6
 
 
 def is_quick(records: Buffer, config: TopicConfig) -> bool:
-    """Whether compressing a batch anew holds nobody up, so that a thread of its own would cost more.
+    """Whether recompressing a batch is cheaper on the event loop than on another thread.
 
-    What is compressed in another codec is never quick: a kilobyte of it may stand for many megabytes.
+    A batch compressed with another codec is never quick: a kilobyte of it may expand to many megabytes.
     """
     codec = _CODECS[config.compression_type]
     if codec == ZSTD and config.compression_zstd_level > _ZSTD_QUICK_LEVEL_MAX:
@@ -59,17 +59,18 @@ def is_quick(records: Buffer, config: TopicConfig) -> bool:
 
 
 def codec_of(records: Buffer) -> int:
-    """The codec of a batch, as far as its header is whole; its checksum is not looked at."""
+    """Return the codec in the header of a batch, NONE for an incomplete header; the checksum is not verified."""
     return records[ATTRIBUTES + 1] & COMPRESSION_MASK if len(records) >= HEADER_BYTES else NONE
 
 
 def recompressed(records: Buffer, config: TopicConfig) -> Buffer:
-    """Give a batch the codec of the topic; records that are not one whole, sound batch come back as they are.
+    """Return the batch in the topic's codec; data that is not one whole, valid batch is returned unchanged.
 
-    Whoever appends them finds out what is wrong. `config.compression_type` is not `producer`.
+    The append then rejects invalid data. `config.compression_type` must not be `producer`.
 
-    Raises KafkaError: corrupt_message (a payload that is not what its codec says), message_too_large (one that grows
-    above max.message.bytes, or that no producer would make).
+    Raises:
+        KafkaError: corrupt_message (a payload that its codec cannot decompress), message_too_large (a batch that
+            exceeds max.message.bytes or the decompression limit).
     """
     codec = _CODECS[config.compression_type]
     view = memoryview(records)
@@ -77,7 +78,7 @@ def recompressed(records: Buffer, config: TopicConfig) -> Buffer:
 
 
 def _is_other(batch: memoryview, codec: int, config: TopicConfig) -> bool:
-    """Whether it is a sound batch in another codec. One that is too large already is refused for what it is."""
+    """Whether the batch is valid and has another codec. A batch that is too large is rejected by the append."""
     if len(batch) < HEADER_BYTES:
         return False
     fields = HEADER.unpack_from(batch)

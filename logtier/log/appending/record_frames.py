@@ -1,6 +1,6 @@
-"""What a compacted topic asks of produced records: each is whole and has a key. Pure.
+"""Checks the records of a batch for a compacted topic: each is whole and has a key. Pure.
 
-Elsewhere the broker never looks into a batch; here the cleaner will, and must not meet what it cannot read.
+For other topics the broker does not decode records; a compacted topic needs records that the cleaner can read.
 """
 
 from crc32c import crc32c
@@ -19,27 +19,28 @@ from headwater.logtier.records.batch import (
 )
 from headwater.logtier.records.compression import NONE, CorruptRecordsError
 
-#: Plain batches of so many bytes take a few milliseconds at most; compressed ones may take any time.
+#: Uncompressed batches up to this size take a few milliseconds at most; compressed ones have no such bound.
 _QUICK_BYTES = 32 * 1024
 _VARINT_BYTES_MAX = 10
 _RECORD_BYTES_MIN = 7
 
 
 class CheckedRecords(bytes):
-    """A batch whose records have been checked, so that the append need not do it again."""
+    """A batch with checked records, which the append does not check again."""
 
     __slots__ = ()
 
 
 def is_quick(records: Buffer) -> bool:
-    """Whether checking this batch holds nobody up."""
+    """Whether the check of a batch is short enough for the event loop."""
     return len(records) <= _QUICK_BYTES and codec_of(records) == NONE
 
 
 def check_keyed_batch(records: Buffer, batch_bytes_max: int) -> Buffer:
-    """Check a batch, in whatever thread. What will be refused for another reason comes back as it is.
+    """Check a batch, on any thread; a batch that the append rejects for another reason is returned unchanged.
 
-    Raises KafkaError as `check_keyed_records` does.
+    Raises:
+        KafkaError: As `check_keyed_records`.
     """
     if not HEADER_BYTES <= len(records) <= batch_bytes_max:
         return records
@@ -53,9 +54,10 @@ def check_keyed_batch(records: Buffer, batch_bytes_max: int) -> Buffer:
 
 
 def check_keyed_records(batch: Buffer) -> None:
-    """Check every record's frame and key; raise KafkaError(invalid_record) for the first without a key.
+    """Check every record's frame and key, in about a microsecond a record.
 
-    corrupt_message: the records are not what the header says. A microsecond a record.
+    Raises:
+        KafkaError: invalid_record for a record without a key, corrupt_message if the records contradict the header.
     """
     header = RecordBatchHeader.parse(batch)
     try:

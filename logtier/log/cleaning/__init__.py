@@ -1,1 +1,1 @@
-"""Compaction: the choice, the process that cleans, and what of a log stays."""
+"""Compaction: choice of the log, the cleaner process, and the records that stay."""

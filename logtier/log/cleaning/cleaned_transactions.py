@@ -1,4 +1,4 @@
-"""Transactions as the cleaner walks over them: which records never count, which markers have outlived theirs. Pure."""
+"""Transactions during a cleaning: records to discard, and markers without remaining records. Pure."""
 
 import heapq
 from collections.abc import Iterable
@@ -10,22 +10,22 @@ from headwater.logtier.records.batch import CONTROL_ABORT, CONTROL_COMMIT
 class CleanedTransactions:
     """Follows the transactional and control batches of a log in their order.
 
-    Invariants: no record of an aborted transaction is kept; a marker is discardable only when no batch of its
-    transaction was seen before it, so that it never goes before its data (KAFKA-8351); an aborted transaction whose
-    marker must stay is kept for the cleaned segment's transaction index.
+    Invariants: no record of an aborted transaction is kept; a marker may be discarded only if no batch of its
+    transaction came before it, so that it is never removed before its records (KAFKA-8351); an aborted transaction
+    whose marker stays is kept for the transaction index of the cleaned segment.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """`aborted`: every aborted transaction with records in the range that will be walked over."""
+        """`aborted` has every aborted transaction with records in the range to be cleaned."""
         self._waiting = [(transaction.first_offset, transaction) for transaction in aborted]
         heapq.heapify(self._waiting)
-        #: By producer: the aborted transaction, and whether a batch of it was seen.
+        #: By producer: the aborted transaction, and whether a batch of it has come.
         self._open_aborted: dict[int, tuple[AbortedTransaction, bool]] = {}
         self._open_committed: set[int] = set()
         self._kept: list[AbortedTransaction] = []
 
     def on_data(self, producer_id: int, last_offset: int) -> bool:
-        """Take in a transactional batch of records; tell whether its transaction was aborted."""
+        """Process a transactional batch of records; return whether its transaction was aborted."""
         self._begin_up_to(last_offset)
         found = self._open_aborted.get(producer_id)
         if found is None:
@@ -35,9 +35,9 @@ class CleanedTransactions:
         return True
 
     def on_control(self, producer_id: int, offset: int, control_type: int | None) -> bool:
-        """Take in a control batch; tell whether it says nothing of any record that is still there.
+        """Process a control batch; return whether it concerns no remaining record.
 
-        A type of None is that of an emptied batch, which only keeps its producer's epoch.
+        `control_type` is None for an emptied batch, which only preserves its producer's epoch.
         """
         self._begin_up_to(offset)
         if control_type == CONTROL_ABORT:
@@ -54,7 +54,7 @@ class CleanedTransactions:
         return control_type is None
 
     def take_kept(self) -> list[AbortedTransaction]:
-        """Aborted transactions whose marker stays, since the last call: the index of the segment just written."""
+        """Return the aborted transactions since the last call whose marker stays, for the written segment's index."""
         kept, self._kept = self._kept, []
         return kept
 

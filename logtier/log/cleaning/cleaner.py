@@ -1,4 +1,4 @@
-"""Compaction: chooses the dirtiest log, has a process of its own clean it, and puts the result in its place."""
+"""Compaction: chooses the dirtiest log, cleans it in a separate process, and swaps the result in."""
 
 import asyncio
 import logging
@@ -39,11 +39,11 @@ _logger = logging.getLogger(__name__)
 
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 
-# A log that ends the cleaner process so often in a row is left alone.
+# A log is no longer cleaned after it ended the cleaner process this many times in a row.
 _DEATHS_MAX: Final = 2
-# Else a backoff of 0 would keep the event loop busy with looking for work.
+# Otherwise a backoff of 0 would keep the event loop busy.
 _BACKOFF_MS_MIN: Final = 10
-# How long a log rests after a failure that may pass.
+# Time before a log is cleaned again after a transient failure.
 _RETRY_MS: Final = 15_000
 _INDEX_ENTRY_BYTES: Final = 8
 _MB: Final = 1_000_000
@@ -51,7 +51,7 @@ _MB: Final = 1_000_000
 
 @dataclass(slots=True)
 class CleanerCounters:
-    """What the cleaner has done since the start; for metrics. Bytes read count both passes."""
+    """Counters of the cleaner since the start, for metrics. Bytes read count both passes."""
 
     runs: int = 0
     failures: int = 0
@@ -62,25 +62,25 @@ class CleanerCounters:
     last_run_ms: int = 0
     dirty_ratio_max: float = 0.0
     map_utilization_max: float = 0.0
-    #: Why a log is not cleaned any more, until the next start.
+    #: Reasons why logs are no longer cleaned until the next start.
     uncleanable: dict[TopicPartition, str] = field(default_factory=dict)
 
 
 class _AbandonedError(Exception):
-    """The log went, or is no longer what the cleaning was begun with."""
+    """The log was removed, or changed since the cleaning began."""
 
 
 class _SwapError(Exception):
-    """The disk failed while files changed their names: the next start brings them in order."""
+    """The disk failed while files were renamed: the next start finishes the swap."""
 
 
 class LogCleaner:
-    """Keeps the logs whose `cleanup.policy` includes compact compact.
+    """Compacts the logs whose `cleanup.policy` includes compact.
 
-    Each cleaning happens in a `CleanerProcess`; this part chooses, swaps and remembers, on the event loop, a few
-    system calls at a time. Invariants: at most `log.cleaner.threads` cleanings are under way, no two of one log; no
-    process stays while there is nothing to clean. Per log folder `cleaner-offset-checkpoint` tells, in Kafka's format,
-    how far each log was cleaned; losing it costs a cleaning, nothing else.
+    Each cleaning runs in a `CleanerProcess`; this class chooses, swaps and keeps state on the event loop, with few
+    system calls at a time. Invariants: at most `log.cleaner.threads` cleanings run, at most one per log; no process
+    runs while no log is due. File per log folder: `cleaner-offset-checkpoint`, in Kafka's format, with the offset up to
+    which each log is cleaned; a lost file costs only a repeated cleaning.
     """
 
     def __init__(
@@ -93,9 +93,11 @@ class LogCleaner:
         *,
         new_worker: Callable[[], Worker] = CleanerProcess,
     ) -> None:
-        """`config` gives the broker's present configs, `stable_offset` a partition's last stable offset.
+        """Create a cleaner; `start` begins its work.
 
-        That may raise KafkaError: the partition has to wait then.
+        Args:
+            config: Returns the broker's present configs.
+            stable_offset: Returns a partition's last stable offset; with KafkaError the partition is skipped.
         """
         self.counters = CleanerCounters()
         self._config = config
@@ -109,17 +111,17 @@ class LogCleaner:
         self._loop_task: asyncio.Task[None] | None = None
         self._deaths: dict[TopicPartition, int] = {}
         self._resting_until_ms: dict[TopicPartition, int] = {}
-        #: The log object beside the offset: another one of the same name has another history.
+        #: The log object and the offset: another log of the same name has another history.
         self._cleaned_to: dict[TopicPartition, tuple[Log, int]] = {}
         self._unwritten: set[str] = set()
 
     def start(self) -> None:
-        """Begin to work on the logs that are there, and those to come."""
+        """Begin to clean the present and future logs."""
         self.load_checkpoints()
         self._loop_task = asyncio.create_task(self._run())
 
     async def clean_dirtiest(self) -> bool:
-        """Clean the one log that needs it most, here and now; False if none is due."""
+        """Clean the log with the highest dirty ratio and wait for it; False if none is due."""
         task = self._begin_next()
         if task is None:
             return False
@@ -127,13 +129,13 @@ class LogCleaner:
         return True
 
     def load_checkpoints(self) -> None:
-        """Learn how far the logs that are there were cleaned."""
+        """Read the offsets up to which the present logs are cleaned."""
         for directory in {os.path.dirname(log.directory) for log in self._logs.values()}:
             try:
                 offsets = read_checkpoint(self._disk, directory, CLEANER_OFFSETS)
             except (OSError, ValueError) as error:
                 _logger.warning(
-                    "%s: %s; the compacted logs there are cleaned as if for the first time", directory, error
+                    "%s: %s; the compacted logs in this folder are cleaned from their start", directory, error
                 )
                 continue
             for topic_partition, offset in offsets.items():
@@ -142,7 +144,7 @@ class LogCleaner:
                     self._cleaned_to[topic_partition] = (log, offset)
 
     async def stop(self) -> None:
-        """Give up what is under way; the logs stay as they are, some segments cleaned and others not yet."""
+        """Cancel running cleanings; segments already swapped in stay cleaned."""
         tasks = [*self._running.values(), *([self._loop_task] if self._loop_task else [])]
         for task in tasks:
             task.cancel()
@@ -176,7 +178,7 @@ class LogCleaner:
     # -- choosing
 
     def _begin_next(self) -> asyncio.Task[None] | None:
-        """Begin to clean the dirtiest log of those that are due; None if none is."""
+        """Begin to clean the dirtiest log that is due; None if there is none."""
         now_ms = self._clock.now_ms()
         found: dict[TopicPartition, tuple[Log, Cleanable]] = {}
         for topic_partition, log in self._logs.items():
@@ -184,7 +186,7 @@ class LogCleaner:
                 try:
                     found[topic_partition] = (log, self._cleanable(topic_partition, log, now_ms))
                 except KafkaError:
-                    continue  # not led here, or just being made
+                    continue  # led by another broker, or being created
                 except (OSError, CorruptRecordsError) as error:
                     self._give_up_on(topic_partition, str(error))
         chosen, self.counters.dirty_ratio_max = dirtiest(
@@ -246,7 +248,7 @@ class LogCleaner:
         except (_SwapError, CorruptRecordsError) as error:
             self.counters.failures += 1
             self._give_up_on(topic_partition, str(error))
-        except OSError as error:  # no process to be had
+        except OSError as error:  # no process could be started
             self._failed(topic_partition, CleanerFailure(str(error), is_damage=False))
         finally:
             lease.give_back()
@@ -297,7 +299,7 @@ class LogCleaner:
         log: Log,
         sources: Sequence[LogSegment],
     ) -> CleanerResult | CleanerFailure:
-        """Swap in each group as it is reported, until the end is."""
+        """Swap in each reported group until the final report."""
         swapped = 0
         reports = worker.clean(job)
         try:
@@ -331,7 +333,7 @@ class LogCleaner:
         group: Sequence[LogSegment],
         swapped: int,
     ) -> None:
-        """Whether the log still is what the cleaning was begun with; a topic may be deleted, moved, or made anew."""
+        """Raise _AbandonedError if the log changed since the cleaning began: deleted, moved, or recreated."""
         present = {id(segment) for segment in log.segments}
         sizes = [source.size_bytes for source in job.segments[swapped - len(group) : swapped]]
         if (
@@ -387,14 +389,14 @@ class LogCleaner:
 
     def _rest(self, topic_partition: TopicPartition, reason: str) -> None:
         self._resting_until_ms[topic_partition] = self._clock.monotonic_ms() + _RETRY_MS
-        _logger.error("%s: compaction failed, and is tried again later: %s", topic_partition, reason)
+        _logger.error("%s: compaction failed and will be retried: %s", topic_partition, reason)
 
     def _give_up_on(self, topic_partition: TopicPartition, reason: str) -> None:
         self.counters.uncleanable[topic_partition] = reason
-        _logger.error("%s is not compacted any more until the broker is restarted: %s", topic_partition, reason)
+        _logger.error("%s is not compacted again until the broker is restarted: %s", topic_partition, reason)
 
     def _remove_left_overs(self, directory: str, sources: Sequence[LogSegment]) -> None:
-        """What a cleaning that did not come to its end has written. A folder that is gone has none."""
+        """Remove the files of an unfinished cleaning."""
         try:
             remove_cleaned(self._disk, directory, [segment.base_offset for segment in sources])
         except OSError as error:
@@ -424,14 +426,14 @@ class LogCleaner:
             }
             self._unwritten.discard(directory)
             try:
-                # Without waiting for the device: what a power loss leaves of it costs a cleaning at most.
+                # Without a sync: a file damaged by a power loss costs at most a repeated cleaning.
                 write_checkpoint(self._disk, directory, CLEANER_OFFSETS, offsets, sync=False)
             except OSError as error:
-                _logger.error("%s/%s is not written: %s", directory, CLEANER_OFFSETS, error.strerror)
+                _logger.error("%s/%s cannot be written: %s", directory, CLEANER_OFFSETS, error.strerror)
 
 
 def _summaries(log: Log, dirty_from: int) -> list[SegmentSummary]:
-    """The segments as the choice sees them; their times, where wanted, of the dirty ones only."""
+    """Return the segments for the choice; times, if needed, only of the dirty ones."""
     segments = log.segments
     if not needs_times(log.config):
         return [SegmentSummary(segment.base_offset, segment.size) for segment in segments]

@@ -1,4 +1,4 @@
-"""What the broker asks its cleaner process to do, and what that answers: JSON lines on a pair of pipes."""
+"""Messages between the broker and its cleaner process: JSON lines on a pair of pipes."""
 
 import dataclasses
 import json
@@ -15,9 +15,11 @@ NO_DATA_OFFSET = -1
 class CleanerJob:
     """One cleaning of one log.
 
-    `segments` are those before `end_offset`, where the first that stays as it is begins. `producers` has, for each that
-    is not forgotten, the offset of its last record (NO_DATA_OFFSET without one) and its epoch: what it wrote last
-    stays, if only as an empty batch, so that its sequence and epoch survive.
+    Args:
+        segments: The segments before `end_offset`.
+        end_offset: Base offset of the first segment that stays unchanged.
+        producers: For each producer that is not expired, the offset of its last record (NO_DATA_OFFSET without one) and
+            its epoch. Its last batch stays, if only empty, to preserve its sequence and epoch.
     """
 
     directory: str
@@ -37,13 +39,13 @@ class CleanerJob:
     io_bytes_per_second: float
 
     def to_line(self) -> bytes:
-        """One line of JSON."""
+        """Return the job as one line of JSON."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return json.dumps(fields).encode() + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> "CleanerJob":
-        """Read what `to_line` wrote."""
+        """Parse the output of `to_line`."""
         fields: dict[str, Any] = json.loads(line)
         fields["segments"] = [SourceSegment(*segment) for segment in fields["segments"]]
         fields["aborted"] = [AbortedTransaction(*transaction) for transaction in fields["aborted"]]
@@ -53,7 +55,7 @@ class CleanerJob:
 
 @dataclass(frozen=True, slots=True)
 class CleanedGroup:
-    """A segment is complete, synced, and waits under `.cleaned` names to take the place of its sources."""
+    """A complete, synced segment with `.cleaned` names, ready to replace its sources."""
 
     base_offset: int
     source_count: int
@@ -63,9 +65,9 @@ class CleanedGroup:
 
 @dataclass(frozen=True, slots=True)
 class CleanerResult:
-    """A cleaning has ended: every group was reported before. All keys below `cleaned_to` are unique from now on.
+    """A finished cleaning, after the reports of all groups. All keys below `cleaned_to` are unique from now on.
 
-    Bytes are of batches on disk; those read are counted in both passes.
+    Bytes are of batches on disk; bytes read count both passes.
     """
 
     cleaned_to: int
@@ -78,7 +80,7 @@ class CleanerResult:
 
 @dataclass(frozen=True, slots=True)
 class CleanerFailure:
-    """A cleaning could not go on: damaged records, or a disk that failed. Nothing that was not reported is used."""
+    """A cleaning stopped by damaged records or a disk error. Only groups reported before are used."""
 
     message: str
     is_damage: bool
@@ -93,13 +95,13 @@ _KINDS: dict[str, type[CleanerReport]] = {
 
 
 def report_to_line(report: CleanerReport) -> bytes:
-    """One line of JSON."""
+    """Return the report as one line of JSON."""
     kind = next(name for name, cls in _KINDS.items() if isinstance(report, cls))
     return json.dumps({"kind": kind, **dataclasses.asdict(report)}).encode() + b"\n"
 
 
 def report_from_line(line: bytes) -> CleanerReport:
-    """Read what `report_to_line` wrote.
+    """Parse the output of `report_to_line`.
 
     >>> report_from_line(report_to_line(CleanedGroup(10, 2, 500, 1)))
     CleanedGroup(base_offset=10, source_count=2, size_bytes=500, modified_ms=1)

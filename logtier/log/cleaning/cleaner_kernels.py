@@ -1,8 +1,8 @@
-"""The compiled loops of the cleaner: which key was written last, which records stay.
+"""The compiled loops of the cleaner: the last offset of each key, and the records that stay.
 
-For the cleaner's process only; never imported by a broker (`records.columns_compiled` says how they are compiled).
-numba checks no index, so these kernels check every length against the bytes that remain before they touch them; they
-report bad input by code, never by exception.
+Used in the cleaner process only; never imported by a broker (`records.columns_compiled` describes the compilation).
+numba checks no index, so the kernels check every length against the remaining bytes first; they report invalid input by
+a code, never by an exception.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from headwater.logtier.records.columns_compiled import kernel
 from headwater.logtier.records.field_kernels import i32, i64, put_varint, u32, varint, varint_size
 
-# numba's machine integers; typed Any because Python's own are meant to mix with them.
+# numba's machine integers; typed Any because they mix with Python's integers.
 _I64: Any = np.int64
 _U64: Any = np.uint64
 
 # Columns of the table of scanned batches, int64, a row a batch.
 START = 0
 END = 1
-RECORDS_START = 2  # of the decompressed records, wherever they are
+RECORDS_START = 2  # of the decompressed records
 RECORDS_END = 3
 BASE_OFFSET = 4
 LAST_OFFSET = 5
@@ -36,9 +36,9 @@ FLAGS = 13
 FIELDS = 14
 
 # Flags of a row, set between scanning and filtering.
-DISCARD_RECORDS = 1  # of an aborted transaction, or a marker that has outlived it
+DISCARD_RECORDS = 1  # of an aborted transaction, or an expired marker
 RETAIN_EMPTY = 2  # the batch stays even without a record
-START_HORIZON = 4  # a marker that may go once delete.retention.ms are over
+START_HORIZON = 4  # a marker that may be removed after delete.retention.ms
 
 # Columns of the table of results.
 OUT_KIND = 0
@@ -85,13 +85,13 @@ _RECORD_BYTES_MIN = 7
 _LOG_APPEND_TIME = 0x08
 _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
-# A timestamp's delta and the record's length may take so much more when they are written anew.
+# Maximum growth of the timestamp delta and the length of a rewritten record.
 GROWTH_BYTES_PER_RECORD = 16
 
 
 @kernel
 def scan_batches(data: Any, table: Any, next_offset: int) -> tuple[int, int]:
-    """Fill the table from the headers of the whole batches in `data`, as many as there are rows: (rows, code or 0)."""
+    """Fill the table from the headers of the whole batches in `data`, at most one per row; return (rows, code or 0)."""
     position = 0
     row = 0
     while row < len(table) and len(data) - position >= _HEADER_BYTES:
@@ -154,9 +154,9 @@ def _sip_rounds(v0: Any, v1: Any, v2: Any, v3: Any, rounds: int) -> tuple[Any, A
 
 @kernel
 def siphash(data: Any, start: int, end: int, seed: Any) -> tuple[Any, Any]:
-    """SipHash-2-4 with 128 bits of data[start:end], under the key `seed` (two uint64).
+    """Return SipHash-2-4 with 128 bits of data[start:end], under the key `seed` (two uint64).
 
-    Keyed by chance, so that nobody can craft two keys that are taken for one: that would lose a record.
+    The key is random, so that no client can craft two keys with equal hashes, which would lose a record.
     """
     v0 = seed[0] ^ _U64(0x736F6D6570736575)
     v1 = seed[1] ^ _U64(0x646F72616E646F6D) ^ _U64(0xEE)
@@ -187,9 +187,9 @@ def siphash(data: Any, start: int, end: int, seed: Any) -> tuple[Any, Any]:
 
 @kernel
 def _find_slot(slots: Any, first: Any, second: Any) -> Any:
-    """The slot of a hash, or the empty one where it belongs; there always is an empty one."""
+    """Return the slot of a hash, or the empty slot for it; there always is an empty one."""
     count = _U64(len(slots))
-    # As good as a remainder, and much cheaper: the upper half of a product.
+    # Equivalent to a remainder but much cheaper: the upper half of a product.
     slot = ((first >> _U64(32)) * count) >> _U64(32)
     while slots[slot, 2] != _U64(0) and (slots[slot, 0] != first or slots[slot, 1] != second):
         slot += _U64(1)
@@ -200,7 +200,7 @@ def _find_slot(slots: Any, first: Any, second: Any) -> Any:
 
 @kernel
 def _read_record(data: Any, position: int, end: int, records: Any, index: int) -> tuple[Any, Any, Any, Any, Any]:
-    """Read a record: (its end or a code below 0, offset delta, key start, key size, whether it has a value)."""
+    """Read a record: (end or a code below 0, offset delta, key start, key size, whether it has a value)."""
     start = position
     length, position = varint(data, position, end)
     if position < 0 or length < _RECORD_BYTES_MIN - 1 or length > end - position:
@@ -236,10 +236,10 @@ def _check_count(table: Any, row: int) -> bool:
 def index_batches(
     data: Any, table: Any, start_offset: int, slots: Any, seed: Any, size: Any, size_max: int
 ) -> tuple[int, int]:
-    """Put the keys of all batches without DISCARD_RECORDS into the map, those at or after `start_offset`.
+    """Put the keys of all records at or after `start_offset` into the map, except batches with DISCARD_RECORDS.
 
-    `slots` holds (hash, hash, offset + 1); `size` (one int64) how many are taken. Returns (row, code): FULL at the
-    batch that did not fit any more.
+    `slots` has rows of (hash, hash, offset + 1); `size` (one int64) is the number of used slots. Returns (row, code):
+    FULL at the first batch that does not fit.
     """
     scratch = np.empty((1, _RECORD_FIELDS), np.int64)
     for row in range(len(table)):
@@ -287,12 +287,12 @@ def filter_batches(
     out: Any,
     results: Any,
 ) -> tuple[int, int]:
-    """Write what stays of each batch into `out`: (row, code or 0).
+    """Write the remaining records of each batch into `out`; return (row, code or 0).
 
-    A record stays that is after `latest_offset` (the map does not reach there), or that is the last of its key, unless
-    it is a tombstone whose batch's delete horizon has passed (KIP-534). A batch of which every record stays is copied
-    as it is (if `copies_originals`); else its records follow 61 bytes of room for a header. A batch that keeps
-    tombstones, or an outlived marker, and has no delete horizon yet gets one, as its new base timestamp.
+    A record stays if it is after `latest_offset` (the end of the map) or the last of its key, unless it is a tombstone
+    whose batch's delete horizon has passed (KIP-534). A batch whose records all stay is copied unchanged (if
+    `copies_originals`); otherwise its records follow 61 bytes for a header. A batch that keeps tombstones or an
+    expiring marker gets a delete horizon, as its new base timestamp, if it has none.
     """
     records_max = 1
     for row in range(len(table)):
@@ -373,7 +373,7 @@ def filter_batches(
 
 @kernel
 def _copy_records(data: Any, records: Any, count: int, out: Any, position: int) -> Any:
-    """Copy records as they are, neighbours at once."""
+    """Copy records unchanged, adjacent ones at once."""
     index = 0
     while index < count:
         start = records[index, _RECORD_START]
@@ -389,7 +389,7 @@ def _copy_records(data: Any, records: Any, count: int, out: Any, position: int) 
 
 @kernel
 def _put_records(data: Any, records: Any, count: int, timestamp_shift: int, out: Any, position: int) -> Any:
-    """Write records with their timestamps counted from another base."""
+    """Write records with timestamp deltas relative to another base."""
     for index in range(count):
         rest = records[index, _RECORD_REST]
         end = records[index, _RECORD_END]

@@ -1,4 +1,4 @@
-"""Which log is to be compacted, up to where, and which segments become one. Pure; Kafka's rules."""
+"""Chooses the log to compact, the end of the cleaning, and the segments to merge. Pure; Kafka's rules."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
@@ -9,9 +9,10 @@ from headwater.logtier.log.segments.segment import RELATIVE_OFFSET_MAX
 
 
 class SegmentSummary(NamedTuple):
-    """What the choice needs to know of one segment; times are 0 where the topic's configs do not ask for them.
+    """The properties of a segment for the choice; times are 0 unless the topic's configs need them.
 
-    `first_ms` is the greatest timestamp of its first batch, `newest_ms` of all batches (its file's time without any).
+    `first_ms` is the greatest timestamp of its first batch, `newest_ms` that of all batches (without timestamps, its
+    file's modification time).
     """
 
     base_offset: int
@@ -21,10 +22,10 @@ class SegmentSummary(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """What cleaning a log would be about.
+    """The range of a log that a cleaning may cover.
 
-    Everything before `first_dirty_offset` was cleaned before; nothing from `end_offset` (where a segment begins) on may
-    be touched. `is_overdue` says that a record has waited for longer than max.compaction.lag.ms.
+    Everything before `first_dirty_offset` is cleaned; nothing from `end_offset` (a base offset) on may be changed.
+    `is_overdue`: a record has waited longer than max.compaction.lag.ms.
     """
 
     first_dirty_offset: int
@@ -35,7 +36,7 @@ class Cleanable(NamedTuple):
 
     @property
     def dirty_ratio(self) -> float:
-        """Share of the log's bytes that were never cleaned, of those that may be; 0 for an empty log.
+        """Uncleaned share of the bytes that may be cleaned; 0 for an empty log.
 
         >>> Cleanable(10, 20, clean_bytes=300, cleanable_bytes=100, is_overdue=False).dirty_ratio
         0.25
@@ -49,7 +50,7 @@ class Cleanable(NamedTuple):
 
 
 def needs_times(config: TopicConfig) -> bool:
-    """Whether segments' times matter, which costs a look into their files."""
+    """Whether the configs need segment times, which requires reading their files."""
     return config.min_compaction_lag_ms > 0 or config.max_compaction_lag_ms < LONG_MAX
 
 
@@ -63,11 +64,14 @@ def find_cleanable(
     config: TopicConfig,
     now_ms: int,
 ) -> Cleanable:
-    """Say what of a log may be cleaned; the last of `segments` is the active one.
+    """Return the range of a log that may be cleaned; the last of `segments` is the active one.
 
-    `cleaned_to` is the checkpoint of the last cleaning. One that the log does not reach to (it was cut, or begins
-    later) is not believed. Not cleaned are the active segment, what is not stable yet (transactions under way, records
-    that are not replicated), and segments with records younger than min.compaction.lag.ms.
+    The active segment, unstable records (ongoing transactions, unreplicated records), and segments with records younger
+    than min.compaction.lag.ms are excluded.
+
+    Args:
+        cleaned_to: Checkpoint of the last cleaning; ignored if it is outside the log (after a truncation or a new
+            start).
     """
     first_dirty = log_start_offset if cleaned_to is None else cleaned_to
     if not log_start_offset <= first_dirty <= log_end_offset:
@@ -106,7 +110,7 @@ _Name = TypeVar("_Name")
 
 
 def dirtiest(candidates: Iterable[tuple[_Name, Cleanable, TopicConfig]]) -> tuple[_Name | None, float]:
-    """Choose the log to clean next, and tell the highest dirty ratio of all; None when none is due."""
+    """Return the log to clean next, None if none is due, and the highest dirty ratio of all."""
     chosen: _Name | None = None
     chosen_ratio = -1.0
     ratio_max = 0.0
@@ -119,7 +123,7 @@ def dirtiest(candidates: Iterable[tuple[_Name, Cleanable, TopicConfig]]) -> tupl
 
 
 class SourceSegment(NamedTuple):
-    """A segment to be cleaned: where it begins, how many bytes its files have, when it was last written to."""
+    """A segment to be cleaned: base offset, sizes of its files, time of its last write."""
 
     base_offset: int
     size_bytes: int
@@ -130,9 +134,9 @@ class SourceSegment(NamedTuple):
 def group_segments(
     segments: Sequence[SourceSegment], *, segment_bytes: int, index_bytes: int, end_offset: int
 ) -> list[list[SourceSegment]]:
-    """Group neighbours that fit into one segment, so that cleaning does not leave ever smaller ones.
+    """Group adjacent segments that fit into one, so that cleaning does not leave ever smaller segments.
 
-    `end_offset` is where the first segment after them begins.
+    `end_offset` is the base offset of the first segment after them.
 
     >>> sources = [SourceSegment(0, 60, 8, 1), SourceSegment(10, 40, 8, 2), SourceSegment(20, 40, 8, 3)]
     >>> groups = group_segments(sources, segment_bytes=100, index_bytes=1000, end_offset=30)

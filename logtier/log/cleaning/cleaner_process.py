@@ -20,30 +20,30 @@ _STOP_S_MAX: Final = 5.0
 
 
 class CleanerDiedError(RuntimeError):
-    """The cleaner process ended in the middle of a cleaning."""
+    """The cleaner process ended during a cleaning."""
 
 
 class Worker(Protocol):
-    """Something that cleans one log at a time."""
+    """Cleans one log at a time."""
 
     def clean(self, job: CleanerJob) -> AsyncIterator[CleanerReport]:
-        """Groups as they are complete, then a result or a failure. Raises CleanerDiedError."""
+        """Yield complete groups, then a result or a failure. Raises CleanerDiedError."""
 
     async def stop(self) -> None:
-        """End it; a cleaning under way leaves `.cleaned` files."""
+        """End the worker; a running cleaning leaves `.cleaned` files."""
 
 
 class CleanerProcess:
     """One cleaner process, started at its first job.
 
-    It ends when its stdin does: by `stop`, and by itself when this process ends, however that happens.
+    The process ends when its stdin closes: by `stop`, or when the broker process ends for any reason.
     """
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
     async def clean(self, job: CleanerJob) -> AsyncIterator[CleanerReport]:
-        """Groups as they are complete, then a result or a failure. Raises CleanerDiedError."""
+        """Yield complete groups, then a result or a failure. Raises CleanerDiedError."""
         process = self._process
         if process is None or process.returncode is not None:
             process = self._process = await self._start()
@@ -74,7 +74,7 @@ class CleanerProcess:
             await process.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
-        # The same modules as this process has, and none from the folder it happens to run in.
+        # The same modules as in this process, and none from the current folder.
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         return await asyncio.create_subprocess_exec(
             sys.executable,

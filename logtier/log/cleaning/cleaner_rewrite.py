@@ -1,7 +1,8 @@
-"""Cleans one log: finds each key's last offset, then writes what stays into new segments. For the cleaner's process.
+"""Cleans one log: finds each key's last offset, then writes the remaining records into new segments.
 
-Two passes, as in Kafka: over the dirty part, which gives the offset map, and over everything before its end. Batches
-keep their offsets, so gaps come about; a batch loses records, or goes, or stays empty for its producer's sake.
+Runs in the cleaner process. Two passes, as in Kafka: over the dirty part, which yields the offset map, and over
+everything before its end. Batches keep their offsets, which leaves gaps; a batch loses records, is removed, or stays
+empty to preserve its producer's state.
 """
 
 from __future__ import annotations
@@ -41,26 +42,26 @@ from headwater.logtier.runtime.disk import Disk, File
 
 _SLOT_BYTES: Final = 24
 _SLOTS_MIN: Final = 1024
-# Batches in one table: bounds the tables' memory however small the batches are.
+# Batches in one table: bounds the memory of tables of small batches.
 _ROWS_MAX: Final = 8192
-# A cleaned segment comes with both, so that a swap can be told from its files' names.
+# A cleaned segment always has both indexes, so that file names identify a swap.
 _INDEXES_MIN: Final = 2
 _BUFFER_BYTES_MIN: Final = 64 * 1024
 
 Throttle = Callable[[int], None]
-"""Told how many bytes were read or written; takes its time if that is too many a second."""
+"""Called with the number of bytes read or written; pauses to enforce the rate limit."""
 
 _Table = Any  # int64, a row a batch
 
 
 class OffsetMap:
-    """The last offset of every key in the dirty part, by a hash of 128 bits: 24 bytes a key, as in Kafka.
+    """The last offset of every key in the dirty part, by a 128-bit hash: 24 bytes a key, as in Kafka.
 
-    `latest_offset` is how far it reaches; what lies behind, the next cleaning looks at.
+    `latest_offset` is the last offset covered; the next cleaning covers later records.
     """
 
     def __init__(self, memory_bytes: int, load_factor: float, offsets_max: int) -> None:
-        """`offsets_max`: no more keys than this will come."""
+        """`offsets_max` is the maximum number of keys."""
         slots = max(_SLOTS_MIN, min(memory_bytes // _SLOT_BYTES, int(offsets_max / load_factor) + 2))
         self.slots = np.zeros((slots, 3), np.uint64)
         self.seed = np.frombuffer(os.urandom(16), np.uint64)
@@ -70,12 +71,12 @@ class OffsetMap:
 
     @property
     def utilization(self) -> float:
-        """Share of the map that is taken."""
+        """Used share of the slots, 0 to 1."""
         return int(self.size[0]) / len(self.slots)
 
 
 class _Chunk:
-    """Whole batches that were read together: their bytes and the table of their headers."""
+    """Whole batches read together: their bytes and the table of their headers."""
 
     def __init__(self, data: bytes, table: _Table) -> None:
         self.data = data
@@ -83,7 +84,7 @@ class _Chunk:
         self.table = table
 
     def runs(self, table: _Table) -> Iterator[tuple[int, int, bool]]:
-        """Cut the table into runs of uncompressed batches, and single compressed ones: (first, end, compressed)."""
+        """Split the table into runs of uncompressed batches and single compressed ones: (first, end, compressed)."""
         packed = ((table[:, kernels.ATTRIBUTES] & COMPRESSION_MASK) != 0) & (table[:, kernels.COUNT] > 0)
         first = 0
         for row in np.flatnonzero(packed).tolist():
@@ -95,7 +96,7 @@ class _Chunk:
             yield first, len(table), False
 
     def unpacked(self, row: _Table) -> tuple[Any, _Table]:
-        """Decompress one batch's records: (bytes, the row that says where in them)."""
+        """Decompress one batch's records: (bytes, the row with positions in these bytes)."""
         payload = memoryview(self.data)[int(row[kernels.RECORDS_START]) : int(row[kernels.RECORDS_END])]
         codec = int(row[kernels.ATTRIBUTES]) & COMPRESSION_MASK
         plain = np.frombuffer(decompress(codec, payload, limit_bytes=DECOMPRESSED_BYTES_MAX), np.uint8)
@@ -106,11 +107,11 @@ class _Chunk:
 
 
 class LogCleaning:
-    """One cleaning of one log, from its segment files to `.cleaned` ones.
+    """One cleaning of one log, from its segment files to `.cleaned` files.
 
-    Invariants: the source files are only read; every batch's checksum is verified before a byte of it is believed; a
-    group is yielded when its files are complete and on the device. Raises CorruptRecordsError and OSError; what was
-    begun then is for the caller to remove (`segment_swap.remove_cleaned`).
+    Invariants: source files are only read; every batch's checksum is verified before the batch is used; a group is
+    yielded when its files are complete and on the device. After CorruptRecordsError or OSError the caller removes the
+    files begun (`segment_swap.remove_cleaned`).
     """
 
     def __init__(self, job: CleanerJob, disk: Disk, throttle: Throttle) -> None:
@@ -124,7 +125,7 @@ class LogCleaning:
         self._records_kept = 0
 
     def run(self) -> Iterator[CleanedGroup]:
-        """Clean, group by group."""
+        """Clean the log and yield each group."""
         job = self._job
         self._build_map()
         end_offset = self._map.latest_offset + 1
@@ -139,7 +140,7 @@ class LogCleaning:
             yield self._clean_group(group, transactions)
 
     def result(self) -> CleanerResult:
-        """What was done, once `run` is through."""
+        """Return the result after `run` is exhausted."""
         return CleanerResult(
             self._map.latest_offset + 1,
             self._bytes_read,
@@ -154,7 +155,7 @@ class LogCleaning:
     def _build_map(self) -> None:
         job, offset_map = self._job, self._map
         offset_map.latest_offset = job.first_dirty_offset - 1
-        # Those that ended before must not be begun again: their markers will not come by.
+        # Transactions that ended before are left out: their markers are not part of this pass.
         transactions = CleanedTransactions(each for each in job.aborted if each.last_offset >= job.first_dirty_offset)
         for i, segment in enumerate(job.segments):
             next_base = job.segments[i + 1].base_offset if i + 1 < len(job.segments) else job.end_offset
@@ -164,11 +165,11 @@ class LogCleaning:
                 self._mark_transactions(chunk, transactions)
                 if not self._index_chunk(chunk):
                     return
-            # A gap at the segment's end holds nothing either.
+            # A gap at the segment's end has no records.
             offset_map.latest_offset = next_base - 1
 
     def _index_chunk(self, chunk: _Chunk) -> bool:
-        """Put a chunk's keys into the map; False when it is full."""
+        """Put a chunk's keys into the map; False if it is full."""
         offset_map, table = self._map, chunk.table
         # Neither records of aborted transactions nor markers have keys that count.
         table[(table[:, kernels.ATTRIBUTES] & CONTROL) != 0, kernels.FLAGS] |= kernels.DISCARD_RECORDS
@@ -236,7 +237,7 @@ class LogCleaning:
         return CleanedGroup(group[0].base_offset, len(group), cleaned.size, group[-1].modified_ms)
 
     def _mark_transactions(self, chunk: _Chunk, transactions: CleanedTransactions) -> None:
-        """Flag records of aborted transactions, and markers of which no record is left."""
+        """Flag records of aborted transactions, and markers without remaining records."""
         table = chunk.table
         rows = np.flatnonzero((table[:, kernels.ATTRIBUTES] & (CONTROL | TRANSACTIONAL)) != 0)
         for row in rows.tolist():
@@ -254,7 +255,7 @@ class LogCleaning:
                     table[row, kernels.FLAGS] |= kernels.DISCARD_RECORDS
 
     def _mark_retained(self, table: _Table) -> None:
-        """Flag what stays without a record: the last batch of a producer, and the last of this cleaning."""
+        """Flag the batches that stay without records: the last of a producer, and the last of this cleaning."""
         producers = self._job.producers
         if producers:
             rows = np.flatnonzero(table[:, kernels.PRODUCER_ID] >= 0)
@@ -309,7 +310,7 @@ class LogCleaning:
                 self._write_plain(chunk, rows, out, results, cleaned)
 
     def _write_plain(self, chunk: _Chunk, rows: _Table, out: Any, results: _Table, cleaned: LogSegment) -> None:
-        """Complete the headers of rewritten batches, and append all that stays."""
+        """Complete the headers of rewritten batches, and append all remaining batches."""
         view = memoryview(out)
         for row in np.flatnonzero(results[:, kernels.OUT_KIND] >= kernels.REWRITTEN).tolist():
             _write_header(view, chunk.data, rows[row], results[row])
@@ -330,7 +331,7 @@ class LogCleaning:
             )
 
     def _write_packed(self, chunk: _Chunk, rows: _Table, out: Any, results: _Table, cleaned: LogSegment) -> None:
-        """Append one compressed batch: as it is if nothing of it went, else compressed again with its codec."""
+        """Append one compressed batch: unchanged if all its records stay, otherwise recompressed with its codec."""
         result = results[0]
         kind = int(result[kernels.OUT_KIND])
         if kind == kernels.DROPPED:
@@ -363,7 +364,7 @@ class LogCleaning:
             raise CorruptRecordsError(f"the batch at offset {row[kernels.BASE_OFFSET]} is damaged: {error}") from None
 
     def _chunks(self, segment: SourceSegment) -> Iterator[_Chunk]:
-        """Read a segment's whole batches, checksums verified, some at a time."""
+        """Read a segment's whole batches with verified checksums, in chunks."""
         path = f"{self._job.directory}/{segment_name(segment.base_offset)}{LOG_SUFFIX}"
         file = self._disk.open_read_only(path)
         try:
@@ -407,7 +408,7 @@ def _check_checksums(data: bytes, table: _Table, path: str, position: int) -> No
 
 
 def _control_type(data: bytes, row: _Table) -> int | None:
-    """What a control batch says; None if it was emptied, -1 for a kind that is not known and hence stays."""
+    """Return the type of a control batch; None if it was emptied, -1 for an unknown type, which stays."""
     if row[kernels.COUNT] == 0:
         return None
     marker = decode_end_transaction_marker(data[int(row[kernels.START]) : int(row[kernels.END])])
@@ -417,7 +418,7 @@ def _control_type(data: bytes, row: _Table) -> int | None:
 
 
 def _write_header(out: memoryview, data: bytes, row: _Table, result: _Table) -> None:
-    """Write a changed batch's header before its records, checksum included."""
+    """Write a changed batch's header with its checksum before its records."""
     (offset, _, leader_epoch, magic, _, attributes, last_delta, _, _, producer_id, epoch, sequence, _) = (
         HEADER.unpack_from(data, int(row[kernels.START]))
     )

@@ -1,8 +1,8 @@
-"""The cleaner's process: `python -m headwater.logtier.log.cleaning.cleaner_worker`, jobs on stdin, reports on stdout.
+"""The cleaner process: `python -m headwater.logtier.log.cleaning.cleaner_worker`, jobs on stdin, reports on stdout.
 
-The broker starts it. It does what must not happen on the broker's event loop: reading logs as a whole, hashing keys,
-compressing. It ends at once when its stdin ends, hence with the broker, however that ends; a cleaning under way leaves
-`.cleaned` files behind then, which the next start removes.
+The broker starts it for work that would block the broker's event loop: reading whole logs, hashing keys, compressing.
+It ends at once when its stdin closes, and so with the broker; a running cleaning then leaves `.cleaned` files, which
+the next start removes.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from headwater.logtier.log.segments.segment import LOG_SUFFIX, segment_name
 from headwater.logtier.records.compression import CorruptRecordsError
 from headwater.logtier.runtime.disk import RealDisk
 
-# Serving clients comes first; on an idle machine it makes no difference.
+# Clients have priority; on an idle machine this has no effect.
 _NICE: Final = 10
 _READ_BYTES: Final = 64 * 1024
-# Longest single pause, and how long bursts may be that nothing slows down.
+# Longest single pause, and longest burst without throttling.
 _PAUSE_S_MAX: Final = 1.0
 _BURST_S: Final = 0.1
 
 
 class IoThrottle:
-    """Keeps reads and writes together at `log.cleaner.io.max.bytes.per.second`, on average."""
+    """Limits reads and writes together to `log.cleaner.io.max.bytes.per.second` on average."""
 
     def __init__(self, bytes_per_second: float, *, now_s: Callable[[], float], pause: Callable[[float], None]) -> None:
         self._bytes_per_second = bytes_per_second
         self._now_s = now_s
         self._pause = pause
-        #: When what was read and written so far would have been through at that rate.
+        #: Time at which the bytes so far would be complete at that rate.
         self._paid_until_s = now_s()
 
     def __call__(self, size: int) -> None:
-        """Count bytes, and wait until they are due."""
+        """Count bytes and pause until they are within the rate."""
         now_s = self._now_s()
         self._paid_until_s = max(self._paid_until_s, now_s - _BURST_S) + size / self._bytes_per_second
         while (ahead_s := self._paid_until_s - now_s) > _BURST_S:
@@ -51,7 +51,7 @@ class IoThrottle:
 
 
 def work(job: CleanerJob, report: Callable[[bytes], None]) -> None:
-    """Clean one log; every outcome becomes a report."""
+    """Clean one log; every outcome is reported."""
     throttle = IoThrottle(job.io_bytes_per_second, now_s=time.monotonic, pause=time.sleep)
     try:
         cleaning = LogCleaning(job, RealDisk(), throttle)
@@ -68,12 +68,12 @@ def work(job: CleanerJob, report: Callable[[bytes], None]) -> None:
 
 
 def main() -> None:
-    """Take jobs until stdin ends."""
-    # Ctrl-C reaches the whole process group; the broker alone decides when this one ends.
+    """Process jobs until stdin closes."""
+    # Ctrl-C reaches the whole process group; only the broker decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(_NICE)
-    # Nothing else may write between the reports.
+    # Other output goes to stderr, so that stdout has reports only.
     out = os.dup(1)
     os.dup2(2, 1)
     jobs: SimpleQueue[CleanerJob] = SimpleQueue()
@@ -88,7 +88,7 @@ def _receive(jobs: SimpleQueue[CleanerJob]) -> None:
         *lines, pending = (pending + data).split(b"\n")
         for line in lines:
             jobs.put(CleanerJob.from_line(line))
-    # Not `sys.exit`: the cleaning under way is of no use to anybody.
+    # Not `sys.exit`: the running cleaning is discarded.
     os._exit(0)
 
 

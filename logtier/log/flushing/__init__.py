@@ -1,1 +1,1 @@
-"""Bringing all logs to the device, and writing down how far they are there."""
+"""Syncs all logs, and checkpoints how far they are on the device."""

@@ -1,4 +1,4 @@
-"""The offset checkpoints of a log folder: small text files of one number for each partition."""
+"""The offset checkpoints of a log folder: small text files with one offset per partition."""
 
 import logging
 from collections.abc import Mapping
@@ -17,9 +17,12 @@ _VERSION: Final = 0
 
 
 def read_checkpoint(disk: Disk, directory: str, name: str) -> dict[TopicPartition, int]:
-    """Read a checkpoint; {} if there is none. Raises ValueError if it is damaged.
+    """Return the offsets of a checkpoint by partition; {} if there is none.
 
     The format is Kafka's: version, count, then `topic partition offset` a line.
+
+    Raises:
+        ValueError: The file is damaged.
     """
     path = f"{directory}/{name}"
     try:
@@ -49,7 +52,7 @@ def write_checkpoint(
 
 
 class CheckpointWriter:
-    """Writes checkpoints beside the event loop, where they changed; a failure is told, and mended by the next one."""
+    """Writes changed checkpoints outside the event loop; a failure is logged, and the next write repairs it."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -57,14 +60,14 @@ class CheckpointWriter:
         self._under_way: list[tuple[Completion, LogDirectory, str, Mapping[TopicPartition, int]]] = []
 
     def write(self, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Replace a checkpoint; `offsets` must not change any more."""
+        """Replace a checkpoint; `offsets` must not change afterwards."""
         self.poll()
         if self._written.get((directory.path, name)) != offsets:
             task = partial(write_checkpoint, self._disk, directory.path, name, offsets)
             self._under_way.append((self._disk.in_background(task), directory, name, offsets))
 
     def poll(self) -> None:
-        """Notice what has ended."""
+        """Process finished writes."""
         under_way, self._under_way = self._under_way, []
         for each in under_way:
             completion, directory, name, offsets = each
@@ -80,10 +83,10 @@ class CheckpointWriter:
                 self._written[directory.path, name] = offsets
 
     def wait(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait for all running writes."""
         for completion, *_ in self._under_way:
             try:
                 completion.result()
             except OSError:
-                continue  # told by `poll`
+                continue  # logged by `poll`
         self.poll()

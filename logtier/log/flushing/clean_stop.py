@@ -1,4 +1,4 @@
-"""Leaving a log folder so that the next start needs no recovery."""
+"""Stops the logs of a log folder so that the next start needs no recovery."""
 
 import logging
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from headwater.logtier.runtime.disk import Disk
 
 logger = logging.getLogger(__name__)
 
-# Fewer logs than this are synced one by one, so that what others wrote to the same file system is not waited for.
-# More go with the whole file system: thousands of syncs take minutes where one takes a second.
+# Up to this number, logs are synced one by one, without waiting for other writes to the same file system. More logs are
+# synced with the whole file system: thousands of syncs take minutes, a single one a second.
 _SYNCED_ONE_BY_ONE_MAX: Final = 16
 
 
 def stop_cleanly(disk: Disk, directory: LogDirectory, logs: Sequence[Log]) -> None:
-    """Bring all logs of a folder to the device, then write its checkpoints and the clean-stop marker.
+    """Sync all logs of a folder, then write its checkpoints and the clean-stop marker.
 
-    If a log cannot be, there is no marker: the next start then checks the folder. Nothing is raised.
+    If a log cannot be synced, there is no marker, and the next start checks the folder. Errors are logged, not raised.
     """
     unsynced, failed = _write(logs)
     try:
@@ -38,7 +38,7 @@ def stop_cleanly(disk: Disk, directory: LogDirectory, logs: Sequence[Log]) -> No
 
 
 def _write(logs: Sequence[Log]) -> tuple[list[Log], bool]:
-    """Write what is in memory only; return the logs that have to be synced, and whether one failed."""
+    """Write data held in memory; return the logs that need a sync, and whether one failed."""
     unsynced: list[Log] = []
     failed = False
     for log in logs:
@@ -61,6 +61,6 @@ def _sync(directory: LogDirectory, logs: Sequence[Log]) -> bool:
         try:
             log.sync_prepared()
         except (OSError, KafkaError) as error:
-            logger.error("%s: cannot be brought to the device: %s", log.topic_partition, error)
+            logger.error("%s: cannot be synced: %s", log.topic_partition, error)
             is_synced = False
     return is_synced

@@ -1,4 +1,4 @@
-"""Bringing many logs to the device beside the event loop, a few at a time."""
+"""Syncs many logs outside the event loop, a few at a time."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -8,16 +8,16 @@ from typing import Final
 from headwater.logtier.log.log import Log
 from headwater.logtier.protocol.errors import KafkaError
 
-# Each holds the files of one log open.
+# Each running flush keeps the files of one log open.
 _UNDER_WAY_MAX: Final = 16
 
 
 class FlushSweep:
-    """Flushes every log that has something to flush, then calls `done`, once.
+    """Flushes every log with unflushed records, then calls `done` once.
 
-    `note` is asked what there is to say of a log before it is flushed, and what it returned is called when all that
-    the log had then is on the device. A log that fails takes its folder offline, as every failed sync does; the
-    others go on.
+    `note` is called for each log before its flush; the callback it returns is called when all records that the log had
+    then are on the device. A log that fails takes its folder offline, as every failed sync does; the other logs
+    continue.
     """
 
     def __init__(
@@ -36,9 +36,9 @@ class FlushSweep:
         return self._is_over
 
     def run(self) -> None:
-        """Begin as many flushes as may be under way."""
+        """Begin as many flushes as the limit of running ones allows."""
         if self._is_filling:
-            return  # one ended at once: the loop below goes on
+            return  # a flush ended at once: the loop below continues
         self._is_filling = True
         while self._left and self._under_way < _UNDER_WAY_MAX:
             log = self._left.popleft()

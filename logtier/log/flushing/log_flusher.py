@@ -1,4 +1,4 @@
-"""Bringing all logs to the device, and writing down how far they are there: what a start after a crash goes by."""
+"""Syncs all logs and writes the checkpoints from which a start after a crash continues."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -17,19 +17,19 @@ from headwater.logtier.runtime.disk import Completion, Disk
 
 _logger = logging.getLogger(__name__)
 
-# Less than this at a log's end is checked in no time after a crash.
+# A smaller tail of a log is checked quickly after a crash.
 _ACTIVE_CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
-# A third of a second's checking: with more, a flush is not due, but overdue.
+# About a third of a second of checking after a crash; more unflushed data triggers a flush at once.
 _UNFLUSHED_BYTES_MAX: Final = 1024 * 1024 * 1024
-# Segments that wait to be written down are in memory, up to 5 MiB each; the others have their turn the next time.
+# Checkpoints waiting to be written are in memory, up to 5 MiB each; further ones wait for the next flush.
 _WRITES_MAX: Final = 16
 
 
 class LogFlusher:
-    """Flushes the logs of a broker, at its interval or when much has come, and writes their checkpoints.
+    """Flushes the logs of a broker, at an interval or after much growth, and writes their checkpoints.
 
-    All beside the event loop, and nothing is written down before it is on the device. The log manager owns it, and
-    what it looks at: the logs, their folders, and all folders.
+    All work runs outside the event loop, and a checkpoint is written only when its records are on the device. The log
+    manager owns the flusher and the logs and folders it reads.
     """
 
     def __init__(
@@ -46,25 +46,25 @@ class LogFlusher:
         self._sweep: FlushSweep | None = None
         self._writes: list[Completion] = []
         self._is_closed = False
-        #: A last segment that grew by so much since it was written down is written down again with its indexes.
+        #: Growth of an active segment, in bytes, after which its checkpoint is written again.
         self.active_checkpoint_bytes = _ACTIVE_CHECKPOINT_BYTES
 
     def poll(self) -> None:
-        """Notice what was written."""
+        """Process finished writes of checkpoints."""
         self._checkpoints.poll()
 
     def close(self) -> None:
-        """Write nothing any more, and wait for what is under way: who stops the logs writes the last checkpoints."""
+        """Stop writing, and wait for running writes; the clean stop writes the last checkpoints."""
         self._is_closed = True
         self._checkpoints.wait()
 
     def flush_if_much_came(self) -> None:
-        """Flush all logs if so much came since the last time that it cannot wait for the interval; asks no disk."""
+        """Flush all logs if they grew by more than the limit since the last flush; does not access the disk."""
         if sum([log.unswept_bytes for log in self._logs.values()]) > _UNFLUSHED_BYTES_MAX:
             self.flush()
 
     def flush(self) -> None:
-        """Flush all logs, unless that is under way; then say so."""
+        """Flush all logs, unless a flush is running; then write the checkpoints."""
         if not self._is_closed and (self._sweep is None or self._sweep.is_over):
             logs = list(self._logs.values())
             for log in logs:
@@ -89,7 +89,7 @@ class LogFlusher:
                 self._checkpoints.write(directory, LOG_START_OFFSETS, start_offsets[directory.path])
 
     def _active_checkpoint(self, log: Log) -> Callable[[], None] | None:
-        """Note what is known of a log's last segment, if that grew much; what is returned has it written."""
+        """Return a callback that writes a checkpoint of the active segment, if the segment grew enough."""
         self._writes = [write for write in self._writes if not write.done()]
         is_gone = self._logs.get(log.topic_partition) is not log  # since the sweep began
         if is_gone or len(self._writes) >= _WRITES_MAX:
@@ -97,7 +97,7 @@ class LogFlusher:
         try:
             found = log.active_checkpoint(self.active_checkpoint_bytes)
         except (OSError, CorruptRecordsError) as error:
-            _logger.error("%s: its last segment cannot be read: %s", log.topic_partition, error)
+            _logger.error("%s: its active segment cannot be read: %s", log.topic_partition, error)
             return None
         if found is None:
             return None
@@ -115,5 +115,7 @@ def _write_active_checkpoint(disk: Disk, directory: str, checkpoint: ActiveCheck
     try:
         write_active_checkpoint(disk, directory, checkpoint)
     except OSError as error:
-        # The one before it stays; the log may have gone.
-        _logger.warning("%s: a start after a crash will check more of it: %s", directory, error)
+        # The previous checkpoint stays; the log may have been removed.
+        _logger.warning(
+            "%s: the active segment's checkpoint cannot be written, recovery will take longer: %s", directory, error
+        )

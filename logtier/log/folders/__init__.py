@@ -1,1 +1,1 @@
-"""The folders of `log.dirs`, and the folders of logs in them."""
+"""The folders of `log.dirs`, and the folders of the logs in them."""

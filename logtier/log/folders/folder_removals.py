@@ -1,4 +1,4 @@
-"""Folders of deleted logs: what they are called, and when they are removed."""
+"""Names and delayed removal of the folders of deleted logs."""
 
 import logging
 import os
@@ -15,9 +15,9 @@ _logger = logging.getLogger(__name__)
 
 
 class FolderRemovals:
-    """The folders that wait to be removed, each with its time.
+    """Folders of deleted logs, each with the time of its removal.
 
-    Their names are those of deleted logs: the next start removes what this has not come to.
+    The names mark the folders as deleted: the next start removes the remaining ones.
     """
 
     def __init__(self, disk: Disk, clock: Clock, prng: random.Random) -> None:
@@ -27,15 +27,15 @@ class FolderRemovals:
         self._waiting: list[tuple[int, str]] = []
 
     def path_beside(self, path: str, topic_partition: TopicPartition) -> str:
-        """The path that a log's folder gets when the log is deleted: in the same log folder."""
+        """Return a new path in the same log folder, named as that of a deleted log."""
         return f"{os.path.dirname(path)}/{deleted_folder_name(topic_partition, self._prng)}"
 
     def schedule(self, path: str, delay_ms: int) -> None:
-        """Have a folder removed after a while."""
+        """Remove a folder after `delay_ms`."""
         self._waiting.append((self._clock.now_ms() + delay_ms, path))
 
     def remove_due(self, now_ms: int) -> None:
-        """Remove the folders whose time has come; unlinking is slow, and not done on this thread."""
+        """Remove the folders whose time has come, on another thread, since unlinking is slow."""
         due = [path for due_ms, path in self._waiting if due_ms <= now_ms]
         if due:
             self._waiting = [(due_ms, path) for due_ms, path in self._waiting if due_ms > now_ms]
@@ -47,4 +47,4 @@ def _remove_folders(disk: Disk, paths: Sequence[str]) -> None:
         try:
             disk.rmtree(path)
         except OSError as error:
-            _logger.error("%s is not removed before the next start: %s", path, error)
+            _logger.error("%s cannot be removed before the next start: %s", path, error)

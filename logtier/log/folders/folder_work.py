@@ -1,4 +1,4 @@
-"""Folders of logs, made and put away beside the event loop: thousands of them would hold everybody up."""
+"""Creates and renames folders of logs outside the event loop: thousands of them would block all requests."""
 
 import logging
 from collections import Counter
@@ -19,12 +19,12 @@ from headwater.logtier.runtime.disk import Completion, Disk
 
 logger = logging.getLogger(__name__)
 
-# Folders of one task: a few milliseconds' work, and few enough for the loop to take what comes of it in between.
+# Folders of one task: a few milliseconds of work, and few enough for the loop to process the results in between.
 _FOLDERS_PER_TASK: Final = 64
 
 
 class NewLog(NamedTuple):
-    """A log that is to be."""
+    """A log to be created."""
 
     topic_partition: TopicPartition
     topic_id: UUID
@@ -32,7 +32,7 @@ class NewLog(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a log is made, and the name that a left-over of another log gets if it is in the way."""
+    """Path of a new log, and the path to which a left-over folder at that path is renamed."""
 
     directory: LogDirectory
     path: str
@@ -42,21 +42,21 @@ class Place(NamedTuple):
 
 
 class MadeLog(NamedTuple):
-    """What came of it: a log that nobody knows yet, or the disk's error."""
+    """Result of creating a log: the log, not yet taken over, or the error of the disk."""
 
     directory: LogDirectory
     result: Log | OSError
-    #: Whether a left-over had to be renamed.
+    #: Whether a left-over folder was renamed.
     has_left_over: bool
 
 
 def make_log(disk: Disk, wanted: NewLog, place: Place, post: Post | None) -> MadeLog:
-    """Make the folder and the files of a log; on any thread."""
+    """Create the folder and the files of a log; callable on any thread."""
     has_left_over = False
     path = place.path
     try:
         if disk.exists(path):
-            # Left behind by a deletion or a creation that the disk failed: none of it may show in the new log.
+            # Left by a failed deletion or creation: none of its records may appear in the new log.
             disk.rename(path, place.path_of_left_over)
             has_left_over = True
         disk.makedirs(path)
@@ -84,18 +84,18 @@ class _Rename(NamedTuple):
 
 
 class FolderWork:
-    """What is under way in the log folders: logs being made, folders of deleted ones being renamed.
+    """Running work in the log folders: creation of logs, and renames of deleted logs' folders.
 
-    Both are done in the order they were asked for, by the disk's one thread for it, so that a name is free when the
-    next log takes it. Invariant: a log that was made is nobody's until it is taken. Called from the event loop, by the
-    log manager only.
+    Both run in the order of the requests, on the one thread of the disk for them, so that a name is free when the next
+    log takes it. Invariant: a created log belongs to nobody until it is taken. Called from the event loop by the log
+    manager only.
     """
 
     def __init__(self, disk: Disk, post: Post | None) -> None:
         self._disk = disk
         self._post = post
         self._made: dict[TopicPartition, MadeLog] = {}
-        #: Logs that are made or being made, by their folder's path.
+        #: Number of logs created or being created, by the path of their log folder.
         self.placed: Counter[str] = Counter()
         self._running: Completion | None = None
         self._renames: list[tuple[Completion, list[tuple[_Rename, OSError]]]] = []
@@ -106,11 +106,11 @@ class FolderWork:
     async def make(
         self, wanted: Sequence[NewLog], place: Callable[[NewLog], Place], left_over: Callable[[NewLog, Place], None]
     ) -> None:
-        """Make logs, to be taken by `take`; an error belongs to its log alone.
+        """Create logs, to be taken over by `take`; an error affects only its own log.
 
         Args:
-            place: Says where each goes, when its turn comes; OSError where nowhere.
-            left_over: Told of each folder that was in the way.
+            place: Returns the place of a log when its creation begins; OSError if there is none.
+            left_over: Called for each left-over folder that was renamed.
         """
         for first in range(0, len(wanted), _FOLDERS_PER_TASK):
             placed: list[tuple[NewLog, Place]] = []
@@ -118,7 +118,7 @@ class FolderWork:
                 try:
                     placed.append((each, place(each)))
                 except OSError:
-                    continue  # whoever takes it finds out the same
+                    continue  # `create` gets the same error
                 self.placed[placed[-1][1].directory.path] += 1
             if self._is_closed or not placed:
                 return
@@ -133,7 +133,7 @@ class FolderWork:
                 self._made[each.topic_partition] = found
 
     def take(self, topic_partition: TopicPartition, topic_id: UUID) -> MadeLog | None:
-        """The log that was made for a partition, or why there is none; None where nobody tried, or for another id."""
+        """Return the log created for a partition, or its error; None if there is none with this topic id."""
         made = self._made.get(topic_partition)
         if made is None or (isinstance(made.result, Log) and made.result.topic_id != topic_id):
             return None
@@ -142,7 +142,7 @@ class FolderWork:
         return made
 
     def take_rest(self) -> Iterator[tuple[LogDirectory, Log]]:
-        """The logs that were made and that nobody has taken: their topics went meanwhile."""
+        """Yield the created logs that were not taken over, because their topics were deleted meanwhile."""
         while self._made:
             _, made = self._made.popitem()
             self.placed[made.directory.path] -= 1
@@ -152,7 +152,7 @@ class FolderWork:
     # -- putting away
 
     def rename(self, renames: Sequence[tuple[LogDirectory, str, str]]) -> None:
-        """Give folders other names; what the disk says to it is its health's business, and logged."""
+        """Rename folders; a disk error is logged and reported to the folder's health."""
         for first in range(0, len(renames), _FOLDERS_PER_TASK):
             part = [_Rename(*each) for each in renames[first : first + _FOLDERS_PER_TASK]]
             failed: list[tuple[_Rename, OSError]] = []
@@ -166,26 +166,26 @@ class FolderWork:
 
     @property
     def has_renamed_all(self) -> bool:
-        """Whether every folder has its name."""
+        """Whether all renames are done."""
         return not self._renames
 
     def poll(self) -> None:
-        """Notice what has been renamed."""
+        """Process finished renames."""
         while self._renames and self._renames[0][0].done():
             _, failed = self._renames.pop(0)
             for (directory, path, _), error in failed:
-                # Nobody reads it any more, and the next start removes it.
-                logger.error("%s is not moved away: %s", path, error)
+                # The log is no longer read, and the next start removes the folder.
+                logger.error("%s cannot be renamed: %s", path, error)
                 directory.health.observe(f"rename {path}", error)
 
     def wait(self) -> None:
-        """Wait until every folder has its name; blocks."""
+        """Block until all renames are done."""
         for completion, _ in list(self._renames):
             completion.result()
         self.poll()
 
     def close(self) -> None:
-        """Wait for what is under way; nothing is begun any more."""
+        """Wait for running work; no further work begins."""
         self._is_closed = True
         if self._running is not None:
             self._running.result()

@@ -1,4 +1,4 @@
-"""Which log folder was at which path when the broker last ran, so that a disk that is not mounted is not begun anew."""
+"""Records the id of each log folder by path, so that an unmounted disk is not mistaken for an empty log folder."""
 
 import logging
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ def read_known_directories(disk: Disk, directory: str) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        logger.warning("%s is damaged and written anew: %s", path, error)
+        logger.warning("%s is damaged and is written again: %s", path, error)
         return {}
     pairs = (line.split(" ", 1) for line in lines)
     return {pair[1]: pair[0] for pair in pairs if len(pair) == 2}

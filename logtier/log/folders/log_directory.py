@@ -1,4 +1,4 @@
-"""One folder of `log.dirs`: whose it is, that nobody else uses it, and how it was left."""
+"""One folder of `log.dirs`: its identity, its lock, and how the last broker stopped."""
 
 import os
 import random
@@ -18,21 +18,22 @@ _META_VERSION: Final = "1"
 
 
 class LogDirError(OSError):
-    """A log folder cannot be used; one line for the user that says which, why, and what to do."""
+    """A log folder cannot be used; one line for the user: which folder, the reason, and the remedy."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class LogDirectoryFailedError(LogDirError):
-    """The disk does not give a log folder: others may serve on without it."""
+    """The disk of a log folder failed; the broker may continue with the other folders."""
 
 
 class LogDirectory:
-    """A locked log folder, and whether it can be trusted.
+    """A locked log folder with its health.
 
-    Files: `.lock` (held while the broker runs), `meta.properties` (version, cluster.id, node.id, directory.id, as
-    Kafka's), `.kafka_cleanshutdown` (there only between a clean stop and the next start). Only the log manager uses it.
+    Files: `.lock` (held while the broker runs), `meta.properties` (version, cluster.id, node.id, directory.id, in
+    Kafka's format), `.kafka_cleanshutdown` (present only between a clean stop and the next start). Only the log manager
+    uses it.
     """
 
     def __init__(self, disk: Disk, path: str, on_failure: Callable[["LogDirectory"], None] | None = None) -> None:
@@ -52,35 +53,39 @@ class LogDirectory:
 
     @property
     def is_online(self) -> bool:
-        """Whether its logs can be used."""
+        """Whether the logs of the folder can be used."""
         return self.health.failure is None
 
     def open(
         self, *, node_id: int, cluster_id: str | None, prng: random.Random, known_directory_id: str | None = None
     ) -> None:
-        """Create the folder if need be, lock it, check or write `meta.properties`, and take the clean-stop marker away.
+        """Create the folder if needed, lock it, check or write `meta.properties`, and remove the clean-stop marker.
 
-        `known_directory_id`: what was at this path when the broker last ran. Raises LogDirError.
+        Args:
+            known_directory_id: Directory id at this path during the last run; None if the path is new.
+
+        Raises:
+            LogDirError: The folder cannot be used.
         """
         try:
             if known_directory_id is not None and not self._disk.exists(f"{self.path}/{META_PROPERTIES}"):
                 raise LogDirectoryFailedError(
-                    f"log folder {self.path}: its logs are gone: is its disk mounted? To begin with an empty folder, "
-                    f"take its line out of {KNOWN_DIRECTORIES} in the first of log.dirs"
+                    f"log folder {self.path}: its logs are missing; check that its disk is mounted. To start with an "
+                    f"empty folder, remove its line from {KNOWN_DIRECTORIES} in the first of log.dirs"
                 )
             self._disk.makedirs(self.path)
             self._lock = self._disk.lock(f"{self.path}/{LOCK}")
             self._open_meta(node_id, cluster_id, prng)
             if known_directory_id not in (None, self.directory_id):
                 raise LogDirectoryFailedError(
-                    f"log folder {self.path}: it is not the one that was there before, but {self.directory_id}; if "
-                    f"that is meant, take its line out of {KNOWN_DIRECTORIES} in the first of log.dirs"
+                    f"log folder {self.path}: its directory.id is {self.directory_id}, another one than at the last "
+                    f"start; if that is intended, remove its line from {KNOWN_DIRECTORIES} in the first of log.dirs"
                 )
             self.file_system = self._disk.file_system(self.path)
             marker = f"{self.path}/{CLEAN_SHUTDOWN}"
             self.was_stopped_cleanly = self._disk.exists(marker)
             if self.was_stopped_cleanly:
-                # Gone for sure before anything is written: else a crash would later look like a clean stop.
+                # Removed durably before any write: otherwise a later crash would look like a clean stop.
                 self._disk.remove(marker)
                 self._disk.fsync_directory(self.path)
         except LogDirError:
@@ -92,7 +97,7 @@ class LogDirectory:
             ) from None
         except BlockingIOError:
             raise LogDirError(
-                f"log folder {self.path}: another broker is using it; stop that one, or name another folder in log.dirs"
+                f"log folder {self.path}: another broker uses it; stop that broker, or name another folder in log.dirs"
             ) from None
         except OSError as error:
             self.release()
@@ -103,11 +108,11 @@ class LogDirectory:
             ) from None
 
     def mark_stopped_cleanly(self) -> None:
-        """Leave the marker that spares the next start the recovery."""
+        """Write the marker with which the next start skips recovery."""
         self._disk.write_atomic(f"{self.path}/{CLEAN_SHUTDOWN}", b'{"version":0,"brokerEpoch":-1}')
 
     def release(self) -> None:
-        """Let the next broker have the folder."""
+        """Unlock the folder for the next broker."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -133,22 +138,22 @@ class LogDirectory:
         for name in ("version", "cluster.id", "node.id", "directory.id"):
             if not meta.get(name):
                 raise LogDirError(
-                    f"log folder {self.path}: {META_PROPERTIES} is damaged, it has no {name}; restore it from a "
-                    "copy of it"
+                    f"log folder {self.path}: {META_PROPERTIES} is damaged: {name} is missing; restore the file from a "
+                    "backup"
                 )
         if meta["version"] != _META_VERSION:
             raise LogDirError(
-                f"log folder {self.path}: {META_PROPERTIES} has version {meta['version']}, only {_META_VERSION} is "
-                "known; use the release that wrote it"
+                f"log folder {self.path}: {META_PROPERTIES} has version {meta['version']}, supported is "
+                f"{_META_VERSION}; use the release that wrote it"
             )
         if meta["node.id"] != str(node_id):
             raise LogDirError(
-                f"log folder {self.path}: it belongs to node {meta['node.id']}, this one is {node_id}; set node.id to "
-                f"{meta['node.id']}, or name another folder in log.dirs"
+                f"log folder {self.path}: it belongs to node {meta['node.id']}, but node.id is {node_id}; set node.id "
+                f"to {meta['node.id']}, or name another folder in log.dirs"
             )
         if cluster_id is not None and meta["cluster.id"] != cluster_id:
             raise LogDirError(
-                f"log folder {self.path}: it belongs to cluster {meta['cluster.id']}, this one is {cluster_id}; name "
+                f"log folder {self.path}: it belongs to cluster {meta['cluster.id']}, not to {cluster_id}; name "
                 "another folder in log.dirs"
             )
         self.cluster_id = meta["cluster.id"]
@@ -156,7 +161,7 @@ class LogDirectory:
 
 
 def _parse_properties(data: bytes) -> dict[str, str]:
-    """Parse `name=value` lines; what is none is left out, and missed by the caller.
+    """Parse `name=value` lines; other lines are ignored.
 
     >>> _parse_properties(b"# written by a broker\\nversion=1\\nnode.id = 7\\n")
     {'version': '1', 'node.id': '7'}

@@ -1,4 +1,4 @@
-"""Names of the folders in a log folder: logs, logs on their way to another disk, deleted ones. Pure."""
+"""Names of the folders in a log folder: logs, future logs (copies from another disk), deleted logs. Pure."""
 
 import random
 import re
@@ -17,19 +17,19 @@ _DELETED: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
 
 
 class LogFolder(NamedTuple):
-    """What a folder's name says; a deleted one's partition is of no interest."""
+    """Content of a folder's name; a deleted log has no partition."""
 
     topic_partition: TopicPartition | None
     is_future: bool = False
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it only waits to be removed."""
+        """Whether the folder belongs to a deleted log."""
         return self.topic_partition is None
 
 
 def parse_folder(name: str) -> LogFolder | None:
-    """Read a folder's name; None if it is no log's.
+    """Parse a folder's name; None if it is not the folder of a log.
 
     >>> parse_folder("flights-3")
     LogFolder(topic_partition=TopicPartition(topic='flights', partition=3), is_future=False)
@@ -48,12 +48,12 @@ def parse_folder(name: str) -> LogFolder | None:
 
 
 def deleted_folder_name(topic_partition: TopicPartition, prng: random.Random) -> str:
-    """Name the folder of a deleted log; the topic's name is cut where the whole would be too long."""
+    """Name the folder of a deleted log; the topic name is truncated to the limit of file names."""
     return _aside(topic_partition, prng, _DELETED_SUFFIX)
 
 
 def stray_folder_name(topic_partition: TopicPartition, prng: random.Random) -> str:
-    """Name the folder of a log that belongs to no topic: nobody opens it and nobody removes it.
+    """Name the folder of a log without a topic; the broker neither opens nor removes it.
 
     >>> parse_folder(stray_folder_name(TopicPartition("flights", 3), random.Random(1))) is None
     True
@@ -67,7 +67,7 @@ def _aside(topic_partition: TopicPartition, prng: random.Random, kind: str) -> s
 
 
 def future_folder_name(topic_partition: TopicPartition, prng: random.Random) -> str:
-    """Name the folder of a log that is being copied from another disk; it may be longer than a file name can be."""
+    """Name the folder of a log being copied from another disk; the name may exceed the limit of file names."""
     return f"{topic_partition}.{_unique(prng)}{_FUTURE_SUFFIX}"
 
 

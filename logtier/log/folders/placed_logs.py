@@ -1,4 +1,4 @@
-"""Which logs a broker has, and in which of its log folders each is."""
+"""The logs of a broker and their log folders."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 
 
 class PlacedLogs:
-    """The logs by partition, each with its folder.
+    """The logs by partition, each with its log folder.
 
-    Invariants: at most one log a partition; each is in one folder, which counts it.
+    Invariants: a partition has at most one log; each log is in one folder, which counts it.
     """
 
     def __init__(self) -> None:
@@ -21,23 +21,27 @@ class PlacedLogs:
 
     @property
     def by_partition(self) -> Mapping[TopicPartition, Log]:
-        """The logs as they are at any time: the same mapping always."""
+        """The logs by partition: a live view."""
         return self._logs
 
     def directory_of(self, topic_partition: TopicPartition) -> LogDirectory:
-        """The folder that holds a log; KeyError if there is none."""
+        """Return the folder of a log.
+
+        Raises:
+            KeyError: There is no log of the partition.
+        """
         return self._directory_of[topic_partition]
 
     def count_in(self, directory: LogDirectory) -> int:
-        """How many logs a folder has."""
+        """Number of logs in a folder."""
         return self._counts[directory.path]
 
     def in_directory(self, directory: LogDirectory) -> list[Log]:
-        """The logs of a folder."""
+        """Return the logs of a folder."""
         return [log for each, log in self._logs.items() if self._directory_of[each] is directory]
 
     def put(self, log: Log, directory: LogDirectory) -> None:
-        """Let a partition have this log, whatever it had before."""
+        """Set the log of a partition, replacing any previous log."""
         topic_partition = log.topic_partition
         before = self._directory_of.get(topic_partition)
         if before is not None:
@@ -47,7 +51,7 @@ class PlacedLogs:
         self._counts[directory.path] += 1
 
     def remove(self, log: Log) -> LogDirectory:
-        """A partition has no log any more; return the folder that it was in."""
+        """Remove a log; return its folder."""
         del self._logs[log.topic_partition]
         directory = self._directory_of.pop(log.topic_partition)
         self._counts[directory.path] -= 1

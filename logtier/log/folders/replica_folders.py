@@ -1,10 +1,12 @@
-"""Two folders of one partition: which of them is its log, when a move between disks was interrupted.
+"""Chooses the log among two folders of one partition after an interrupted move between disks.
 
-A move copies a log into `<topic>-<partition>.<hex>-future` on the other disk. When that is complete and on the device,
-a marker is put into it, which names the folder it replaces; then the old log's folder gets the name of a deleted one
-and the new one that of the log; when both names are on the device, the marker goes. Hence, whatever happened between:
-a log and an unmarked or marked future: the copy is begun anew; a marked future alone: it is the log; two logs, one of
-which is marked to replace the other: the marked one is the log.
+A move copies a log into `<topic>-<partition>.<hex>-future` on the other disk. When the copy is complete and on the
+device, a marker in it names the folder it replaces; then the old log's folder gets the name of a deleted log and the
+copy the name of the log; when both names are on the device, the marker is removed. After an interruption:
+
+- a log and a future, marked or not: the copy starts again;
+- a marked future alone: the future is the log;
+- two logs, one marked to replace the other: the marked one is the log.
 """
 
 import logging
@@ -23,7 +25,7 @@ _MARKER: Final = "replaces"
 
 
 class Replaces(NamedTuple):
-    """What a marker says: the id of the log folder whose log is replaced, and where that log began."""
+    """Content of a marker: the id of the log folder with the replaced log, and that log's start offset."""
 
     directory_id: str
     log_start_offset: int
@@ -46,12 +48,12 @@ class FutureFolder(NamedTuple):
 
 
 def write_marker(disk: Disk, path: str, replaces: Replaces) -> None:
-    """Say what the log in `path` replaces; waits for the device."""
+    """Write the marker in `path`, which names the replaced log; waits for the device."""
     disk.write_atomic(f"{path}/{_MARKER}", f"{replaces.directory_id} {replaces.log_start_offset}\n".encode())
 
 
 def read_marker(disk: Disk, path: str) -> Replaces | None:
-    """Return what the log in `path` replaces; None without a marker, or with one that was never finished."""
+    """Return the marker in `path`; None if it is missing or incomplete."""
     try:
         directory_id, log_start_offset = disk.read(f"{path}/{_MARKER}").decode().split()
         return Replaces(directory_id, int(log_start_offset))
@@ -60,14 +62,15 @@ def read_marker(disk: Disk, path: str) -> Replaces | None:
 
 
 def remove_marker(disk: Disk, path: str) -> None:
-    """Take the marker away; none there is fine."""
+    """Remove the marker; a missing marker is ignored."""
     disk.remove(f"{path}/{_MARKER}")
 
 
 def choose_copy(disk: Disk, first: Copy, second: Copy, topic_id: UUID | None) -> Copy | None:
-    """Return which of two folders is the log; None if nothing tells.
+    """Return which of two folders is the log; None if it cannot be decided.
 
-    `topic_id`: the topic's, if it is known; a left-over of a deleted topic of the same name has another one.
+    Args:
+        topic_id: The topic id, if known; a left-over of a deleted topic of the same name has another id.
     """
     for mine, other in ((first, second), (second, first)):
         is_left_over = topic_id is not None and other.topic_id not in (topic_id, NO_TOPIC_ID)
@@ -86,7 +89,7 @@ def sort_futures(
     *,
     all_online: bool,
 ) -> tuple[list[tuple[FutureFolder, Replaces]], list[FutureFolder]]:
-    """Return the folders that are the log, and those whose copy has to be begun anew; others are left alone."""
+    """Return the futures that are the log, and those whose copy must start again; all others are left unchanged."""
     finished: list[tuple[FutureFolder, Replaces]] = []
     interrupted: list[FutureFolder] = []
     for future in futures:
@@ -96,5 +99,5 @@ def sort_futures(
         elif replaces is not None and all_online:
             finished.append((future, replaces))
         elif all_online:
-            logger.warning("%s is left alone: the log that it is an unfinished copy of is gone", future.path)
+            logger.warning("%s is left unchanged: it is an unfinished copy, and its log is missing", future.path)
     return finished, interrupted

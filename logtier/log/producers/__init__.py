@@ -1,1 +1,1 @@
-"""What a log knows of its producers, in memory and in snapshots."""
+"""The producer states of a log, in memory and in snapshots."""

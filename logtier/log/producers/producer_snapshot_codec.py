@@ -1,4 +1,4 @@
-"""The content of a `.snapshot` file: the producers of a partition, as Kafka writes them. Pure."""
+"""The content of a `.snapshot` file: the producers of a partition in Kafka's format. Pure."""
 
 import struct
 from collections.abc import Iterable
@@ -15,8 +15,8 @@ _HEAD: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
 # Producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, start of the transaction.
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
-# Kafka keeps a producer's last batch only; its reader ignores what follows the entries (inside the checksum). There the
-# older batches stand, so that after a restart a retry of any batch in flight is still recognised.
+# Kafka stores only a producer's last batch; its reader ignores bytes after the entries (inside the checksum). The older
+# batches are stored there, so that after a restart a retry of any batch in flight is still recognised.
 _WINDOW_MAGIC: Final = b"HWw1"
 _WINDOW_ENTRY: Final = struct.Struct(">qiqiq")
 
@@ -24,7 +24,7 @@ assert NO_PRODUCER_EPOCH == -1  # no real epoch is smaller than "none"
 
 
 class SnapshotError(ValueError):
-    """A snapshot that is damaged or of an unknown version; an older one, or the log itself, takes its place."""
+    """A snapshot is damaged or has an unknown version; an older snapshot or the log itself is used instead."""
 
 
 def encode_snapshot(producers: ProducerStates) -> bytes:
@@ -53,13 +53,17 @@ def encode_snapshot(producers: ProducerStates) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> ProducerStates:
-    """Read a snapshot file, ours or Kafka's; raise SnapshotError when it is damaged."""
+    """Parse a snapshot file of this broker or of Kafka.
+
+    Raises:
+        SnapshotError: The file is damaged or has another version.
+    """
     if len(data) < _HEAD.size + _COUNT.size:
         raise SnapshotError(f"a producer snapshot of {len(data)} bytes is too short")
     version, crc = _HEAD.unpack_from(data)
     body = memoryview(data)[_HEAD.size :]
     if version != _VERSION:
-        raise SnapshotError(f"a producer snapshot has version {version}, only {_VERSION} is known")
+        raise SnapshotError(f"a producer snapshot has version {version}, supported is {_VERSION}")
     if crc32c(body) != crc:
         raise SnapshotError("a producer snapshot does not match its checksum")
     (count,) = _COUNT.unpack_from(body)
@@ -86,7 +90,7 @@ def _states(
 
 
 def _older_batches(data: memoryview) -> dict[int, list[BatchMetadata]]:
-    """Read what follows Kafka's entries; anything else than our own extension is left alone."""
+    """Parse the extension after Kafka's entries; other content is ignored."""
     found: dict[int, list[BatchMetadata]] = {}
     rest = data[len(_WINDOW_MAGIC) :]
     if bytes(data[: len(_WINDOW_MAGIC)]) == _WINDOW_MAGIC and len(rest) % _WINDOW_ENTRY.size == 0:

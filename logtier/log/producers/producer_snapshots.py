@@ -16,10 +16,10 @@ NO_SNAPSHOT: Final = -1
 
 
 class ProducerSnapshots:
-    """The files `<offset>.snapshot` of one partition: the producers' state after all records before that offset.
+    """The files `<offset>.snapshot` of one partition: the producer states after all records before that offset.
 
-    One is taken when a segment begins and when the log is closed. Invariant: losing any or all of them loses nothing
-    but time, for the state is then replayed from an older one, or from the log's beginning.
+    A snapshot is taken when a segment begins and when the log is closed. Invariant: a lost snapshot costs only time,
+    since the state is replayed from an older snapshot or from the log start.
     """
 
     __slots__ = ("_directory", "_disk", "_offsets")
@@ -35,21 +35,21 @@ class ProducerSnapshots:
         return self._offsets[-1] if self._offsets else NO_SNAPSHOT
 
     def note_moved(self, directory: str) -> None:
-        """The files are in a folder of another name now."""
+        """Use the files in a renamed folder."""
         self._directory = directory
 
     def take(self, producers: ProducerStates, offset: int, *, keep: Sequence[int]) -> None:
-        """Write the snapshot at `offset`; of the older ones those at the offsets `keep` (segments' beginnings) stay.
+        """Write the snapshot at `offset`; older snapshots stay only at the offsets `keep` (segment base offsets).
 
-        Does not wait for the device: one that a power loss damages does not match its checksum. On a full disk there
-        is none: it spares a start time, and without it the state is replayed from the batches.
+        Does not wait for the device: a snapshot damaged by a power loss fails its checksum. On a full disk no snapshot
+        is written, and the next start replays the state from the batches.
         """
         try:
             self._disk.write_atomic(self._path(offset), encode_snapshot(producers), sync=False)
         except OSError as error:
             if not is_no_space(error):
                 raise
-            _logger.warning("%s: no room for a snapshot of the producers", self._directory)
+            _logger.warning("%s: the disk is full, no snapshot of the producers is written", self._directory)
             return
         kept = set(keep)
         for stray in [known for known in self._offsets if known != offset and known not in kept]:
@@ -59,18 +59,18 @@ class ProducerSnapshots:
             self._offsets.sort()
 
     def remove_before(self, offset: int) -> None:
-        """Remove the snapshots before `offset`, but never the newest."""
+        """Remove the snapshots before `offset`, except the newest snapshot."""
         for old in self._offsets[:-1]:
             if old < offset:
                 self._remove(old)
 
     def remove_after(self, offset: int) -> None:
-        """Remove the snapshots after `offset`: of records that are no longer there."""
+        """Remove the snapshots after `offset`, whose records no longer exist."""
         for later in [known for known in self._offsets if known > offset]:
             self._remove(later)
 
     def load(self, offset: int) -> tuple[ProducerStates, int]:
-        """Return the newest sound snapshot at or before `offset`, and its offset; removes damaged ones."""
+        """Return the newest valid snapshot at or before `offset`, and its offset; damaged snapshots are removed."""
         while True:
             at_or_before = [known for known in self._offsets if known <= offset]
             if not at_or_before:
@@ -82,12 +82,12 @@ class ProducerSnapshots:
                 self._remove(at_or_before[-1])
 
     def restore(self, segments: Sequence[LogSegment], end_offset: int) -> ProducerStates:
-        """Return the producers' state before `end_offset`: a snapshot and a replay of the batches after it."""
+        """Return the producer states at `end_offset` from a snapshot and the later batches; remove later snapshots."""
         self.remove_after(end_offset)
         return self.replay(segments, end_offset)
 
     def replay(self, segments: Sequence[LogSegment], end_offset: int) -> ProducerStates:
-        """As `restore`, for a look back: later snapshots stay."""
+        """Return the producer states at `end_offset` as `restore` does, but keep later snapshots."""
         producers, offset = self.load(end_offset)
         for i, segment in enumerate(segments):
             segment_end = segments[i + 1].base_offset if i + 1 < len(segments) else end_offset

@@ -1,4 +1,4 @@
-"""What a partition remembers of its producers: repetitions, gaps, transactions (KIP-98, KIP-360, KIP-890). Pure."""
+"""The producer states of a partition: duplicates, gaps, transactions (KIP-98, KIP-360, KIP-890). Pure."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -8,13 +8,13 @@ from headwater.logtier.log.segments.transaction_index import AbortedTransaction
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, EndTransactionMarker, RecordBatchHeader
 
-# A client has at most so many requests in flight with idempotence, hence no older batch can be retried.
+# Maximum number of requests in flight of an idempotent producer: older batches are never retried.
 BATCHES_PER_PRODUCER: Final = 5
 
 NO_OFFSET: Final = -1
 NO_COORDINATOR_EPOCH: Final = -1
 
-# From this transaction.version on every transaction has an epoch of its own, and its marker the next one (KIP-890).
+# From this transaction.version on, each transaction has its own epoch, and its marker the next one (KIP-890).
 TRANSACTION_VERSION_WITH_EPOCH_BUMPS: Final = 2
 
 _SEQUENCE_MAX: Final = 2**31 - 1
@@ -31,15 +31,15 @@ class BatchMetadata(NamedTuple):
 
     @property
     def first_offset(self) -> int:
-        """Offset that the batch's first record was given."""
+        """Offset of the batch's first record."""
         return self.last_offset - self.offset_delta
 
 
 class Verification:
-    """A partition's question to the transaction coordinator: does the producer's transaction include it? (KIP-890)
+    """A pending check with the transaction coordinator that a transaction includes the partition (KIP-890).
 
-    Whoever brought the answer passes the object itself with the append. It is good for the first batch only, and no
-    longer once a marker has come in between: the answer may be of a transaction that has ended since.
+    The append passes the same object after the coordinator's confirmation. It is valid for the first batch only, and a
+    marker invalidates it: the confirmation may concern a transaction that has ended since.
     """
 
     __slots__ = ("epoch", "is_epoch_bumped", "lowest_sequence", "started_ms")
@@ -48,11 +48,11 @@ class Verification:
         self.epoch = epoch
         self.lowest_sequence = sequence
         self.started_ms = started_ms
-        #: Whether each transaction of the producer has an epoch of its own, hence begins with sequence 0.
+        #: Whether each transaction of the producer has its own epoch, and so begins with sequence 0.
         self.is_epoch_bumped = is_epoch_bumped
 
     def note(self, epoch: int, sequence: int) -> None:
-        """The producer asked again: what it sent first must also be appended first."""
+        """Record another batch awaiting verification: the batch with the lowest sequence must be appended first."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch and sequence < self.lowest_sequence:
@@ -68,19 +68,19 @@ class ProducerState:
         self.epoch = epoch
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_PER_PRODUCER)
         self.last_timestamp_ms = -1
-        #: Of the last marker.
+        #: Coordinator epoch of the last marker.
         self.coordinator_epoch = NO_COORDINATOR_EPOCH
-        #: Where its open transaction begins in this partition, NO_OFFSET without one.
+        #: First offset of the ongoing transaction in this partition, NO_OFFSET without one.
         self.transaction_first_offset = NO_OFFSET
 
     def move_to_epoch(self, epoch: int) -> None:
-        """Sequences begin anew with each epoch."""
+        """Set the epoch; sequences restart with a new epoch."""
         if self.epoch != epoch:
             self.epoch = epoch
             self.batches.clear()
 
     def original(self, base_sequence: int, last_offset_delta: int) -> BatchMetadata | None:
-        """The batch of which this one is a repetition."""
+        """Return the batch that this one duplicates, or None."""
         last_sequence = (base_sequence + last_offset_delta) & _SEQUENCE_MAX
         for batch in self.batches:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
@@ -89,20 +89,20 @@ class ProducerState:
 
 
 class ProducerStates:
-    """All producers of one partition that have an id.
+    """The states of all producers with an id in one partition.
 
     Invariants: per (producer id, epoch) the accepted sequences are contiguous, and a retry of any of the last five
-    batches returns the offsets of the first attempt; a producer has at most one open transaction, which only a marker
-    ends; nothing is appended to a transaction that the coordinator was not asked about. The state equals a replay of
-    the log from the last snapshot (`<offset>.snapshot` in the partition's folder) on, but for verifications under way.
-    `Log` and `recovery` change it; others read it.
+    batches returns the offsets of the first attempt; a producer has at most one ongoing transaction, which only a
+    marker ends; every transaction is verified with the coordinator before its first append. Apart from pending
+    verifications, the state equals a replay of the log after the last snapshot (`<offset>.snapshot` in the partition's
+    folder). `Log` and `recovery` change it; other modules read it.
     """
 
     __slots__ = ("_ended", "_open", "_producers", "_verifications")
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerState] = {}
-        #: Open transactions: first offset, ascending, to producer id.
+        #: Producer ids of ongoing transactions by first offset, ascending.
         self._open: dict[int, int] = {}
         #: Ended transactions (first offset, marker's offset) whose marker may not be replicated yet.
         self._ended: deque[tuple[int, int]] = deque()
@@ -115,11 +115,11 @@ class ProducerStates:
         return iter(self._producers.items())
 
     def get(self, producer_id: int) -> ProducerState | None:
-        """Return one producer's state."""
+        """Return the state of a producer, or None."""
         return self._producers.get(producer_id)
 
     def restore(self, states: Iterable[tuple[int, ProducerState]]) -> None:
-        """Take the producers of a snapshot."""
+        """Load the producers of a snapshot."""
         self._producers = dict(states)
         self._open = {
             first_offset: producer_id
@@ -140,11 +140,13 @@ class ProducerStates:
         *,
         is_transactional: bool = False,
     ) -> BatchMetadata | None:
-        """Check a batch before it is appended: the original if it is a duplicate, None if it is next in sequence.
+        """Check a batch before its append; return the original of a duplicate, None if the batch is next in sequence.
 
-        Raises KafkaError: invalid_producer_epoch for a fenced producer, out_of_order_sequence_number for a gap,
-        invalid_txn_state for a batch outside of the producer's open transaction. A producer that is not known (new
-        here, or expired) may begin with any sequence number (KIP-360).
+        A producer unknown here (new or expired) may begin with any sequence number (KIP-360).
+
+        Raises:
+            KafkaError: invalid_producer_epoch for a fenced producer, out_of_order_sequence_number for a gap,
+                invalid_txn_state for a batch outside the producer's ongoing transaction.
         """
         state = self._producers.get(producer_id)
         if state is None:
@@ -171,7 +173,7 @@ class ProducerStates:
         if state.transaction_first_offset != NO_OFFSET and not is_transactional:
             raise KafkaError(
                 ErrorCode.invalid_txn_state,
-                f"producer {producer_id} sent records outside of its transaction, which is open",
+                f"producer {producer_id} sent records outside its ongoing transaction",
             )
         return None
 
@@ -183,16 +185,19 @@ class ProducerStates:
         last_offset_delta: int,
         verification: Verification | None,
     ) -> BatchMetadata | None:
-        """As `check`, for a batch of a transaction.
+        """Check a transactional batch as `check` does.
 
-        The transaction is open in this partition, or the coordinator has confirmed it (`verification`); else KafkaError
-        invalid_txn_state. A batch without a sequence is a coordinator's own: it is never a repetition.
+        The transaction must be ongoing in this partition or verified with the coordinator (`verification`). A batch
+        without a sequence number comes from a coordinator and is never a duplicate.
+
+        Raises:
+            KafkaError: As `check`, and invalid_txn_state for an unverified transaction.
         """
         state = self._producers.get(producer_id)
         is_open = False
         if state is not None:
             if producer_epoch < state.epoch:
-                # First, since a producer survives this error and not the one below.
+                # Checked first: a producer recovers from this error, but not from the next one.
                 raise _fenced(producer_id, producer_epoch, state.epoch)
             if producer_epoch == state.epoch:
                 is_open = state.transaction_first_offset != NO_OFFSET
@@ -221,9 +226,10 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, producer_epoch: int, base_sequence: int, now_ms: int, *, is_epoch_bumped: bool
     ) -> Verification | None:
-        """Before the coordinator is asked about a batch's transaction; None if it is open here: nothing is to be asked.
+        """Return the verification to pass to the append; None if the transaction is ongoing here and needs none.
 
-        Raises KafkaError(invalid_producer_epoch) for a fenced producer.
+        Raises:
+            KafkaError: invalid_producer_epoch for a fenced producer.
         """
         state = self._producers.get(producer_id)
         if state is not None:
@@ -242,10 +248,11 @@ class ProducerStates:
     def check_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, transaction_version: int
     ) -> bool:
-        """Check a marker before it is appended; whether it is a repetition of the last one, not to be appended again.
+        """Check a marker before its append; return whether it repeats the last marker and is not to be appended.
 
-        Raises KafkaError: invalid_producer_epoch for the marker of an earlier transaction, which must not end the one
-        that is open; transaction_coordinator_fenced for one of a former coordinator.
+        Raises:
+            KafkaError: invalid_producer_epoch for the marker of an earlier transaction, which must not end the ongoing
+                one; transaction_coordinator_fenced for a marker of a former coordinator.
         """
         state = self._producers.get(producer_id)
         if state is None:
@@ -257,10 +264,10 @@ class ProducerStates:
         if coordinator_epoch < state.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.transaction_coordinator_fenced,
-                f"producer {producer_id}: coordinator epoch {coordinator_epoch} is over, {state.coordinator_epoch} has "
-                "written since",
+                f"producer {producer_id}: coordinator epoch {coordinator_epoch} is fenced by epoch "
+                f"{state.coordinator_epoch}",
             )
-        # An open transaction would have been refused above; data of this epoch means that the marker is not the last.
+        # An ongoing transaction was rejected above; batches of this epoch mean that the marker is not the last one.
         return (
             has_own_epoch
             and producer_epoch == state.epoch
@@ -281,7 +288,7 @@ class ProducerStates:
         *,
         is_transactional: bool = False,
     ) -> None:
-        """Take in a batch that was appended (checked before, or found in the log)."""
+        """Apply an appended batch, checked before or read from the log."""
         state = self._producers.get(producer_id)
         if state is None:
             state = self._producers[producer_id] = ProducerState(producer_epoch)
@@ -307,7 +314,7 @@ class ProducerStates:
     def end_transaction(
         self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker, offset: int, timestamp_ms: int
     ) -> AbortedTransaction | None:
-        """Take in a marker that was appended; return the transaction if it is aborted and has records here."""
+        """Apply an appended marker; return the transaction if it is aborted and has records here."""
         state = self._producers.get(producer_id)
         if state is None:
             state = self._producers[producer_id] = ProducerState(producer_epoch)
@@ -328,9 +335,9 @@ class ProducerStates:
     def replay(
         self, header: RecordBatchHeader, marker: EndTransactionMarker | None = None
     ) -> AbortedTransaction | None:
-        """Take in a batch found in the log, and what it says if it is a control batch. Without a producer: nothing.
+        """Apply a batch read from the log, with its marker if it is a control batch; return the transaction it aborts.
 
-        Returns the transaction that it aborts, for the transaction index.
+        A batch without a producer id has no effect.
         """
         if header.producer_id == NO_PRODUCER_ID:
             return None
@@ -353,7 +360,10 @@ class ProducerStates:
         return None
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Where read_committed stops: where the first transaction begins whose end is not replicated, if any is."""
+        """Return the last stable offset: the first offset of the first transaction without a replicated end.
+
+        Without such a transaction it is the high watermark.
+        """
         ended = self._ended
         if not ended and not self._open:
             return high_watermark
@@ -366,15 +376,15 @@ class ProducerStates:
         return stable
 
     def settle(self, high_watermark: int) -> None:
-        """Forget the ended transactions whose marker is replicated: the high watermark never goes back."""
+        """Remove the ended transactions whose marker is replicated: the high watermark never falls."""
         ended = self._ended
         while ended and ended[0][1] < high_watermark:
             ended.popleft()
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget the producers that were silent for too long (`producer.id.expiration.ms`); return how many.
+        """Remove the producers inactive for `expiration_ms` (`producer.id.expiration.ms`); return their number.
 
-        One with an open transaction stays: only its marker ends that.
+        A producer with an ongoing transaction stays until its marker.
         """
         expired = [
             producer_id

@@ -1,1 +1,1 @@
-"""The segments of a log: files of batches, their indexes, and what is known of both."""
+"""The segments of a log: files of batches, their indexes, and checkpoints."""

@@ -1,4 +1,4 @@
-"""What is known of the last segment, up to where it is on the device: a start after a crash reads on from there."""
+"""Checkpoint of the active segment, up to an offset that is on the device: recovery continues from there."""
 
 import struct
 from typing import Final, NamedTuple
@@ -13,7 +13,7 @@ from headwater.logtier.runtime.disk import Disk
 FILE_NAME: Final = "active-segment-checkpoint"
 
 _MAGIC: Final = b"HWAC"
-# Version 1 was written before its batches were on the device, and is not believed.
+# Version 1 was written before its batches were on the device, and is ignored.
 _VERSION: Final = 2
 _HEAD: Final = struct.Struct(">4sHI")
 # Topic id, base offset, end offset, position, greatest timestamp and its offset, first timestamp, bytes since the last
@@ -24,7 +24,7 @@ _EPOCH: Final = struct.Struct(">iq")
 
 
 class SegmentState(NamedTuple):
-    """What a segment knows of the batches before `position`, which end at `end_offset`."""
+    """The state of a segment for the batches before `position`, which end at `end_offset`."""
 
     base_offset: int
     end_offset: int
@@ -39,12 +39,12 @@ class SegmentState(NamedTuple):
 
 
 class ActiveCheckpoint(NamedTuple):
-    """The state of a log's last segment at an offset, and of producers and leader epochs there.
+    """The state of a log's active segment, producers and leader epochs at an offset.
 
-    The topic's id tells it from that of a deleted topic of the same name, which may still be on its way to the disk.
-    Without it such a segment is checked from its beginning after a crash, up to `segment.bytes` of it. It is written
-    when all that the log has before that offset is on the device, and so is a recovery point of its own; its file,
-    beside the segments, has a checksum, and is replaced as a whole.
+    The topic id distinguishes it from the checkpoint of a deleted topic of the same name, whose write may still be
+    running. Without a checkpoint the whole active segment, up to `segment.bytes`, is checked after a crash. It is
+    written when all records before the offset are on the device, and acts as a recovery point. File:
+    `active-segment-checkpoint` beside the segments, with a checksum, replaced as a whole.
     """
 
     topic_id: UUID
@@ -83,7 +83,7 @@ def write_active_checkpoint(disk: Disk, directory: str, checkpoint: ActiveCheckp
 
 
 def remove_active_checkpoint(disk: Disk, directory: str) -> None:
-    """What it says holds no longer."""
+    """Remove an invalid checkpoint."""
     disk.remove(f"{directory}/{FILE_NAME}")
 
 
@@ -117,7 +117,7 @@ def read_active_checkpoint(disk: Disk, directory: str) -> ActiveCheckpoint | Non
 
 
 def read_checkpointed_base(disk: Disk, directory: str) -> int | None:
-    """The base offset of the segment that the file says it is about, unchecked; None without a file."""
+    """Return the base offset of the checkpointed segment without verifying the checksum; None without a file."""
     try:
         file = disk.open_read_only(f"{directory}/{FILE_NAME}")
     except FileNotFoundError:

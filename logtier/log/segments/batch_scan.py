@@ -1,4 +1,4 @@
-"""Following the whole batches of a segment, and checking each."""
+"""Iterates over the whole batches of a segment and checks each."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
@@ -15,12 +15,12 @@ from headwater.logtier.records.batch import (
 )
 from headwater.logtier.runtime.disk import File
 
-# How much is read at a time: a system call per megabyte, and memory that stays small beside a broker's.
+# Bytes per read: one system call per megabyte, with little memory.
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
 class ScannedSegment(Protocol):
-    """What is needed of a segment; it may grow meanwhile."""
+    """The attributes of a segment that a scan needs; the segment may grow meanwhile."""
 
     base_offset: int
     size: int
@@ -31,7 +31,7 @@ class ScannedSegment(Protocol):
 
 
 class BatchLocation(NamedTuple):
-    """A batch in a segment: where it is and what its header says."""
+    """Position and header of a batch in a segment."""
 
     position: int
     size_bytes: int
@@ -39,7 +39,7 @@ class BatchLocation(NamedTuple):
 
 
 def checked_batches(segment: ScannedSegment, position: int) -> Iterator[tuple[BatchLocation, memoryview]]:
-    """Follow the whole batches from `position` on; end before the first that is torn, damaged or out of order."""
+    """Yield the whole batches from `position` on, up to the first that is torn, damaged or out of order."""
     chunk = b""
     chunk_start = position
     next_offset = segment.base_offset

@@ -1,4 +1,4 @@
-"""Segments that left their log: their files go later, beside the event loop."""
+"""Segments removed from their log; their files are deleted later, outside the event loop."""
 
 import logging
 from collections import deque
@@ -10,9 +10,9 @@ logger = logging.getLogger(__name__)
 
 
 class DeletedSegments:
-    """The segments that a log has let go of, in the order of their deadlines.
+    """The segments removed from a log, in the order of their deadlines.
 
-    Their files have names that the next start removes, whatever becomes of this.
+    The names of their files mark them as deleted: the next start removes the remaining ones.
     """
 
     __slots__ = ("_disk", "_waiting")
@@ -22,19 +22,19 @@ class DeletedSegments:
         self._waiting: deque[tuple[int, LogSegment]] = deque()
 
     def add(self, segment: LogSegment, deadline_ms: int) -> None:
-        """Mark a segment's files; they go after the deadline, for the sake of reads under way."""
+        """Mark a segment's files as deleted; they are removed after the deadline, since reads may still use them."""
         try:
             segment.mark_deleted()
         except OSError as error:
-            # They stay. Being the oldest, or replaced, they are found and deleted again by the next start.
-            logger.error("%s is not deleted before the next start: %s", segment.log_path, error)
+            # The files stay. The next start finds the segment again, as the oldest or as replaced, and deletes it.
+            logger.error("%s cannot be deleted before the next start: %s", segment.log_path, error)
             return
         finally:
             segment.release()
         self._waiting.append((deadline_ms, segment))
 
     def remove_due(self, now_ms: int) -> None:
-        """Remove the files whose deadline is over. Unlinking takes milliseconds per 100 MB: not on this thread."""
+        """Remove the files whose deadline has passed, on another thread: unlinking takes milliseconds per 100 MB."""
         due: list[LogSegment] = []
         while self._waiting and self._waiting[0][0] <= now_ms:
             due.append(self._waiting.popleft()[1])
@@ -47,4 +47,4 @@ def _remove(segments: list[LogSegment]) -> None:
         try:
             segment.remove_deleted()
         except OSError as error:
-            logger.error("%s is not removed before the next start: %s", segment.log_path, error)
+            logger.error("%s cannot be removed before the next start: %s", segment.log_path, error)

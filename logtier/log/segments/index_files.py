@@ -1,4 +1,4 @@
-"""The index files of a segment: read and written whole. `PathOf` says the path of the file with a suffix."""
+"""The index files of a segment, read and written whole. `PathOf` maps a suffix to the path of a file."""
 
 import contextlib
 from collections.abc import Callable
@@ -20,7 +20,7 @@ PathOf: TypeAlias = Callable[[str], str]
 
 
 def read_index_file(disk: Disk, path: str) -> bytes | None:
-    """Return what an index file has in it; None without one."""
+    """Return the content of an index file; None if there is none."""
     try:
         return disk.read(path)
     except FileNotFoundError:
@@ -28,19 +28,19 @@ def read_index_file(disk: Disk, path: str) -> bytes | None:
 
 
 def write_index_file(disk: Disk, path: str, data: bytes) -> None:
-    """Replace what an index file has in it; after an OSError there is none."""
+    """Replace the content of an index file; after an OSError the file is missing."""
     file = disk.open(path, create=True)
     try:
         file.truncate(0)
         file.append([data])
     except OSError:
-        # Half an index would be taken for a whole one.
+        # A partial index would count as complete.
         disk.remove(path)
         raise
 
 
 def read_indexes(disk: Disk, path_of: PathOf, log_size: int) -> Indexes | None:
-    """Return both indexes of a segment of `log_size` bytes; None where a file is missing or damaged."""
+    """Return both indexes of a segment of `log_size` bytes; None if a file is missing or damaged."""
     offsets = read_index_file(disk, path_of(INDEX_SUFFIX))
     times = read_index_file(disk, path_of(TIME_INDEX_SUFFIX))
     offset_index = None if offsets is None else OffsetIndex.from_bytes(offsets, log_size)
@@ -49,7 +49,7 @@ def read_indexes(disk: Disk, path_of: PathOf, log_size: int) -> Indexes | None:
 
 
 def write_indexes(disk: Disk, path_of: PathOf, indexes: Indexes) -> bool:
-    """Write both indexes of a segment; False where the disk is full: then one is missing, and both are built anew."""
+    """Write both indexes of a segment; False if the disk is full: one is then missing, and both are rebuilt."""
     try:
         write_index_file(disk, path_of(INDEX_SUFFIX), indexes[0].to_bytes())
         write_index_file(disk, path_of(TIME_INDEX_SUFFIX), indexes[1].to_bytes())
@@ -62,7 +62,7 @@ def write_indexes(disk: Disk, path_of: PathOf, indexes: Indexes) -> bool:
 
 
 def paged_indexes(disk: Disk, path_of: PathOf, indexes: Indexes) -> PagedIndexes:
-    """Return what takes the place of indexes that are in their files and change no more."""
+    """Return paged indexes that replace complete indexes whose files are written."""
     return (
         PagedOffsetIndex(disk, path_of(INDEX_SUFFIX), indexes[0]),
         PagedTimeIndex(disk, path_of(TIME_INDEX_SUFFIX), indexes[1]),
@@ -70,7 +70,7 @@ def paged_indexes(disk: Disk, path_of: PathOf, indexes: Indexes) -> PagedIndexes
 
 
 def open_index_files(disk: Disk, path_of: PathOf) -> list[File]:
-    """Open those of a segment's index files that exist."""
+    """Open the existing index files of a segment."""
     files: list[File] = []
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
         with contextlib.suppress(FileNotFoundError):

@@ -12,17 +12,17 @@ from headwater.logtier.runtime.disk import Buffer
 
 ENTRY: Final = struct.Struct(">ii")
 
-# array("i") holds the file's int32; every platform we run on agrees, and the assertion says so if one does not.
+# array("i") must hold the int32 of the file; this is true on all supported platforms.
 assert array("i").itemsize == 4
 
 
 class OffsetIndex:
-    """Maps offsets to positions in the segment's file: where to begin to look for the batch that holds an offset.
+    """Maps offsets to positions in the segment's file, from which the batch that holds an offset is searched.
 
-    An entry is (last offset of a batch relative to the segment's base, position where that batch starts), one for about
-    every `index.interval.bytes` of log, as Kafka writes it. Invariant: both strictly increase, and a position is always
-    the start of a batch. On disk: `<base offset>.index`, pairs of big-endian int32. In memory while batches
-    come, in the file afterwards (`paged_index`); the segment decides when it is written. Only the segment uses it.
+    An entry is (last offset of a batch relative to the segment's base offset, position of the batch), about one per
+    `index.interval.bytes` of log, as in Kafka. Invariant: both strictly increase, and a position is always the start of
+    a batch. File: `<base offset>.index`, pairs of big-endian int32. The index is in memory while the segment is active
+    and in its file afterwards (`paged_index`); the segment decides when to write it. Only the segment uses it.
 
     >>> index = OffsetIndex()
     >>> index.append(9, 0)
@@ -46,17 +46,17 @@ class OffsetIndex:
         self._positions.append(position)
 
     def position_before(self, relative_offset: int, may_wait: bool = True) -> int:  # noqa: ARG002 (see `paged_index`)
-        """Return the start of a batch at or before the one that holds the offset: the latest that is known."""
+        """Return the last known batch start at or before the batch that holds the relative offset."""
         i = bisect_right(self._relative_offsets, relative_offset)
         return self._positions[i - 1] if i else 0
 
     def boundary_at_most(self, position: int, may_wait: bool = True) -> int:  # noqa: ARG002
-        """Return the last known start of a batch at or before `position`."""
+        """Return the last known batch start at or before `position`."""
         i = bisect_right(self._positions, position)
         return self._positions[i - 1] if i else 0
 
     def offset_at_or_after(self, position: int) -> int | None:
-        """Return the last (relative) offset of the first known batch that starts at or after `position`."""
+        """Return the last relative offset of the first known batch that starts at or after `position`."""
         i = bisect_left(self._positions, position)
         return self._relative_offsets[i] if i < len(self._positions) else None
 
@@ -66,17 +66,17 @@ class OffsetIndex:
         return self._positions[-1] if self._positions else 0
 
     def truncate_to_position(self, size: int) -> None:
-        """Forget the entries of batches that start at or after `size`."""
+        """Remove the entries of batches that start at or after `size`."""
         keep = bisect_right(self._positions, size - 1)
         del self._positions[keep:]
         del self._relative_offsets[keep:]
 
     def every(self, step: int) -> tuple["array[int]", "array[int]"]:
-        """Return the offsets and the positions of the first entry and of each that is `step` entries later."""
+        """Return the offsets and positions of every `step`th entry, starting with the first."""
         return self._relative_offsets[::step], self._positions[::step]
 
     def copy(self) -> "OffsetIndex":
-        """Return one of its own with the same entries."""
+        """Return an independent copy."""
         copied = OffsetIndex()
         copied._relative_offsets = self._relative_offsets[:]
         copied._positions = self._positions[:]
@@ -97,7 +97,7 @@ class OffsetIndex:
 
     @classmethod
     def parse(cls, data: Buffer) -> "OffsetIndex":
-        """Parse a part of a file that is known to be sound."""
+        """Parse entries whose validity is known."""
         interleaved = array("i")
         interleaved.frombytes(data)
         if sys.byteorder == "little":
@@ -109,7 +109,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, data: Buffer, log_size: int) -> "OffsetIndex | None":
-        """Parse a file; None when it cannot be the index of a segment of `log_size` bytes (it is then rebuilt)."""
+        """Parse a file; None if it cannot be the index of a segment of `log_size` bytes (it is then rebuilt)."""
         if len(data) % ENTRY.size:
             return None
         index = cls.parse(data)

@@ -1,8 +1,8 @@
-"""The indexes of segments that are no longer written to: their entries stay in the files, a few lead to the others.
+"""Indexes of inactive segments: the entries stay in the files, and memory holds one entry per page.
 
-A TiB of small batches has 5 GiB of index entries, which would all come to be in memory. They are not mapped, either: a
-page of a mapping that is not in memory stops the whole event loop, a file that somebody cuts ends the process (SIGBUS),
-and a process has but 65,530 mappings. A read of one page does none of that.
+A TiB of small batches has 5 GiB of index entries, which would accumulate in memory. The files are not memory-mapped
+either: a page fault blocks the whole event loop, a truncated file ends the process (SIGBUS), and a process has at most
+65,530 mappings. Reading one page has none of these faults.
 """
 
 import errno
@@ -21,21 +21,21 @@ from headwater.logtier.runtime.disk import Buffer, Disk
 
 _logger = logging.getLogger(__name__)
 
-# Entries of a page: 8 KiB of an offset index, which lead to the batches of 4 MiB at least. Opening the file and reading
-# a page takes some 10 microseconds, which a reader of that much does not notice.
+# Entries of a page: 8 KiB of an offset index, which cover at least 4 MiB of batches. Opening the file and reading a
+# page takes about 10 microseconds, which is negligible for a reader of that much data.
 PAGE_ENTRIES: Final = 1024
 
-# No file descriptor or memory now, or a file that is gone (its segment was deleted): the entries in memory will do.
+# No file descriptor or memory, or a file of a deleted segment: the entries in memory are used instead.
 _DO_WITHOUT: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT))
 
 IndexT = TypeVar("IndexT", bound=OffsetIndex | TimeIndex)
 
 
 class _PagedIndex(Generic[IndexT]):
-    """An index file that changes no more, of which one page at a time is in memory: the last one that was read.
+    """An index file that no longer changes, with one page in memory: the page read last.
 
-    Pages of a file that was found damaged are None from then on. May be used by several threads: what they write, a
-    page with its number, they write at once.
+    A damaged file yields None for all further pages. Several threads may use it: the page and its number are replaced
+    in one assignment.
     """
 
     __slots__ = ("_disk", "_entry_bytes", "_is_damaged", "_last", "_length", "_path")
@@ -53,10 +53,10 @@ class _PagedIndex(Generic[IndexT]):
         raise NotImplementedError
 
     def _page(self, number: int, may_wait: bool) -> IndexT | None:
-        """Return a page; None if the file does not give it.
+        """Return a page; None if it cannot be read from the file.
 
-        Without `may_wait` BlockingIOError where it would wait for the device. (The file's name and inode are not waited
-        for in practice: its segment's file, which is open, lies beside it.)
+        Without `may_wait`, BlockingIOError is raised if the page is not in memory. (The file's name and inode are
+        practically always cached: the open file of its segment is in the same folder.)
         """
         last = self._last
         if last is not None and last[0] == number:
@@ -75,23 +75,23 @@ class _PagedIndex(Generic[IndexT]):
         page = self._parse(number, data) if len(data) == size else None
         if page is None:
             self._is_damaged = True
-            _logger.warning("%s is damaged: until the next start look-ups in its segment take longer", self._path)
+            _logger.warning("%s is damaged; look-ups in its segment are slower until the next start", self._path)
             return None
         self._last = (number, page)
         return page
 
 
 class PagedOffsetIndex(_PagedIndex[OffsetIndex]):
-    """The `OffsetIndex` of a segment that is no longer written to; see there for what look-ups return.
+    """The `OffsetIndex` of an inactive segment, with the same look-ups.
 
-    Memory has the first entry and the checksum of each page. Invariant: where the file does not give a page, look-ups
-    return an earlier batch (a later one for `offset_at_or_after`), from which the right one is found as well.
+    Memory holds the first entry and the checksum of each page. Invariant: if a page cannot be read, look-ups return an
+    earlier batch (`offset_at_or_after` a later one), from which the search reaches the same result.
     """
 
     __slots__ = ("_checksums", "_first_offsets", "_first_positions", "last_position")
 
     def __init__(self, disk: Disk, path: str, index: OffsetIndex) -> None:
-        """`index` is what the file at `path` has in it."""
+        """Page the file at `path`, whose content equals `index`."""
         super().__init__(disk, path, OFFSET_ENTRY.size, len(index))
         self._first_offsets, self._first_positions = index.every(PAGE_ENTRIES)
         data = memoryview(index.to_bytes())
@@ -103,7 +103,7 @@ class PagedOffsetIndex(_PagedIndex[OffsetIndex]):
         self.last_position = index.last_position
 
     def position_before(self, relative_offset: int, may_wait: bool = True) -> int:
-        """Return the start of a batch at or before the one that holds the offset."""
+        """Return a batch start at or before the batch that holds the relative offset."""
         number = bisect_right(self._first_offsets, relative_offset) - 1
         if number < 0:
             return 0
@@ -111,7 +111,7 @@ class PagedOffsetIndex(_PagedIndex[OffsetIndex]):
         return self._first_positions[number] if page is None else page.position_before(relative_offset)
 
     def boundary_at_most(self, position: int, may_wait: bool = True) -> int:
-        """Return the last known start of a batch at or before `position`."""
+        """Return the last known batch start at or before `position`."""
         number = bisect_right(self._first_positions, position) - 1
         if number < 0:
             return 0
@@ -119,7 +119,7 @@ class PagedOffsetIndex(_PagedIndex[OffsetIndex]):
         return self._first_positions[number] if page is None else page.boundary_at_most(position)
 
     def offset_at_or_after(self, position: int) -> int | None:
-        """Return the (relative) offset of a known batch that starts at or after `position`; never waits."""
+        """Return the last relative offset of a known batch that starts at or after `position`; never waits."""
         following = bisect_left(self._first_positions, position)
         if following:
             try:
@@ -136,17 +136,17 @@ class PagedOffsetIndex(_PagedIndex[OffsetIndex]):
 
 
 class PagedTimeIndex(_PagedIndex[TimeIndex]):
-    """The `TimeIndex` of a segment that is no longer written to; memory and invariant as in `PagedOffsetIndex`."""
+    """The `TimeIndex` of an inactive segment; memory and invariant as in `PagedOffsetIndex`."""
 
     __slots__ = ("_first_offsets", "_first_timestamps")
 
     def __init__(self, disk: Disk, path: str, index: TimeIndex) -> None:
-        """`index` is what the file at `path` has in it."""
+        """Page the file at `path`, whose content equals `index`."""
         super().__init__(disk, path, TIME_ENTRY.size, len(index))
         self._first_timestamps, self._first_offsets = index.every(PAGE_ENTRIES)
 
     def offset_before(self, timestamp_ms: int, may_wait: bool = True) -> int | None:
-        """Return the relative offset of an entry that is not later than the time, None if there is none."""
+        """Return the relative offset of an entry at or before the timestamp, None if there is none."""
         number = bisect_right(self._first_timestamps, timestamp_ms) - 1
         if number < 0:
             return None

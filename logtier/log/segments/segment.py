@@ -44,13 +44,13 @@ _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_IND
 # Offsets in the indexes and positions in the file are int32.
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
-# How much is read at a time when headers are followed: a few system calls per megabyte.
+# Bytes per read of a scan of headers: a few system calls per megabyte.
 _HEADER_CHUNK_BYTES: Final = 64 * 1024
 
 # Base offset, length and last offset delta of a batch.
 _SPAN: Final = struct.Struct(">qi11xi")
 
-# Ends of reads that are remembered: consumers at a log's end come back for the next batch.
+# Number of remembered read ends: consumers at the log end continue with the next batch.
 _READ_ENDS_MAX: Final = 64
 
 
@@ -64,13 +64,13 @@ def segment_name(base_offset: int) -> str:
 
 
 class LogSegment:
-    """A file of batches in offset order, from `base_offset` on, with an offset index and a time index.
+    """A file of batches in offset order, starting at `base_offset`, with an offset index and a time index.
 
-    Invariant: the file holds whole, checked batches only (what a crash left at the end is cut off by `recover`), and
-    the first `size` bytes of it never change. Files: `<base offset, 20 digits>.log`, `.index`, `.timeindex`, and
-    `.txnindex` where transactions were aborted. The indexes live in memory while batches come; they are written when
-    the segment is rolled or the log is closed, and are built anew from the batches when their files are missing or
-    damaged. Once it is sealed the files answer (`paged_index`). Only `Log` and `recovery` use it.
+    Invariant: the file holds whole, checked batches only (`recover` cuts off a torn end after a crash), and its first
+    `size` bytes never change. Files: `<base offset, 20 digits>.log`, `.index`, `.timeindex`, and `.txnindex` with
+    aborted transactions. The indexes are in memory while the segment is active; they are written when the segment rolls
+    or the log closes, and rebuilt from the batches if their files are missing or damaged. A sealed segment reads its
+    index files (`paged_index`). Only `Log` and `recovery` use it.
     """
 
     __slots__ = (
@@ -108,17 +108,17 @@ class LogSegment:
         index_interval_bytes: int,
         suffix: str = "",
     ) -> None:
-        """`suffix` stands after the usual names of its files while they are not yet (`.cleaned`, `.swap`) the log's."""
+        """Create a segment; `suffix` (`.cleaned`, `.swap`) follows the names of files not yet part of the log."""
         self._disk = disk
         self._prefix = f"{directory}/{segment_name(base_offset)}"
         self._suffix = suffix
         self._file: File | None = None
-        # Loaded at the first need, so that a broker with many segments starts at once.
+        # Loaded on first use, so that a broker with many segments starts quickly.
         self._indexes: Indexes | None = None
-        # In place of `_indexes` once no batch comes any more and their files are whole.
+        # Replaces `_indexes` once the segment is sealed and the index files are complete.
         self._paged: PagedIndexes | None = None
         self._is_sealed = False
-        # Whether the index files have what `_indexes` has.
+        # Whether the index files equal `_indexes`.
         self._is_saved = False
         self._transaction_index: TransactionIndex | None = None
         self._max_timestamp: tuple[int, int] = (NO_TIMESTAMP, base_offset)
@@ -130,10 +130,10 @@ class LogSegment:
         self.first_timestamp_ms: int | None = None
         self.index_interval_bytes = index_interval_bytes
         self.bytes_since_index = 0
-        #: So many entries fit into both indexes at least; 0 as long as nobody counted them (`is_index_full`).
+        #: Lower bound of the free entries of both indexes; 0 before the first count (`is_index_full`).
         self.index_room = 0
         self._is_twin = False
-        #: Whether its index files were missing or damaged.
+        #: Whether the index files were missing or damaged.
         self.is_rebuilt = False
 
     @classmethod
@@ -148,7 +148,7 @@ class LogSegment:
         suffix: str = "",
         is_folder_new: bool = False,
     ) -> "LogSegment":
-        """Create the segment's file, empty."""
+        """Create the segment with an empty file."""
         segment = cls(
             disk,
             directory,
@@ -158,14 +158,14 @@ class LogSegment:
             index_interval_bytes=index_interval_bytes,
             suffix=suffix,
         )
-        # Whatever indexes lie there belong to a segment that is gone.
+        # Existing index files belong to a removed segment.
         for name in () if is_folder_new else (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
             disk.remove(segment._prefix + name + suffix)
         segment._file = disk.open(segment.log_path, create=True)
         try:
             segment._file.truncate(0)
         except OSError:
-            # Left behind it would be taken for the log's end after the next clean stop.
+            # A left-over file would count as the end of the log after the next clean stop.
             disk.remove(segment.log_path)
             raise
         segment._indexes = (OffsetIndex(), TimeIndex())
@@ -173,7 +173,7 @@ class LogSegment:
         return segment
 
     def twin(self, *, is_growing: bool) -> "LogSegment":
-        """Return a second one over the same files, for another thread to read: they share nothing that changes."""
+        """Return a second object over the same files for reading on another thread; no mutable state is shared."""
         twin = copy.copy(self)
         twin._is_twin = True
         twin._read_ends = {}
@@ -184,7 +184,7 @@ class LogSegment:
         return twin
 
     def adopt(self, twin: "LogSegment") -> None:
-        """Take over the indexes that a twin has read from their files, unless they are here by now."""
+        """Take over the indexes that a twin loaded, unless they are loaded here."""
         if self._indexes is None and self._paged is None and not twin.is_rebuilt:
             self._indexes, self._paged = twin._indexes, twin._paged
             self._max_timestamp = twin._max_timestamp
@@ -206,24 +206,24 @@ class LogSegment:
 
     @property
     def file(self) -> File:
-        """The file of batches, opened at the first need."""
+        """The file of batches, opened on first use."""
         if self._file is None:
             self._file = self._disk.open(self.log_path)
         return self._file
 
     @property
     def offset_index(self) -> OffsetIndex | PagedOffsetIndex:
-        """The offset index, loaded at the first need."""
+        """The offset index, loaded on first use."""
         return (self._indexes or self._paged or self._load_indexes())[0]
 
     @property
     def time_index(self) -> TimeIndex | PagedTimeIndex:
-        """The time index, loaded at the first need."""
+        """The time index, loaded on first use."""
         return (self._indexes or self._paged or self._load_indexes())[1]
 
     @property
     def transaction_index(self) -> TransactionIndex:
-        """The index of aborted transactions, loaded at the first need; raises CorruptRecordsError if it is damaged."""
+        """The index of aborted transactions, loaded on first use; CorruptRecordsError if it is damaged."""
         if self._transaction_index is None:
             data = read_index_file(self._disk, self._path(TRANSACTION_INDEX_SUFFIX))
             index = TransactionIndex.from_bytes(data or b"", self.base_offset)
@@ -238,39 +238,39 @@ class LogSegment:
         return self._transaction_index is not None
 
     def begin_transaction_index(self) -> TransactionIndex:
-        """Put an empty index in the place of the one that is there."""
+        """Replace the index of aborted transactions by an empty one."""
         self._transaction_index = TransactionIndex(is_unsaved=True)
         return self._transaction_index
 
     def is_index_full(self, offset_entries_max: int, time_entries_max: int) -> bool:
-        """Whether one of the indexes has no room for one more entry."""
+        """Whether one of the indexes has no room for another entry; updates `index_room`."""
         offset_index, time_index = self._indexes or self._load_whole_indexes()
         self.index_room = min(offset_entries_max - len(offset_index), time_entries_max - len(time_index))
         return self.index_room <= 0
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Greatest timestamp of its records, NO_TIMESTAMP if they have none."""
+        """Greatest timestamp of the records, NO_TIMESTAMP without timestamps."""
         if not (self._indexes or self._paged):
             self._load_indexes()
         return self._max_timestamp[0]
 
     def newest_ms(self, may_wait: bool) -> int:
-        """As `max_timestamp_ms`; without `may_wait` BlockingIOError rather than to read files for it."""
+        """Return `max_timestamp_ms`; without `may_wait`, BlockingIOError if the indexes are not in memory."""
         if not (may_wait or self._indexes or self._paged):
-            raise BlockingIOError(errno.EAGAIN, f"{self.log_path}: its indexes are not in memory")
+            raise BlockingIOError(errno.EAGAIN, f"{self.log_path}: the indexes are not in memory")
         return self.max_timestamp_ms
 
     # -- writing
 
     def append(self, buffers: Sequence[Buffer], size: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """Write one batch of `size` bytes, given in parts; OSError leaves the segment as it was."""
+        """Write one batch of `size` bytes, given in parts; an OSError leaves the segment unchanged."""
         position = (self._file or self.file).append(buffers)
         self.size = position + size
         self._note_batch(last_offset, position, size, max_timestamp_ms)
 
     def append_all(self, data: Buffer, batches: Iterable[tuple[int, int, int]]) -> None:
-        """Write many batches at once: for each its last offset, size and greatest timestamp, in the order of `data`."""
+        """Write many batches at once: `batches` has (last offset, size, greatest timestamp), in the order of `data`."""
         position = self.file.append([data])
         for last_offset, size, max_timestamp_ms in batches:
             self._note_batch(last_offset, position, size, max_timestamp_ms)
@@ -278,7 +278,7 @@ class LogSegment:
         self.size = position
 
     def _note_batch(self, last_offset: int, position: int, size: int, max_timestamp_ms: int) -> None:
-        """Take a batch that is in the file into the indexes: one rule for appending and for rebuilding."""
+        """Add a written batch to the indexes; used for appends and for rebuilding."""
         if self.first_timestamp_ms is None:
             self.first_timestamp_ms = max_timestamp_ms
         if max_timestamp_ms > self._max_timestamp[0]:
@@ -294,10 +294,10 @@ class LogSegment:
             self.bytes_since_index += size
 
     def write_indexes(self) -> None:
-        """Write the index files, to the page cache.
+        """Write the index files to the page cache.
 
-        On a full disk there are none but that of aborted transactions, whose failure is raised: the others are built
-        anew from the batches when they are needed.
+        On a full disk the offset and time indexes are left out and rebuilt from the batches when needed; for the index
+        of aborted transactions the error is raised.
         """
         transactions = self._transaction_index
         if transactions is not None and transactions.is_unsaved:
@@ -315,7 +315,7 @@ class LogSegment:
         self._let_files_answer()
 
     def seal(self) -> None:
-        """No batch comes any more: from now on the index files answer, if they are there."""
+        """Mark the segment as inactive: complete index files are used from now on."""
         self._is_sealed = True
         self._let_files_answer()
 
@@ -325,21 +325,21 @@ class LogSegment:
             self._load_whole_indexes()
 
     def _let_files_answer(self) -> None:
-        """Of indexes to which nothing is added, and which are in their files, keep a few entries."""
+        """Replace indexes of a sealed segment that are in their files by paged indexes."""
         if self._is_sealed and self._is_saved and self._indexes is not None:
             self._paged = paged_indexes(self._disk, self._path, self._indexes)
             self._indexes = None
 
     def index_files(self) -> list[File]:
-        """The index files that exist, open, to be synced."""
+        """Return the existing index files, open, for a sync."""
         return open_index_files(self._disk, self._path)
 
     def release(self) -> None:
-        """Let go of the file: it closes with the last slice that refers to it, and opens again if it is needed."""
+        """Drop the file; it closes with the last slice that uses it and opens again on demand."""
         self._file = None
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches from the one that holds `offset` on; return where the log now ends."""
+        """Remove the batch that holds `offset` and all later ones; return the new end offset of the log."""
         self._unseal()
         found = self.locate(offset)
         if found is None:
@@ -352,12 +352,12 @@ class LogSegment:
         time_index.truncate_to_offset(found.header.base_offset - self.base_offset)
         self.transaction_index.truncate_to(found.header.base_offset)
         self._restore_after_indexes()
-        # Else the files would speak of batches that are gone, should nothing be appended before the next clean stop.
+        # Otherwise the files would refer to removed batches if the log stopped cleanly without another append.
         self.write_indexes()
         return min(offset, found.header.base_offset)
 
     def change_suffix(self, suffix: str, names: Sequence[str] = tuple(reversed(_SUFFIXES))) -> None:
-        """Rename its files, those that exist, in the order of `names`; an open file stays open."""
+        """Rename the existing files in the order of `names`; an open file stays open."""
         for name in names:
             path = self._prefix + name
             if self._disk.exists(path + self._suffix):
@@ -366,30 +366,30 @@ class LogSegment:
         self._paged = None  # loaded again under the new names
 
     def note_moved(self, directory: str) -> None:
-        """Its files are in a folder of another name now; an open file stays open."""
+        """Use the files in a renamed folder; an open file stays open."""
         self._prefix = f"{directory}/{segment_name(self.base_offset)}"
         self._paged = None
 
     def mark_deleted(self) -> None:
-        """Give the files the names of deleted ones: a restart then removes them, reads under way go on."""
+        """Rename the files as deleted: the next start removes them; reads in progress continue."""
         for suffix in _SUFFIXES:
             path = self._prefix + suffix
             if self._disk.exists(path):
                 self._disk.rename(path, path + DELETED_SUFFIX)
 
     def remove_deleted(self) -> None:
-        """Remove the files that `mark_deleted` renamed. The open file closes with the last slice that refers to it."""
+        """Remove the files renamed by `mark_deleted`; an open file closes with the last slice that uses it."""
         for suffix in _SUFFIXES:
             self._disk.remove(self._prefix + suffix + DELETED_SUFFIX)
 
     # -- reading
 
     def marker_of(self, location: BatchLocation) -> EndTransactionMarker | None:
-        """Read what a control batch says; raises CorruptRecordsError."""
+        """Read the marker of a control batch, None for other control batches; raises CorruptRecordsError."""
         return decode_end_transaction_marker(self.file.pread(location.size_bytes, location.position))
 
     def locate(self, offset: int) -> BatchLocation | None:
-        """Find the first batch whose last offset is at or after `offset`; None if there is none in this segment."""
+        """Return the first batch with a last offset at or after `offset`; None if this segment has none."""
         start = self.offset_index.position_before(offset - self.base_offset)
         for found in self.headers(start):
             if found.header.last_offset >= offset:
@@ -397,10 +397,10 @@ class LogSegment:
         return None
 
     def position_of(self, offset: int, may_wait: bool = True) -> tuple[int, int] | None:
-        """Return where to read from for `offset`: (position of its batch, that batch's first offset), or None.
+        """Return (position, first offset) of the batch that holds `offset` or follows it; None if there is none.
 
-        As `locate`, without the cost of whole headers: every fetch comes through here. Without `may_wait` it raises
-        BlockingIOError where it would have to wait for the device.
+        Every fetch uses it: like `locate`, without parsing whole headers. Without `may_wait`, BlockingIOError is raised
+        if the data is not in memory.
         """
         position = self._read_ends.get(offset)
         size = self.size
@@ -425,7 +425,7 @@ class LogSegment:
         return None
 
     def remember_read_end(self, next_offset: int, position: int) -> None:
-        """Note that the batch at `position` (or the end of the file, for now) begins with `next_offset`."""
+        """Record that the batch at `position` (or the present end of the file) begins with `next_offset`."""
         read_ends = self._read_ends
         if next_offset not in read_ends:
             if len(read_ends) >= _READ_ENDS_MAX:
@@ -433,7 +433,7 @@ class LogSegment:
             read_ends[next_offset] = position
 
     def batch_size_at(self, position: int, may_wait: bool = True) -> int:
-        """Size of the batch at a position. Without `may_wait`: BlockingIOError rather than to wait for the device."""
+        """Return the size of the batch at a position; without `may_wait`, BlockingIOError if it is not in memory."""
         head = self._pread(may_wait)(HEADER_BYTES, position)
         return int.from_bytes(head[8:12], "big") + LOG_OVERHEAD
 
@@ -445,11 +445,11 @@ class LogSegment:
         return self._file.pread_in_memory
 
     def pread(self, location: BatchLocation, may_wait: bool = True) -> Buffer:
-        """Read one batch."""
+        """Read one batch; without `may_wait`, BlockingIOError if it is not in memory."""
         return self._pread(may_wait)(location.size_bytes, location.position)
 
     def headers(self, position: int = 0, may_wait: bool = True) -> Iterator[BatchLocation]:
-        """Follow the batches from the one at `position` on, headers only; `may_wait` as in `position_of`."""
+        """Yield the batches from the one at `position` on, headers only; `may_wait` as in `position_of`."""
         pread = self._pread(may_wait)
         size = self.size
         chunk: Buffer = b""
@@ -457,7 +457,7 @@ class LogSegment:
         while position + HEADER_BYTES <= size:
             at = position - chunk_start
             if at + HEADER_BYTES > len(chunk):
-                # The first look is short: most look-ups end within an index interval.
+                # The first read is short: most look-ups end within an index interval.
                 wanted = _HEADER_CHUNK_BYTES if chunk else 2 * self.index_interval_bytes
                 chunk = pread(max(HEADER_BYTES, min(wanted, size - position)), position)
                 chunk_start, at = position, 0
@@ -466,13 +466,13 @@ class LogSegment:
             position += header.size_bytes
 
     def checked_batches(self, position: int = 0) -> Iterator[tuple[BatchLocation, memoryview]]:
-        """Follow the whole batches from `position` on; end before the first that is torn, damaged or out of order."""
+        """Yield the whole batches from `position` on, up to the first that is torn, damaged or out of order."""
         return checked_batches(self, position)
 
     # -- restoring
 
     def state(self, end_offset: int) -> SegmentState:
-        """Return what is known of all batches, which end at `end_offset`."""
+        """Return the state of the segment for all its batches, which end at `end_offset`."""
         offset_index, time_index = self._indexes or self._load_whole_indexes()
         return SegmentState(
             self.base_offset,
@@ -487,7 +487,7 @@ class LogSegment:
         )
 
     def resume(self, known: SegmentState) -> bool:
-        """Take over what was known of the batches before an offset, if the file has them; then `recover` the rest."""
+        """Apply a checkpoint if the file has its batches; return whether it applies. `recover` then checks the rest."""
         transactions = TransactionIndex.from_bytes(known.transaction_index, self.base_offset)
         if known.base_offset != self.base_offset or not 0 < known.position <= self.size or transactions is None:
             return False
@@ -509,11 +509,10 @@ class LogSegment:
         return True
 
     def recover(self, position: int = 0) -> Iterator[tuple[BatchLocation, memoryview]]:
-        """Check every batch, cut off the file where the first is not whole and sound, and build both indexes anew.
+        """Check every batch from `position`, truncate the file at the first invalid one, and rebuild both indexes.
 
-        Begins at `position` after `resume`. The transaction index becomes empty: what belongs into it, the caller
-        knows. Yields each good batch, so that the caller can rebuild its state in the same pass; must be run to its
-        end.
+        `position` is above 0 after `resume`. The transaction index becomes empty and is filled by the caller. Yields
+        each valid batch, so that the caller can rebuild its state in the same pass; the iterator must be exhausted.
         """
         if position == 0:
             self._indexes = (OffsetIndex(), TimeIndex())
@@ -536,7 +535,7 @@ class LogSegment:
             self.size = end
 
     def next_offset_after_clean_stop(self) -> int:
-        """Return the offset after the last batch, found from the last index entry on (a few kilobytes are read)."""
+        """Return the offset after the last batch, read from the last index entry on; ValueError for a torn end."""
         if self.size == 0:
             return self.base_offset
         last: BatchLocation | None = None
@@ -553,7 +552,7 @@ class LogSegment:
 
     def _load_whole_indexes(self) -> Indexes:
         self._indexes = read_indexes(self._disk, self._path, self.size)
-        # Files that were cut at an entry, by a power loss, would do, but that times are missing, or look-ups slow.
+        # Index files truncated at an entry by a power loss lack timestamps or make look-ups slow, and are rebuilt.
         if self._indexes is not None and self._restore_after_indexes():
             self._is_saved = True
             return self._indexes
@@ -575,10 +574,7 @@ class LogSegment:
         return self._indexes
 
     def _restore_after_indexes(self) -> bool:
-        """Bring what is not in the index files (greatest timestamp, bytes since the last entry) up to date.
-
-        Tells whether they have the entries of all batches so far.
-        """
+        """Restore the values that are not in the index files; return whether the indexes cover all batches."""
         assert self._indexes is not None
         offset_index, time_index = self._indexes
         last = time_index.last()

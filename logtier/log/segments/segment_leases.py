@@ -1,20 +1,20 @@
-"""Who needs a log's older segments to stay as they are."""
+"""Leases that keep a log's older segments unchanged."""
 
 from enum import Enum
 from types import TracebackType
 
 
 class SegmentUse(Enum):
-    """What older segments are leased for, and so what has to wait."""
+    """Purpose of a lease, which determines the operations that must wait."""
 
-    #: They are cleaned: retention deletes none of them.
+    #: The segments are being cleaned: retention deletes none of them.
     CLEANING = "cleaning"
-    #: They are copied to another folder: the cleaner replaces none of them.
+    #: The segments are being copied to another folder: the cleaner replaces none of them.
     COPYING = "copying"
 
 
 class SegmentLeases:
-    """The leases that are out on a log's older segments, any number for each use."""
+    """The active leases on a log's older segments, any number for each use."""
 
     __slots__ = ("_out",)
 
@@ -22,18 +22,18 @@ class SegmentLeases:
         self._out: set[SegmentLease] = set()
 
     def take(self, use: SegmentUse) -> "SegmentLease":
-        """Lease the segments, until the lease is given back."""
+        """Lease the segments until the lease is given back."""
         lease = SegmentLease(self._out, use)
         self._out.add(lease)
         return lease
 
     def are_out_for(self, use: SegmentUse) -> bool:
-        """Whether anybody has one for this use."""
+        """Whether there is a lease for this use."""
         return any(lease.use is use for lease in self._out)
 
 
 class SegmentLease:
-    """One holder's lease; `with` gives it back at the end. To give it back twice is fine."""
+    """A lease; a `with` statement gives it back at its end. Giving it back again has no effect."""
 
     __slots__ = ("_out", "use")
 
@@ -42,11 +42,11 @@ class SegmentLease:
         self.use = use
 
     def give_back(self) -> None:
-        """The segments may change again, as far as this holder is concerned."""
+        """End the lease."""
         self._out.discard(self)
 
     def __enter__(self) -> None:
-        """Do what the segments are leased for."""
+        """Enter the block for which the segments are leased."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

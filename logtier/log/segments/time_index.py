@@ -12,13 +12,13 @@ ENTRY: Final = struct.Struct(">qi")
 
 
 class TimeIndex:
-    """Maps timestamps to offsets: where to begin to look for the first record that is not older than a time.
+    """Maps timestamps to offsets, from which the first record at or after a timestamp is searched.
 
-    An entry (timestamp, relative offset) says: no batch before the one with that last offset has a greater maximum
-    timestamp, and that batch has exactly this one. Invariant: timestamps strictly increase, offsets too. On disk:
-    `<base offset>.timeindex`, entries of big-endian int64 and int32. The last entry of a segment that is no longer
-    written to is its maximum timestamp. In memory while batches come, in the file
-    afterwards (`paged_index`); the segment decides when it is written.
+    For an entry (timestamp, relative offset), the batch with that last offset has this maximum timestamp, and no
+    earlier batch has a greater one. Invariant: timestamps and offsets strictly increase. File: `<base
+    offset>.timeindex`, entries of big-endian int64 and int32. The last entry of an inactive segment is its maximum
+    timestamp. The index is in memory while the segment is active and in its file afterwards (`paged_index`); the
+    segment decides when to write it.
 
     >>> index = TimeIndex()
     >>> index.maybe_append(1000, 4), index.maybe_append(1000, 9), index.maybe_append(3000, 14)
@@ -37,7 +37,7 @@ class TimeIndex:
         return len(self._timestamps)
 
     def maybe_append(self, timestamp_ms: int, relative_offset: int) -> bool:
-        """Add an entry if its timestamp is greater than the last one's; tell whether it was added."""
+        """Add an entry if its timestamp is greater than that of the last entry; return whether it was added."""
         timestamps = self._timestamps
         if timestamp_ms < 0 or (timestamps and timestamp_ms <= timestamps[-1]):
             return False
@@ -46,7 +46,7 @@ class TimeIndex:
         return True
 
     def offset_before(self, timestamp_ms: int, may_wait: bool = True) -> int | None:  # noqa: ARG002 (see `paged_index`)
-        """Return the relative offset of the last entry that is not later than the time, None if there is none."""
+        """Return the relative offset of the last entry at or before the timestamp, None if there is none."""
         i = bisect_right(self._timestamps, timestamp_ms)
         return self._relative_offsets[i - 1] if i else None
 
@@ -55,7 +55,7 @@ class TimeIndex:
         return (self._timestamps[0], self._relative_offsets[0]) if self._timestamps else None
 
     def every(self, step: int) -> tuple["array[int]", "array[int]"]:
-        """Return the timestamps and the offsets of the first entry and of each that is `step` entries later."""
+        """Return the timestamps and offsets of every `step`th entry, starting with the first."""
         return self._timestamps[::step], self._relative_offsets[::step]
 
     def last(self) -> tuple[int, int] | None:
@@ -63,13 +63,13 @@ class TimeIndex:
         return (self._timestamps[-1], self._relative_offsets[-1]) if self._timestamps else None
 
     def truncate_to_offset(self, relative_offset: int) -> None:
-        """Forget the entries of offsets at or after the given one."""
+        """Remove the entries of offsets at or after the given one."""
         keep = bisect_left(self._relative_offsets, relative_offset)
         del self._timestamps[keep:]
         del self._relative_offsets[keep:]
 
     def copy(self) -> "TimeIndex":
-        """Return one of its own with the same entries."""
+        """Return an independent copy."""
         copied = TimeIndex()
         copied._timestamps = self._timestamps[:]
         copied._relative_offsets = self._relative_offsets[:]
@@ -85,7 +85,7 @@ class TimeIndex:
         if sys.byteorder == "little":
             timestamps.byteswap()
             offsets.byteswap()
-        # Three columns of four bytes: an entry is not aligned to its timestamp's eight.
+        # Three columns of four bytes: entries are not aligned to the eight bytes of a timestamp.
         halves = array("i", timestamps.tobytes())
         interleaved = array("i", bytes(ENTRY.size * len(self)))
         interleaved[::3] = halves[::2]
@@ -95,7 +95,7 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> "TimeIndex | None":
-        """Parse a file; None when it cannot be a time index (it is then rebuilt)."""
+        """Parse a file; None if it cannot be a time index (it is then rebuilt)."""
         if len(data) % ENTRY.size:
             return None
         index = cls()

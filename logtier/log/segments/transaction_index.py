@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 ENTRY: Final = struct.Struct(">hqqqq")
 _VERSION: Final = 0
-# Where in an entry the last offset stands.
+# Position of the last offset in an entry.
 _LAST_OFFSET: Final = struct.Struct(">18xq8x")
 assert _LAST_OFFSET.size == ENTRY.size
 
@@ -14,8 +14,8 @@ assert _LAST_OFFSET.size == ENTRY.size
 class AbortedTransaction(NamedTuple):
     """A transaction whose abort marker is in the log.
 
-    `last_offset` is the marker's; `last_stable_offset` is where the partition was stable once it was written: no entry
-    after this one can concern records below it.
+    `last_offset` is the offset of the marker; `last_stable_offset` is the partition's last stable offset after the
+    marker: no later entry concerns records below it.
     """
 
     producer_id: int
@@ -25,12 +25,12 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
-    """The transactions whose abort marker lies in the segment, in the order of the markers (KIP-98).
+    """The transactions whose abort marker is in the segment, in the order of the markers (KIP-98).
 
-    A read_committed consumer is told them, to skip their records. Invariant: last offsets strictly increase. On disk:
-    `<base offset>.txnindex`, Kafka's AbortedTxn version 0, 34 bytes an entry; a segment without any has no file. Kept
-    in memory as those bytes; the segment decides when they are written. A crash before that loses nothing, since the
-    segment is scanned again then.
+    A read_committed consumer receives them to skip their records. Invariant: last offsets strictly increase. File:
+    `<base offset>.txnindex`, Kafka's AbortedTxn version 0, 34 bytes an entry; a segment without aborted transactions
+    has no file. Memory holds these bytes; the segment decides when to write them. A crash before the write loses no
+    entries, since recovery scans the segment again.
 
     >>> index = TransactionIndex()
     >>> index.append(AbortedTransaction(7, first_offset=10, last_offset=19, last_stable_offset=20))
@@ -42,20 +42,20 @@ class TransactionIndex:
 
     def __init__(self, data: bytes = b"", *, is_unsaved: bool = False) -> None:
         self._data = bytearray(data)
-        #: Whether the file is not what `to_bytes` gives.
+        #: Whether the file differs from `to_bytes`.
         self.is_unsaved = is_unsaved
 
     def __len__(self) -> int:
         return len(self._data) // ENTRY.size
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Add a transaction whose marker is the newest."""
+        """Add a transaction with the newest marker."""
         assert not self._data or self._last_offset(len(self) - 1) < transaction.last_offset, "markers come in order"
         self._data += ENTRY.pack(_VERSION, *transaction)
         self.is_unsaved = True
 
     def search(self, start_offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
-        """Return the transactions with records in [start, end), and whether later segments need not be asked."""
+        """Return the transactions with records in [start, end), and whether no later segment can have further ones."""
         if not self._data:
             return [], False
         found: list[AbortedTransaction] = []
@@ -68,14 +68,14 @@ class TransactionIndex:
         return found, False
 
     def truncate_to(self, offset: int) -> None:
-        """Forget the transactions whose marker is at `offset` or later."""
+        """Remove the transactions whose marker is at `offset` or later."""
         keep = self._first_at_or_after(offset) * ENTRY.size
         if keep < len(self._data):
             del self._data[keep:]
             self.is_unsaved = True
 
     def entries(self) -> list[AbortedTransaction]:
-        """Return all of them."""
+        """Return all entries."""
         return [self._entry(i) for i in range(len(self))]
 
     def to_bytes(self) -> bytes:
@@ -84,7 +84,7 @@ class TransactionIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes, base_offset: int) -> "TransactionIndex | None":
-        """Parse a file; None when it cannot be the index of a segment that begins at `base_offset`."""
+        """Parse a file; None if it cannot be the index of a segment that begins at `base_offset`."""
         if len(data) % ENTRY.size:
             return None
         previous = base_offset - 1

@@ -100,7 +100,9 @@ def test_a_hostile_batch_length_is_refused(folder: LogFolder, make_batch: MakeBa
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_a_codec_that_does_not_exist_is_refused(folder: LogFolder, make_batch: MakeBatch, codec: int) -> None:
     """Every consumer of the partition would stop there."""
-    assert f"no codec {codec}" in refused(folder, resealed(make_batch(1), attributes=codec), ErrorCode.invalid_record)
+    assert f"unknown compression codec {codec}" in refused(
+        folder, resealed(make_batch(1), attributes=codec), ErrorCode.invalid_record
+    )
 
 
 def test_a_first_record_too_far_in_the_future_is_refused(folder: LogFolder, make_batch: MakeBatch) -> None:

@@ -440,7 +440,7 @@ def test_a_damaged_batch_takes_only_its_log_out_and_says_so_once(
         assert not world.clean()
     assert [each.getMessage() for each in caplog.records if "flights-0" in each.getMessage()] == [
         (
-            f"flights-0 is not compacted any more until the broker is restarted: {path}, byte 0: "
+            f"flights-0 is not compacted again until the broker is restarted: {path}, byte 0: "
             "a batch does not match its checksum"
         )
     ]

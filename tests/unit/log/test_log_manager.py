@@ -223,7 +223,7 @@ def test_a_log_that_cannot_be_closed_leaves_no_clean_marker(
 
 def test_a_folder_in_use_by_another_broker_is_refused_in_one_line(make: Make) -> None:
     make()
-    with pytest.raises(LogDirError, match="another broker is using it") as caught:
+    with pytest.raises(LogDirError, match="another broker uses it") as caught:
         make()
     assert "\n" not in str(caught.value)
 
@@ -239,9 +239,9 @@ def test_a_folder_in_use_lets_the_other_folders_go(make: Make) -> None:
 def test_a_folder_of_another_node_or_cluster_is_refused(make: Make) -> None:
     manager = make()
     manager.close()
-    with pytest.raises(LogDirError, match="belongs to node 1, this one is 2"):
+    with pytest.raises(LogDirError, match=r"belongs to node 1, but node\.id is 2"):
         make(node_id=2)
-    with pytest.raises(LogDirError, match=f"belongs to cluster {manager.cluster_id}, this one is elsewhere"):
+    with pytest.raises(LogDirError, match=f"belongs to cluster {manager.cluster_id}, not to elsewhere"):
         make(cluster_id="elsewhere")
     make(cluster_id=manager.cluster_id)
 
@@ -256,9 +256,9 @@ def test_folders_of_two_clusters_are_refused(make: Make) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "it has no version"),
-        ("\x00\xff", "it has no version"),
-        ("version=1\ncluster.id=c\nnode.id=1\n", "it has no directory.id"),
+        ("", "version is missing"),
+        ("\x00\xff", "version is missing"),
+        ("version=1\ncluster.id=c\nnode.id=1\n", "directory.id is missing"),
         ("version=7\ncluster.id=c\nnode.id=1\ndirectory.id=d\n", "version 7"),
     ],
 )

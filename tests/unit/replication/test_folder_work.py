@@ -269,7 +269,7 @@ def test_a_stop_waits_for_the_folders_that_are_being_made(folders: list[str]) ->
         node.logs.close()
         made = len(node.names())
         assert made > 0
-        with pytest.raises(OSError, match=r"no folder of log\.dirs"):
+        with pytest.raises(OSError, match=r"all folders of log\.dirs are offline"):
             await creating
         assert len(node.names()) == made, "nothing is written to a folder that was given up"
 

@@ -285,7 +285,7 @@ def test_a_folder_that_is_missing_at_the_start_is_not_begun_anew(
     shutil.move(folders[2], folders[2] + ".away")
     os.mkdir(folders[2])
     broken = start(node)
-    assert "is its disk mounted?" in caplog.text
+    assert "check that its disk is mounted" in caplog.text
     assert os.listdir(folders[2]) == []
     for partition in range(6):
         assert (broken.append(partition) is STORAGE_ERROR) == (partition in away)
