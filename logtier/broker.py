@@ -1,4 +1,4 @@
-"""One broker: makes the parts and puts them together; decides nothing."""
+"""One broker: creates and connects its components."""
 
 import asyncio
 import contextlib
@@ -42,31 +42,31 @@ from headwater.logtier.transaction.coordinator import TransactionCoordinator
 
 logger = logging.getLogger(__name__)
 
-#: Logs are looked after at least this often, for deletions whose delay is over.
+#: Longest interval of log maintenance, for deletions whose delay has passed.
 MAINTENANCE_INTERVAL_MS_MAX = 30_000
-#: And no more often than this, whatever the configs say: it is the event loop that does it.
+#: Shortest interval of log maintenance, which runs on the event loop, for any configs.
 MAINTENANCE_INTERVAL_MS_MIN = 10
-#: How often it is asked how much has come since the logs were last flushed: what comes meanwhile is to be checked, too.
+#: Interval of the check for much unflushed data.
 FLUSH_CHECK_INTERVAL_S = 1.0
-#: How soon it is tried again to make a log that the disk did not take, which whoever created the topic waits for; twice
-#: as long each time, up to the second.
+#: First and longest delay before another attempt to create missing logs after a disk error, for which clients that
+#: created the topic wait; the delay doubles each time.
 MISSING_LOGS_INTERVAL_S_MIN = 1.0
 MISSING_LOGS_INTERVAL_S_MAX = 30.0
-#: Folder of the embedded metadata store in the first of `log.dirs`; it does not read as a partition's.
+#: Folder of the embedded metadata store in the first of `log.dirs`; its name is not that of a partition.
 METADATA_DIRECTORY = "__cluster_metadata"
 
 
 class BrokerStartError(OSError):
-    """Why the broker cannot start, in one line for a person."""
+    """The broker cannot start; the message gives the reason in one line."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class Broker:
-    """A broker of a cluster of one, with its metadata in a local store.
+    """The broker of a single-node cluster, with its metadata in a local store.
 
-    `start` returns when clients are served; `stop` leaves a clean shutdown behind. Each may be called once.
+    `start` returns when clients are served; `stop` shuts down cleanly. Each may be called once.
     """
 
     def __init__(
@@ -84,35 +84,35 @@ class Broker:
         self._disk = disk or RealDisk()
         self._network = network
         self._parts = AsyncExitStack()
-        #: The addresses that clients are told, known once it is started.
+        #: The advertised addresses, set by `start`.
         self.advertised: tuple[Endpoint, ...] = ()
-        #: Port of Prometheus' endpoint, None without one; known once it is started.
+        #: Port of the Prometheus endpoint, None without one; set by `start`.
         self.metrics_port: int | None = None
         self._inside = Endpoint("PLAINTEXT", "", 0)
         self._failure: asyncio.Future[str] | None = None
 
     @property
     def bootstrap_address(self) -> str:
-        """Where this node's own processes reach the broker, as `host:port`; known once it is started."""
+        """Address of the broker for processes of this node, as `host:port`; set by `start`."""
         return self._inside.address
 
     @property
     def bootstrap_protocol(self) -> str:
-        """The security protocol of that address."""
+        """The security protocol of `bootstrap_address`."""
         return self._inside.protocol
 
     @property
     def metrics_url(self) -> str | None:
-        """Where Prometheus asks, None without an endpoint."""
+        """URL of the Prometheus endpoint, None without one."""
         return (
             None if self.metrics_port is None else f"http://{self._config.prometheus_host}:{self.metrics_port}/metrics"
         )
 
     async def start(self) -> None:
-        """Recover the logs, become controller, open the port, serve.
+        """Recover the logs, become controller, open the listeners, and serve clients.
 
         Raises:
-            BrokerStartError: the folder or the port cannot be had, or the data is damaged; nothing is left open.
+            BrokerStartError: A log folder or a port is not available, or data is damaged; everything is closed again.
         """
         try:
             await self._start()
@@ -124,7 +124,7 @@ class Broker:
             raise
 
     async def failed(self) -> str:
-        """Wait until the broker cannot go on, and say why; it has been started, and is to be stopped then."""
+        """Wait until the started broker fails and must be stopped; return the reason."""
         assert self._failure is not None
         return await asyncio.shield(self._failure)
 
@@ -133,7 +133,7 @@ class Broker:
             self._failure.set_result(reason)
 
     async def stop(self) -> None:
-        """Close the port, finish writes, mark the logs as cleanly shut down."""
+        """Close the listeners, finish writes, and mark the logs as cleanly shut down."""
         await self._parts.aclose()
         logger.info("broker %d stopped", self._config.node_id)
 
@@ -242,7 +242,10 @@ class Broker:
         )
 
     async def _follow_configs(self, metadata: MetadataCache, log_manager: LogManager, listeners: Listeners) -> None:
-        """Tell those who do not ask for a config each time: of what was altered before this start, and then always."""
+        """Apply altered configs to components that do not read them at each use.
+
+        Configs altered before the start are applied at once, later ones at each change.
+        """
         tasks = SpawnedTasks("broker")
         self._parts.push_async_callback(tasks.cancel)
         told = metadata.static_config
@@ -259,11 +262,11 @@ class Broker:
 
         metadata.subscribe(follow)
         if metadata.config is not told:
-            # A fault is logged: whatever was altered, the broker starts, so that it can be altered back.
+            # An error is logged: the broker starts with any altered config, so that the config can be corrected.
             await asyncio.wait((tasks.spawn(tell()),))
 
     def _cold_sender(self, metrics: BrokerMetrics, metadata: MetadataCache) -> ColdSender:
-        """Who sends old data, at the pace that the config says."""
+        """Create the sender of cold data with the configured rate."""
         produced = metrics.api(produce.API_KEY)
         cores = os.cpu_count() or 1
         pace = ColdReadPace(
@@ -289,7 +292,7 @@ class Broker:
         return listeners
 
     async def _tell_prometheus(self, services: Services, cleaner: LogCleaner, listeners: Listeners) -> None:
-        """Open Prometheus' endpoint; its library is imported only now, while clients are served already."""
+        """Open the Prometheus endpoint; its library is imported only now, while clients are already served."""
         config = self._config
         endpoint_module = await asyncio.to_thread(import_module, "headwater.logtier.metrics.endpoint")
         collector = endpoint_module.BrokerCollector(
@@ -301,7 +304,7 @@ class Broker:
         except OSError as error:
             raise BrokerStartError(
                 f"cannot serve metrics at {config.prometheus_host}:{config.prometheus_port}: "
-                f"{error.strerror or error}; stop what uses the port or choose another one "
+                f"{error.strerror or error}; stop the process that uses the port or choose another port "
                 "(prometheus.port; 0 takes any free port)"
             ) from error
         self._parts.push_async_callback(asyncio.to_thread, endpoint.stop)
@@ -309,7 +312,7 @@ class Broker:
     async def _make_missing_logs(
         self, replica_manager: ReplicaManager, coordinators: Sequence[GroupCoordinator | TransactionCoordinator]
     ) -> None:
-        """Make the logs that the disk did not take, at growing pauses: it was full, or there was no file descriptor."""
+        """Create the logs that failed with a disk error (full disk, no file descriptor), with growing delays."""
         pause_s = MISSING_LOGS_INTERVAL_S_MIN
         while True:
             await asyncio.sleep(pause_s)
@@ -317,16 +320,16 @@ class Broker:
             try:
                 are_all_there = await replica_manager.make_missing_logs()
                 if had_missing:
-                    # A log that came may be one of theirs: they looked for it when its topic was made.
+                    # A created log may belong to a coordinator, which looked for it when its topic was created.
                     for coordinator in coordinators:
                         coordinator.leadership_changed()
             except Exception:
-                logger.exception("making the logs that are missing failed")
+                logger.exception("creating the missing logs failed")
                 are_all_there = False
             pause_s = MISSING_LOGS_INTERVAL_S_MIN if are_all_there else min(2 * pause_s, MISSING_LOGS_INTERVAL_S_MAX)
 
     async def _maintain(self, log_manager: LogManager) -> None:
-        """Look after the logs between requests; a failure is logged and the next round comes all the same."""
+        """Maintain the logs between requests; a failure is logged, and the next round follows."""
         interval_s = _maintenance_interval_ms(self._config) / 1000
         while True:
             await asyncio.sleep(interval_s)
@@ -338,7 +341,7 @@ class Broker:
                 logger.exception("log maintenance failed")
 
     async def _flush_what_came(self, log_manager: LogManager) -> None:
-        """Flush sooner than the interval says when much has come: a start after a crash is to find little to check."""
+        """Flush before the interval ends if much data is unflushed, so that a start after a crash checks little."""
         while True:
             await asyncio.sleep(FLUSH_CHECK_INTERVAL_S)
             try:
@@ -348,7 +351,7 @@ class Broker:
 
 
 def _maintenance_interval_ms(config: BrokerConfig) -> int:
-    """How often logs are looked after: as often as anything that is done then is to be done.
+    """Interval of log maintenance: that of its most frequent task, within the limits.
 
     >>> properties = {"log.dirs": "d", "log.flush.scheduler.interval.ms": 250}
     >>> _maintenance_interval_ms(BrokerConfig.from_properties(properties))
@@ -359,7 +362,7 @@ def _maintenance_interval_ms(config: BrokerConfig) -> int:
 
 
 def _limit_moves(log_dirs: LogDirs, metadata: MetadataCache) -> None:
-    """Have replicas copied no faster than the config says, now and after each change of it."""
+    """Apply the configured rate of replica moves, now and after each change."""
 
     def limit(_: object = None) -> None:
         log_dirs.limit_moves(metadata.config.replica_alter_log_dirs_io_max_bytes_per_second)
@@ -369,7 +372,7 @@ def _limit_moves(log_dirs: LogDirs, metadata: MetadataCache) -> None:
 
 
 def _forgetter(metrics: BrokerMetrics) -> Callable[[MetadataDelta], None]:
-    """Forget the traffic of topics that are gone."""
+    """Return a subscriber that removes the traffic counters of deleted topics."""
 
     def forget(delta: MetadataDelta) -> None:
         for topic in delta.deleted:
@@ -379,7 +382,7 @@ def _forgetter(metrics: BrokerMetrics) -> Callable[[MetadataDelta], None]:
 
 
 def _poster(loop: asyncio.AbstractEventLoop) -> Post:
-    """Have other threads call on the loop's thread; once the loop is closed, nobody is left to be told."""
+    """Return a function that runs calls of other threads on the loop's thread, and drops them after the loop closed."""
 
     def post(call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):

@@ -1,1 +1,1 @@
-"""What Prometheus is told of a broker."""
+"""The Prometheus metrics of a broker."""

@@ -1,6 +1,6 @@
-"""Prometheus' endpoint of a broker: `GET /metrics` on a port of its own.
+"""The Prometheus endpoint of a broker: `GET /metrics` on a separate port.
 
-The HTTP server is the client library's, on a thread; what it tells is collected on the event loop, in slices.
+The HTTP server of the client library runs on a thread; values are collected on the event loop, in slices.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.runtime.metrics import BrokerMetrics
 
-#: Partitions or groups that are told before the event loop may turn to its clients.
+#: Partitions or offsets collected before the event loop may serve clients.
 SLICE = 250
-#: A scrape that takes longer is given up; Prometheus has, too.
+#: Time limit of a scrape, after which Prometheus gives up as well.
 COLLECT_S_MAX = 30
 
 logger = logging.getLogger(__name__)
 
 
 class BrokerCollector(Collector):
-    """Asks the broker's event loop for everything, from the HTTP server's thread."""
+    """Collects all metrics on the broker's event loop, called from the HTTP server's thread."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class BrokerCollector(Collector):
         self._connections = connections
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the registry need not collect when it learns of this collector."""
+        """Return nothing, so that registration needs no collection."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """All families, as they are now; none while the broker stops."""
+        """Yield all families with their present values; none while the broker stops."""
         try:
             future = asyncio.run_coroutine_threadsafe(self.gather(), self._loop)
         except RuntimeError:
@@ -66,13 +66,13 @@ class BrokerCollector(Collector):
             logger.warning("the metrics were not collected within %d s", COLLECT_S_MAX)
 
     async def gather(self) -> list[Metric]:
-        """On the event loop: all families."""
+        """Collect all families; runs on the event loop."""
         services = self._services
         families: list[Metric] = []
         try:
             groups = services.groups.groups()
         except KafkaError:
-            groups = []  # they are being loaded
+            groups = []  # the groups are being loaded
         families += request_families(self._metrics)
         families += topic_families(self._metrics)
         families += broker_families(services, groups, self._connections)
@@ -102,7 +102,7 @@ class BrokerCollector(Collector):
             try:
                 offsets = self._services.groups.committed(group.group_id)
             except KafkaError:
-                continue  # gone meanwhile
+                continue  # deleted meanwhile
             told.add(group, offsets, self._ends(offsets))
             count += 1 + len(offsets)
             if count >= SLICE:
@@ -118,7 +118,7 @@ class BrokerCollector(Collector):
 
 
 class MetricsEndpoint:
-    """The HTTP server; `start` opens the port, `stop` ends it."""
+    """The HTTP server; `start` opens its port, `stop` closes it."""
 
     def __init__(self, collector: Collector) -> None:
         self._registry = CollectorRegistry()
@@ -128,7 +128,11 @@ class MetricsEndpoint:
         self._thread: Thread | None = None
 
     def start(self, host: str, port: int) -> int:
-        """Open the port (0: any free one) and return it; OSError if it cannot be had."""
+        """Open the port (0: any free port) and return it.
+
+        Raises:
+            OSError: The port is not available.
+        """
         self._server, self._thread = start_http_server(port, host, self._registry)
         return int(self._server.server_port)
 

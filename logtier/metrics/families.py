@@ -1,4 +1,4 @@
-"""The counters of `headwater.logtier.runtime.metrics`, and the state of the broker, as families of Prometheus."""
+"""The counters of `headwater.logtier.runtime.metrics` and the state of the broker as Prometheus families."""
 
 import contextlib
 from collections import Counter
@@ -18,7 +18,7 @@ PREFIX = "headwater_"
 
 
 def request_families(metrics: BrokerMetrics) -> Iterator[Metric]:
-    """Requests by API: times, sizes, error codes; and how late the event loop is."""
+    """Requests by API: times, sizes, error codes; and the lag of the event loop."""
     seconds = HistogramMetricFamily(
         PREFIX + "request_seconds",
         "From the last byte of a request to its answer; a fetch that waits for data is counted with its waiting.",
@@ -62,7 +62,7 @@ def topic_families(metrics: BrokerMetrics) -> Iterator[Metric]:
 
 
 def broker_families(services: Services, groups: Iterable[AnyGroup], connections: Mapping[str, int]) -> Iterator[Metric]:
-    """What there is one of: groups by state, requests that wait, sessions, connections by listener."""
+    """State of the broker: groups by state, delayed requests, fetch sessions, connections by listener."""
     by_state = GaugeMetricFamily(PREFIX + "groups", "Groups coordinated here.", labels=["protocol", "state"])
     for (protocol, state), count in sorted(
         Counter((group_type(group), group_state(group)) for group in groups).items()
@@ -70,7 +70,7 @@ def broker_families(services: Services, groups: Iterable[AnyGroup], connections:
         by_state.add_metric([protocol, state], count)
     yield by_state
     transactions = GaugeMetricFamily(PREFIX + "transactions", "Transactional ids coordinated here.", labels=["state"])
-    with contextlib.suppress(KafkaError):  # they are being loaded
+    with contextlib.suppress(KafkaError):  # the transactions are being loaded
         states = Counter(metadata.state.title for _, metadata in services.transactions.transactions())
         for name, count in sorted(states.items()):
             transactions.add_metric([name], count)
@@ -95,7 +95,7 @@ def broker_families(services: Services, groups: Iterable[AnyGroup], connections:
 
 
 def cleaner_families(counters: CleanerCounters) -> Iterator[Metric]:
-    """What compaction has done."""
+    """Counters of compaction."""
     for name, documentation, count in (
         ("runs", "Cleanings of a log that ended well.", counters.runs),
         ("failures", "Cleanings that failed.", counters.failures),
@@ -114,7 +114,7 @@ def cleaner_families(counters: CleanerCounters) -> Iterator[Metric]:
 
 
 def buckets_of(histogram: Histogram) -> list[tuple[str, float]]:
-    """Cumulative counts by upper bound, as Prometheus wants them.
+    """Cumulative counts by upper bound, in Prometheus' format.
 
     >>> histogram = Histogram((1.0, 2.0))
     >>> for value in (0.5, 1.5, 7.0):
@@ -140,7 +140,7 @@ def kafka_name(api_key: int) -> str:
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code.
+    """Kafka's name of an error code; an unknown code as a number.
 
     >>> error_name(0), error_name(3), error_name(9999)
     ('NONE', 'UNKNOWN_TOPIC_OR_PARTITION', '9999')

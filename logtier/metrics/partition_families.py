@@ -1,7 +1,7 @@
-"""What is told of each partition and each committed offset; the names that kafka_exporter uses are used here too.
+"""Metrics of partitions and committed offsets, with the names of kafka_exporter.
 
-kafka_exporter (github.com/danielqsj/kafka_exporter) is what most dashboards of Kafka clusters read: its names and
-labels are kept, so that they work unchanged.
+Most dashboards of Kafka clusters read kafka_exporter (github.com/danielqsj/kafka_exporter): its names and labels are
+used, so that these dashboards work unchanged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ _GROUP_PARTITION = ["consumergroup", "topic", "partition"]
 
 
 class PartitionFamilies:
-    """Filled partition by partition, so that thousands of them need not be told in one turn of the event loop."""
+    """Families filled partition by partition, so that thousands of partitions do not block the event loop."""
 
     def __init__(self) -> None:
         self.topic_partitions = GaugeMetricFamily(
@@ -42,11 +42,11 @@ class PartitionFamilies:
         )
 
     def add_topic(self, topic: TopicImage) -> None:
-        """One topic's number of partitions."""
+        """Add the number of partitions of a topic."""
         self.topic_partitions.add_metric([topic.name], len(topic.partitions))
 
     def add(self, topic: str, index: int, state: PartitionImage, partition: Partition[Log] | None) -> None:
-        """One partition: what the metadata says of it, and its log, where it is here and can be used."""
+        """Add a partition: its metadata, and its log if the log is on this broker and usable."""
         labels = [topic, str(index)]
         self._leader.add_metric(labels, state.leader)
         self._preferred.add_metric(labels, float(state.leader == state.replicas[0]))
@@ -63,7 +63,7 @@ class PartitionFamilies:
         self._unstable.add_metric(labels, partition.last_stable_offset)
 
     def families(self) -> Iterator[Metric]:
-        """All of it."""
+        """Yield all families."""
         yield self.topic_partitions
         yield from (self._current, self._oldest, self._leader, self._preferred)
         yield from (self._replicas, self._in_sync, self._under)
@@ -99,7 +99,7 @@ class GroupFamilies:
         )
 
     def add(self, group: AnyGroup, offsets: GroupOffsets, ends: Iterable[tuple[TopicPartition, int]]) -> None:
-        """One group; `ends` are the high watermarks of the partitions that it has offsets for and that are here."""
+        """Add a group; `ends` are the high watermarks of partitions on this broker for which the group has offsets."""
         name = group.group_id
         self._members.add_metric([name], member_count(group))
         offset_sums: dict[str, int] = {}
@@ -119,7 +119,7 @@ class GroupFamilies:
             self._lag_sum.add_metric([name, topic], total)
 
     def families(self) -> Iterator[Metric]:
-        """All of it."""
+        """Yield all families."""
         yield from (self._members, self._offset, self._offset_sum, self._lag, self._lag_sum)
 
 
@@ -133,7 +133,7 @@ def cluster_families(image: MetadataImage) -> Iterator[Metric]:
 
 
 def member_count(group: AnyGroup) -> int:
-    """Members of a group of either protocol."""
+    """Number of members of a group of either protocol."""
     return len(group.state.members) if isinstance(group, ConsumerGroup) else len(group.members)
 
 

@@ -1,1 +1,1 @@
-"""The way in and out of a broker: frames, the order of responses, limits. What a request means is injected."""
+"""The network layer of a broker: frames, order of responses, limits. The meaning of requests is injected."""

@@ -1,4 +1,4 @@
-"""Request frames out of a byte stream; sans-IO: bytes in, frames out.
+"""Splits a byte stream into request frames; sans-IO: bytes in, frames out.
 
 A frame is an int32 length and that many bytes (Kafka protocol guide, "Common Request and Response Structure").
 """
@@ -8,32 +8,32 @@ import struct
 from headwater.logtier.protocol.errors import ProtocolViolationError
 
 _LENGTH = struct.Struct(">i")
-#: What an idle connection costs; most requests that are not Produce fit.
+#: Memory of an idle connection; most requests other than Produce fit.
 INITIAL_BUFFER_BYTES = 16 << 10
-#: A buffer grows by so much at a time while its frame arrives: what a frame claims makes no room for it.
+#: Growth factor of a buffer while its frame arrives: the announced length alone allocates no memory.
 BUFFER_GROWTH = 4
-#: Received beyond the frame that is being filled, so that a burst of small requests takes one system call.
+#: Room beyond the frame being received, so that a burst of small requests takes one system call.
 READ_AHEAD_BYTES = 64 << 10
-#: A buffer that grew past this is given back as soon as it is empty; a smaller one when the connection rests. Requests
-#: of a producer's usual size (`max.request.size`, 1 MiB) find theirs again.
+#: A larger buffer is freed as soon as it is empty, a smaller one when the connection is idle. Requests of a producer's
+#: usual size (`max.request.size`, 1 MiB) reuse their buffer.
 KEPT_BUFFER_BYTES = (1 << 20) + 2 * READ_AHEAD_BYTES
-#: What a TLS client says first, read as a length: a handshake record of TLS 1.x.
+#: First bytes of a TLS client, read as a length: a handshake record of TLS 1.x.
 _TLS_HANDSHAKE = 0x160300
-_TLS_MESSAGE = "the client speaks TLS to a listener without it, or what it sends is no request"
+_TLS_MESSAGE = "the client speaks TLS to a listener without TLS, or its data is not a request"
 _HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"CONN", b"PATC")
-#: No request header is smaller: key, version, correlation id, client id.
+#: Size of the smallest request header: key, version, correlation id, client id.
 SMALLEST_FRAME_BYTES = 10
 
 
 class RequestFramer:
-    """Collects received bytes and hands out whole frames.
+    """Collects received bytes and returns whole frames.
 
-    Invariant: `_start <= _end <= len(_buffer)`; the bytes between them are received and not yet handed out. The buffer
-    never grows past one frame of the largest size and the read-ahead, nor far past what has arrived. What was handed
-    out last is not overwritten before `next_frame` is called again: its reader may hold views into it.
+    Invariant: `_start <= _end <= len(_buffer)`; the bytes between them are received and not yet returned. The buffer
+    never grows beyond one frame of the largest size plus the read-ahead, nor far beyond the bytes received. The last
+    returned frame is not overwritten before the next call of `next_frame`, since its reader may hold views of it.
 
     Args:
-        frame_bytes_max: The largest frame that is accepted (`socket.request.max.bytes`).
+        frame_bytes_max: Largest accepted frame (`socket.request.max.bytes`).
     """
 
     __slots__ = (
@@ -62,9 +62,9 @@ class RequestFramer:
     def limit(
         self, frame_bytes_min: int, frame_bytes_max: int, limit_name: str, kept_bytes_max: int = KEPT_BUFFER_BYTES
     ) -> None:
-        """Take other sizes from the next frame on; `limit_name` is the config that says so.
+        """Set other limits from the next frame on; `limit_name` is the config of `frame_bytes_max`, for messages.
 
-        A buffer larger than `kept_bytes_max` is given back as soon as it is empty.
+        A buffer larger than `kept_bytes_max` is freed as soon as it is empty.
         """
         self._kept_bytes_max = kept_bytes_max
         self._frame_bytes_min = frame_bytes_min
@@ -72,7 +72,7 @@ class RequestFramer:
         self._limit_name = limit_name
 
     def get_buffer(self) -> memoryview:
-        """Where the next received bytes go; never empty."""
+        """Return the buffer for the next received bytes; never empty."""
         received = self._end - self._start
         size = len(self._buffer)
         if not received and not self._is_frame_in_use:
@@ -90,22 +90,22 @@ class RequestFramer:
         return self._view[self._end :]
 
     def received(self, size: int) -> None:
-        """`size` bytes were put into the buffer that `get_buffer` gave."""
+        """Record that `size` bytes were written into the buffer of `get_buffer`."""
         assert 0 < size <= len(self._buffer) - self._end
         self._end += size
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its length, or None while it is not all there. The one before is given up.
+        """Return the next whole frame without its length, None if it is incomplete; the previous frame becomes invalid.
 
         Raises:
-            ProtocolViolationError: if the length is negative, too small for a header, or over the limit.
+            ProtocolViolationError: The length is negative, too small for a header, or above the limit.
         """
         start = self._start
         received = self._end - start
         if received < 4:
             self._is_frame_in_use = False
             if not received and len(self._buffer) > self._kept_bytes_max:
-                # At once: nobody counts it any more, and its client may be silent from now on.
+                # At once: the buffer no longer counts in any budget, and the client may send nothing further.
                 self._replace(INITIAL_BUFFER_BYTES)
             return None
         size = self._size_at_start()
@@ -118,17 +118,17 @@ class RequestFramer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is there that was not handed out."""
+        """Whether all received bytes were returned."""
         return self._start == self._end
 
     @property
     def unfinished_bytes(self) -> int:
-        """What a frame that has begun needs to go on, if it outgrows the initial buffer; else 0.
+        """Buffer size needed to continue an incomplete frame, if it exceeds the initial buffer; otherwise 0.
 
-        That is what has arrived of it and the next piece of buffer, whatever length it claims.
+        The size covers the bytes received and the next growth step, for any announced length.
 
         Raises:
-            ProtocolViolationError: as `next_frame`.
+            ProtocolViolationError: As `next_frame`.
         """
         received = self._end - self._start
         if received < 4:
@@ -139,13 +139,13 @@ class RequestFramer:
         return grown(received, size)
 
     def shrink(self) -> None:
-        """Give a grown buffer back, if nothing is in it."""
+        """Free a grown buffer if it is empty."""
         if self._end == self._start and len(self._buffer) > INITIAL_BUFFER_BYTES:
             self._replace(INITIAL_BUFFER_BYTES)
 
     @property
     def has_frame(self) -> bool:
-        """Whether a whole frame waits, or a length that will be refused."""
+        """Whether a whole frame waits, or a length that will be rejected."""
         if self._end - self._start < 4:
             return False
         try:
@@ -154,7 +154,7 @@ class RequestFramer:
             return True
 
     def _size_at_start(self) -> int:
-        """Size of the frame at the start of the buffer, its length prefix included."""
+        """Size of the frame at the start of the buffer, including its length prefix."""
         length: int
         (length,) = _LENGTH.unpack_from(self._buffer, self._start)
         if self._frame_bytes_min <= length <= self._frame_bytes_max:
@@ -170,7 +170,7 @@ class RequestFramer:
         )
 
     def _replace(self, capacity: int) -> None:
-        """Move what is received to the front of a buffer of `capacity` bytes."""
+        """Move the received bytes to the front of a buffer of `capacity` bytes."""
         received = self._end - self._start
         fresh = bytearray(capacity)
         fresh[:received] = self._view[self._start : self._end]
@@ -180,7 +180,7 @@ class RequestFramer:
 
 
 def grown(received: int, wanted: int) -> int:
-    """The size of buffer for a frame of `wanted` bytes of which as many have arrived as fill the one before.
+    """Return the buffer size for a frame of `wanted` bytes after `received` bytes filled the previous buffer.
 
     >>> [grown(received, 1_000_000) for received in (16_384, 65_535, 65_536, 262_144, 999_999)]
     [65536, 65536, 262144, 1048576, 1048576]

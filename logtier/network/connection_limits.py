@@ -1,4 +1,4 @@
-"""How many connections there may be, in all, by listener and by host, and how fast they may come; pure."""
+"""Limits of connections in total, per listener and per host, and of the rate of new connections; pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,15 +9,15 @@ UNLIMITED: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRules:
-    """The limits of a broker.
+    """The connection limits of a broker.
 
     Attributes:
-        connections_max: At one time, through all listeners (`max.connections`).
-        per_host_max: At one time, from one host (`max.connections.per.ip`).
-        by_host_max: Hosts with another limit (`max.connections.per.ip.overrides`).
-        per_second_max: New ones, through all listeners (`max.connection.creation.rate`).
-        by_listener_max: Listeners with a limit of their own (`listener.name.<name>.max.connections`).
-        by_listener_per_second_max: Listeners with a rate of their own.
+        connections_max: Open connections on all listeners (`max.connections`).
+        per_host_max: Open connections of one host (`max.connections.per.ip`).
+        by_host_max: Limits of single hosts (`max.connections.per.ip.overrides`).
+        per_second_max: New connections per second on all listeners (`max.connection.creation.rate`).
+        by_listener_max: Limits of single listeners (`listener.name.<name>.max.connections`).
+        by_listener_per_second_max: Rates of single listeners (`listener.name.<name>.max.connection.creation.rate`).
     """
 
     connections_max: int = UNLIMITED
@@ -29,7 +29,7 @@ class ConnectionRules:
 
 
 class _Rate:
-    """A bucket that fills at `per_second` and holds one second's worth."""
+    """A token bucket that fills at `per_second` and holds the tokens of one second."""
 
     __slots__ = ("_left", "_now_ms", "per_second")
 
@@ -39,7 +39,7 @@ class _Rate:
         self._now_ms: int | None = None
 
     def take(self, now_ms: int) -> int:
-        """Count one; how long to wait until the next one may come."""
+        """Count a connection; return the delay until the next one may come, in ms."""
         passed_ms = 0 if self._now_ms is None else now_ms - self._now_ms
         self._now_ms = now_ms
         self._left = min(float(self.per_second), self._left + passed_ms * self.per_second / 1000) - 1
@@ -47,7 +47,7 @@ class _Rate:
 
 
 def _rate(per_second_max: int, before: _Rate | None) -> _Rate | None:
-    """What counts against a limit, None for no limit; `before` where the limit is the same."""
+    """Return the rate of a limit, None for no limit; `before` is reused if its limit is the same."""
     if per_second_max >= UNLIMITED:
         return None
     return before if before is not None and before.per_second == per_second_max else _Rate(per_second_max)
@@ -58,15 +58,15 @@ def _welcome(host: str, now_ms: int) -> int:  # noqa: ARG001 (a host without quo
 
 
 class ConnectionLimits:
-    """Counts the connections of a broker; every listener asks here.
+    """Counts the connections of a broker, for all its listeners.
 
-    Invariant: what was admitted is counted until it is released.
+    Invariant: an admitted connection counts until it is released.
     """
 
     def __init__(self, rules: ConnectionRules) -> None:
         self._rules = rules
-        #: Asked, with the time, of the host of each new connection: above 0 for one that comes too soon after others of
-        #: its host (a quota of the host's); it is closed after so many milliseconds.
+        #: Called with the host of each new connection and the time; returns the delay, in ms, before closing a
+        #: connection that exceeds its host's rate quota, 0 to admit it.
         self.host_wait_ms: Callable[[str, int], int] = _welcome
         self._total = 0
         self._by_host: dict[str, int] = {}
@@ -76,7 +76,7 @@ class ConnectionLimits:
         self.change(rules)
 
     def change(self, rules: ConnectionRules) -> None:
-        """Other limits from now on; what is open stays, and a rate that stays goes on."""
+        """Apply other limits; open connections stay, and unchanged rates keep their state."""
         self._rules = rules
         self._rate = _rate(rules.per_second_max, self._rate)
         self._rate_by_listener = {
@@ -86,11 +86,11 @@ class ConnectionLimits:
 
     @property
     def by_listener(self) -> Mapping[str, int]:
-        """Connections that are open, by the listener they came through."""
+        """Number of open connections by listener."""
         return self._by_listener
 
     def admit(self, listener: str, host: str) -> str | None:
-        """Count a new connection; None, or why it is refused, in which case it is not counted."""
+        """Count a new connection and return None, or return the reason for rejecting it, without counting it."""
         rules = self._rules
         if self._total >= rules.connections_max:
             return f"{self._total} are open (max.connections)"
@@ -109,7 +109,7 @@ class ConnectionLimits:
         return None
 
     def release(self, listener: str, host: str) -> None:
-        """A connection that was admitted is gone."""
+        """Stop counting an admitted connection that ended."""
         self._total -= 1
         self._by_listener[listener] -= 1
         self._by_host[host] -= 1
@@ -117,7 +117,7 @@ class ConnectionLimits:
             del self._by_host[host]
 
     def pause_ms(self, listener: str, now_ms: int) -> int:
-        """Count a connection that came, taken or not; how long the listener should take no more."""
+        """Count a new connection, admitted or not; return the time for which the listener should pause, in ms."""
         pause_ms = 0 if self._rate is None else self._rate.take(now_ms)
         of_listener = self._rate_by_listener.get(listener)
         return pause_ms if of_listener is None else max(pause_ms, of_listener.take(now_ms))

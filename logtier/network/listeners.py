@@ -1,4 +1,4 @@
-"""All listeners of a broker: opened together, with their limits and their security, and told to clients by name."""
+"""All listeners of a broker, with their limits, security and advertised addresses."""
 
 import asyncio
 import socket
@@ -16,14 +16,14 @@ from headwater.logtier.security.scram import ScramUsers
 
 
 class ListenError(OSError):
-    """A port that cannot be had, in one line for a person."""
+    """A port is not available; the message gives the reason in one line."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class Listeners:
-    """The open ports of one broker. Each may be called once, in this order: `open`, `serve`, `stop`."""
+    """The open ports of one broker. Call each of these once, in this order: `open`, `serve`, `stop`."""
 
     def __init__(
         self,
@@ -40,21 +40,21 @@ class Listeners:
         self._users = users
         self._servers: list[Server] = []
         self._guards: list[ListenerGuard] = []
-        #: The configs with the limits that were asked for last.
+        #: The configs applied last.
         self._altered = config
-        #: The limits of certain hosts, as they are in the configs, and by address.
+        #: The limits of single hosts, as configured, and by address.
         self._overrides = config.max_connections_per_ip_overrides
         self._by_host: Mapping[str, int] = {}
         self.advertised: tuple[Endpoint, ...] = ()
 
     @property
     def connections(self) -> Mapping[str, int]:
-        """How many are open, by listener."""
+        """Number of open connections by listener."""
         return self._limits.by_listener
 
     @property
     def inside(self) -> Endpoint:
-        """The listener of brokers among themselves and of this node's own processes (`inter.broker.listener.name`)."""
+        """The listener for other brokers and this node's own processes (`inter.broker.listener.name`)."""
         config = self._config
         name = config.inter_broker_listener_name
         for listener in self.advertised:
@@ -70,8 +70,8 @@ class Listeners:
         """Open every port; clients wait until `serve`.
 
         Raises:
-            ListenError: a port cannot be had.
-            ConfigError: keys or certificates cannot be read.
+            ListenError: A port is not available.
+            ConfigError: Keys or certificates cannot be read.
         """
         config = self._config
         limits = ServerLimits(
@@ -96,17 +96,17 @@ class Listeners:
             except OSError as error:
                 raise ListenError(
                     f"cannot listen on {endpoint}: {error.strerror or error}; "
-                    "stop what uses the port or choose another one (listeners; port 0 takes any free port)"
+                    "stop the process that uses the port or choose another port (listeners; 0 takes any free port)"
                 ) from error
             self._servers.append(server)
             self._guards.append(guard)
-            # What is configured, else the listener's own host (a certificate may be for its name), else this machine's.
+            # The configured address, or the listener's own host (as in a certificate), or this machine's name.
             own = endpoint._replace(host=socket.getfqdn() if endpoint.is_everywhere else endpoint.host, port=port)
             advertised.append(told.get(endpoint.name, own))
         self.advertised = tuple(advertised)
 
     async def limit_connections(self, config: BrokerConfig) -> None:
-        """Take over limits that were altered, of which the last ones hold; connections that are open stay."""
+        """Apply altered limits, of which the last ones win; open connections stay."""
         self._altered = config
         self._limits.change(_rules(config, self._by_host))
         overrides = config.max_connections_per_ip_overrides
@@ -117,23 +117,23 @@ class Listeners:
                 self._limits.change(_rules(config, by_host))
 
     def limit_hosts(self, host_wait_ms: Callable[[str, int], int]) -> None:
-        """Ask of each new connection's host, with the time, how long it waits until it is closed (0: it is welcome)."""
+        """Set the function that returns the delay before closing a new connection of a host, in ms; 0 admits it."""
         self._limits.host_wait_ms = host_wait_ms
 
     def report_unreadable(self, cannot_read: Callable[[Any, OSError], None]) -> None:
-        """Tell of each part of a response that the disk did not give: whose slice it was, and the disk's error."""
+        """Set the callback for parts of responses that the disk failed to read: (owner of the slice, disk error)."""
         for server in self._servers:
             server.on_unreadable = lambda error: cannot_read(error.owner, error.cause)
 
     def serve(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         for guard in self._guards:
             guard.start()
         for server in self._servers:
             server.serve()
 
     def stop(self) -> None:
-        """Close the ports and every connection; also those of an `open` that failed half-way."""
+        """Close the ports and every connection, including those of a failed `open`."""
         for guard in self._guards:
             guard.stop()
         for server in self._servers:
@@ -158,17 +158,17 @@ def _rules(config: BrokerConfig, by_host: Mapping[str, int]) -> ConnectionRules:
 
 
 def _limits_by_address(overrides: str) -> dict[str, int]:
-    """Limits by address, of `max.connections.per.ip.overrides`; names of hosts are looked up, which may wait."""
+    """Return the limits of `max.connections.per.ip.overrides` by address; blocks for host name look-ups."""
     by_host: dict[str, int] = {}
     for host, count in parse_ip_overrides(overrides).items():
-        # A name can stand for this machine without saying so; nobody shuts that out (see `parse_ip_overrides`).
+        # A name may resolve to this machine, which cannot be shut out (see `parse_ip_overrides`).
         by_host |= {address: count for address in _addresses(host) if count or not is_loopback(address)}
     return by_host
 
 
 def _addresses(host: str) -> list[str]:
-    """The addresses of a host's name; a name that is not known stays as it is."""
+    """Return the addresses of a host name; an unknown name is returned itself."""
     try:
         return [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-    except (OSError, UnicodeError):  # a name that is none: to look it up fails in its own way
+    except (OSError, UnicodeError):  # UnicodeError: an invalid name
         return [host]

@@ -1,29 +1,30 @@
-"""The bytes of requests that are being received, in all (`queued.max.request.bytes`), and who may have how many; pure.
+"""The memory budget of requests being received (`queued.max.request.bytes`) and its fair sharing; pure.
 
-What is counted is what has arrived, and the next piece of buffer for it. A length that is announced counts nothing, so
-whoever announces much and sends little takes nothing from others.
+The budget counts the bytes received and the next growth step of the buffer. An announced length does not count, so that
+a client that announces much and sends little takes no memory from others.
 """
 
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final
 
-#: Of the budget, one owner may have one part in so many: others always find the rest.
+#: An owner's share of the budget is the budget divided by this; the rest is always left to other owners.
 OWNER_SHARE: Final = 2
-#: Of the budget, the request of one connection may have one part in so many, while it does not have the turn.
+#: A request without the turn gets at most the budget divided by this.
 CONNECTION_SHARE: Final = 4
-#: Requests of those who have not logged in, in all. Tokens that exceed a connection's first buffer are rare, and none
+#: Budget of all requests before authentication. Tokens that exceed a connection's first buffer are rare, and none
 #: exceeds `sasl.server.max.receive.size`.
 BEFORE_LOGIN_BYTES_MAX: Final = 8 << 20
 
 
 class Holder:
-    """A request of one connection, as the budget sees it: one that is being received, or kept until it is read.
+    """The memory of one request, being received or kept until it is read.
 
     Attributes:
-        owner: Whose share it counts in; changes only while nothing is held and nothing waited for.
-        held_bytes: What is granted.
-        wanted_bytes: What is to be granted, if it waits; else 0.
+        owner: Owner of the share in which the request counts; changes only without granted or wanted bytes.
+        held_bytes: Granted bytes.
+        wanted_bytes: Bytes to be granted if the request waits; otherwise 0.
+        when_granted: Called when a waiting request is granted its memory.
     """
 
     __slots__ = ("held_bytes", "owner", "wanted_bytes", "when_granted")
@@ -36,16 +37,15 @@ class Holder:
 
 
 class RequestMemory:
-    """A budget that many connections share.
+    """A memory budget shared by many connections.
 
-    A request is granted its memory piece by piece, as it arrives. So that requests never wait for each other in a
-    circle, one of those that wait has the turn: it is granted whatever it still needs (`socket.request.max.bytes`
-    bounds it), whether that fits or not, until it is whole. Owners take turns. A request behind one that is still being
-    answered gets neither the turn nor a place among those that wait: whole, it would keep the turn for as long as that
-    answer takes, and its client decides how long that is.
+    A request is granted memory step by step while it arrives. To prevent a deadlock, one of the waiting requests has
+    the turn: it is granted all it needs, even beyond the budget, until it is whole (`socket.request.max.bytes` bounds
+    it). Owners take turns. A request behind one that is still being answered neither gets the turn nor waits: when
+    whole, it would keep the turn until that answer, whose time the client controls.
 
-    Invariant: what is granted without the turn is within the budget and within each share; where somebody waits,
-    somebody has the turn.
+    Invariants: memory granted without the turn is within the budget and the shares; if a request waits, some request
+    has the turn.
 
     Args:
         bytes_max: The budget; -1 for none.
@@ -55,28 +55,28 @@ class RequestMemory:
         self._bytes_max = bytes_max
         self._used_bytes = 0
         self._used_by_owner: dict[Hashable, int] = {}
-        #: Those who wait, by owner; the owner that was served last stands last.
+        #: Waiting requests by owner; the owner served last comes last.
         self._waiting: dict[Hashable, deque[Holder]] = {}
         self._turn: Holder | None = None
 
     @property
     def used_bytes(self) -> int:
-        """What is granted and not yet released."""
+        """Bytes granted and not yet released."""
         return self._used_bytes
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether requests wait for others to be received."""
+        """Whether requests wait for memory."""
         return bool(self._waiting)
 
     def has_turn(self, holder: Holder) -> bool:
-        """Whether requests of others may wait for this one."""
+        """Whether the request has the turn, so that other requests may wait for it."""
         return self._turn is holder
 
     def grant(self, holder: Holder, size: int) -> bool:
-        """Raise what a request holds to `size` bytes: now, or later, of which the holder is told.
+        """Raise a request's memory to `size` bytes; False if it has to wait, and `when_granted` is called later.
 
-        Only for a request that is answered as soon as it is whole: whoever has the turn keeps it until then.
+        Only for a request that is answered as soon as it is whole, since it keeps the turn until then.
         """
         if self.grant_if_it_fits(holder, size):
             return True
@@ -89,16 +89,16 @@ class RequestMemory:
         return False
 
     def grant_if_it_fits(self, holder: Holder, size: int) -> bool:
-        """Raise what a request holds to `size` bytes, unless that takes the turn; it does not wait for it."""
+        """Raise a request's memory to `size` bytes if that needs no turn; otherwise return False without waiting."""
         assert size > holder.held_bytes
-        assert not holder.wanted_bytes, "it waits already"
+        assert not holder.wanted_bytes, "the request waits already"
         if not self._may_have(holder, size):
             return False
         self._count(holder, size - holder.held_bytes)
         return True
 
     def release(self, holder: Holder) -> None:
-        """The request is whole, or read, or its connection is gone: it holds nothing more and waits no more."""
+        """Release all memory of a request that is whole or read, or whose connection ended; it no longer waits."""
         if holder.wanted_bytes:
             holder.wanted_bytes = 0
             self._forget_waiting(holder)
@@ -136,7 +136,7 @@ class RequestMemory:
             del self._waiting[holder.owner]
 
     def _serve_waiting(self) -> None:
-        """Grant what fits, and the turn to the first of the rest; tell the holders when all is settled."""
+        """Grant what fits, and the turn to the first remaining request; then call `when_granted` of these requests."""
         granted: list[Holder] = []
         for owner in list(self._waiting):
             waiting = self._waiting[owner]

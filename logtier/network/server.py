@@ -1,7 +1,7 @@
-"""Connections of clients: one request at a time each, as Kafka mutes a channel until its response is sent.
+"""Client connections: one request at a time each, as Kafka mutes a channel until its response is sent.
 
-That keeps responses in the order of requests, bounds what one client can make us hold to one request and one response,
-and lets a slow consumer wait for itself alone.
+This keeps responses in the order of requests, limits the memory per client to one request and one response, and lets a
+slow consumer delay only itself.
 """
 
 import asyncio
@@ -26,34 +26,33 @@ from headwater.logtier.security.sasl_session import ANONYMOUS, SaslSession, shar
 
 logger = logging.getLogger(__name__)
 
-#: A connection that was silent for so long gives its large buffer back.
+#: A connection idle for this time frees its large buffer.
 REST_MS = 10_000
-#: How long a request may be on its way while others wait for its memory: Kafka's `request.timeout.ms`, after which its
-#: client has given it up.
+#: Longest time to receive a request while others wait for its memory: Kafka's `request.timeout.ms`, after which its
+#: client gives up.
 SLOW_REQUEST_MS = 30_000
 
-#: How long a client whose authentication failed has to read why.
+#: Time for a client to read the reason of a failed authentication.
 REFUSED_CLOSE_S = 0.1
 
-#: The response of one request: its parts in order, or None where the request asked for none (acks=0).
+#: The response of one request: its parts in order, or None for a request without a response (acks=0).
 Response = Sequence[Part] | None
-#: What turns a frame into a response; the frame is there until then. It raises ProtocolViolationError to have the
-#: connection closed.
+#: Turns a frame, which stays valid until then, into a response. ProtocolViolationError closes the connection.
 Dispatch = Callable[[memoryview, "ClientConnection"], Response | Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What one listener bears.
+    """The limits of one listener.
 
     Attributes:
         request_bytes_max: Largest request frame (`socket.request.max.bytes`).
-        connections_max: Connections at one time (`max.connections`).
-        connections_per_host_max: Connections of one host at one time (`max.connections.per.ip`).
-        idle_ms_max: A connection silent for longer is closed (`connections.max.idle.ms`), negative for no limit.
-        queued_bytes_max: Requests that are being received, in all (`queued.max.request.bytes`), -1 for no limit.
-        buffer_bytes: The kernel's send and receive buffers (`socket.send.buffer.bytes`, ...), -1 for its own choice.
-        backlog: Connections that wait to be accepted (`socket.listen.backlog.size`).
+        connections_max: Open connections (`max.connections`).
+        connections_per_host_max: Open connections of one host (`max.connections.per.ip`).
+        idle_ms_max: Idle time before a connection is closed (`connections.max.idle.ms`), negative for no limit.
+        queued_bytes_max: Memory of all requests being received (`queued.max.request.bytes`), -1 for no limit.
+        buffer_bytes: The kernel's send and receive buffers (`socket.send.buffer.bytes`, ...), -1 for its default.
+        backlog: Connections waiting to be accepted (`socket.listen.backlog.size`).
     """
 
     request_bytes_max: int
@@ -67,11 +66,12 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class SharedLimits:
-    """What the listeners of one broker share.
+    """The limits shared by the listeners of one broker.
 
     Attributes:
-        memory: For requests of clients whose listener asks for no login, or who have logged in.
-        memory_before_login: For requests of all others. Apart, so that strangers hold up nobody who is known.
+        memory: Budget of clients that are authenticated, or whose listener needs no authentication.
+        connections: Limits of connections.
+        memory_before_login: Budget of all other clients, separate so that they cannot delay authenticated clients.
     """
 
     memory: RequestMemory
@@ -83,8 +83,8 @@ class Server:
     """A listener and its connections.
 
     Args:
-        security: How its connections are secured.
-        shared: What all listeners of a broker share; by default they are this listener's own.
+        security: Security of the listener's connections.
+        shared: Limits shared by all listeners of a broker; by default the listener's own.
     """
 
     def __init__(
@@ -107,16 +107,16 @@ class Server:
         self._listener: Listener | None = None
         self._idle_check: asyncio.TimerHandle | None = None
         self._failures = FailureLines() if security.sasl is None else security.sasl.failures
-        #: Apart, so that requests that are refused hide no failed login.
+        #: Separate, so that rejected requests hide no failed authentication.
         self._refusals = FailureLines()
-        #: Told when the disk did not give a part of a response.
+        #: Called when the disk failed to read a part of a response.
         self.on_unreadable: Callable[[UnreadableError], None] = lambda _: None
 
     def bind(self, host: str, port: int) -> tuple[str, int]:
-        """Open the port and return the bound address; clients wait until `serve`.
+        """Open the port and return the bound address (host, port); clients wait until `serve`.
 
         Raises:
-            OSError: if the port cannot be had.
+            OSError: The port is not available.
         """
         self._listener = self._network.listen(
             host,
@@ -129,7 +129,7 @@ class Server:
         return self._listener.host, self._listener.port
 
     def serve(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         assert self._listener is not None, "bind first"
         self._listener.accept()
         self._schedule_idle_check()
@@ -144,11 +144,11 @@ class Server:
             connection.close()
 
     def wait_ms(self, connection: "ClientConnection") -> int:
-        """How long a connection is left alone before it is closed, as its host's come too fast; 0: it is welcome."""
+        """Delay before closing a connection that exceeds its host's rate quota, in ms; 0 admits it."""
         return self._connection_limits.host_wait_ms(connection.peer_host, self._clock.monotonic_ms())
 
     def admit(self, connection: "ClientConnection") -> bool:
-        """Count a new connection, or refuse it with one log line."""
+        """Count a new connection, or reject it with one log line."""
         host, listener = connection.peer_host, self._security.name
         pause_ms = self._connection_limits.pause_ms(listener, self._clock.monotonic_ms())
         if pause_ms and self._listener is not None:
@@ -161,18 +161,18 @@ class Server:
         return True
 
     def forget(self, connection: "ClientConnection") -> None:
-        """A connection is gone."""
+        """Stop counting a connection that ended."""
         if connection in self._connections:
             self._connections.remove(connection)
             self._connection_limits.release(self._security.name, connection.peer_host)
 
     def warn(self, host: str, message: str, *values: object) -> None:
-        """Log what was wrong with a connection; of many from one host only the first, and then how many there were."""
+        """Log a failure of a connection; of many from one host only the first, and later their number."""
         if self._failures.admit(host, self._clock.monotonic_ms()):
             logger.warning(message, *values)
 
     def logs_refusal(self, host: str) -> bool:
-        """Count a request of this host that is refused; whether that gets a line of its own."""
+        """Count a rejected request of a host; return whether to log it."""
         return self._refusals.admit(host, self._clock.monotonic_ms())
 
     def _schedule_idle_check(self) -> None:
@@ -181,12 +181,12 @@ class Server:
         self._idle_check = asyncio.get_running_loop().call_later(interval_s, self._check_idle)
 
     def _check_idle(self) -> None:
-        """Close connections that are silent for too long; take large buffers from those that rest."""
+        """Close connections that are idle for too long; free large buffers of those that rest."""
         now_ms, idle_ms_max = self._clock.monotonic_ms(), self._limits.idle_ms_max
         for address, count in self._failures.due(now_ms):
-            logger.warning("%d more failures of connections from %s were not logged", count, address)
+            logger.warning("%d further failures of connections from %s were not logged", count, address)
         for address, count in self._refusals.due(now_ms):
-            logger.warning("%d more refusals of requests from %s were not logged", count, address)
+            logger.warning("%d further refusals of requests from %s were not logged", count, address)
         for connection in list(self._connections):
             connection.note_progress(now_ms)
             if idle_ms_max >= 0 and connection.is_idle_since(now_ms - idle_ms_max):
@@ -196,8 +196,8 @@ class Server:
             if connection.withholds_request_since(now_ms - SLOW_REQUEST_MS):
                 self.warn(
                     connection.peer_host,
-                    "closed the connection of %s: others wait for the memory of its request, of which it sent only a "
-                    "part in %d s",
+                    "closed the connection of %s: it sent only a part of its request in %d s, while other clients wait "
+                    "for request memory",
                     connection.peer_host,
                     SLOW_REQUEST_MS // 1000,
                 )
@@ -206,15 +206,15 @@ class Server:
 
 
 def shared_limits(limits: ServerLimits, rules: ConnectionRules | None = None) -> SharedLimits:
-    """What the listeners of one broker share."""
+    """Create the limits shared by the listeners of one broker."""
     rules = rules or ConnectionRules(limits.connections_max, limits.connections_per_host_max)
     return SharedLimits(RequestMemory(limits.queued_bytes_max), ConnectionLimits(rules))
 
 
 class ClientConnection:
-    """One client: receives frames, has them answered one by one, sends the responses in that order.
+    """One client: receives frames, dispatches them one by one, sends the responses in that order.
 
-    `principal` is who the client is by its listener and its certificate; where `sasl` is there, that says who it is.
+    `principal` is the client's identity from the listener and the certificate; with `sasl`, the SASL session has it.
     """
 
     def __init__(
@@ -230,43 +230,43 @@ class ClientConnection:
         self.listener = security
         self.principal = ANONYMOUS
         self.sasl = None if security.sasl is None else SaslSession(security.sasl)
-        #: Fetches still to come that are taken for reads of old data without a look at the page cache.
+        #: Number of further fetches that count as cold reads without a check of the page cache.
         self.cold_fetches = 0
         self._limits = limits
         self._server = server
         self._clock = clock
         self._dispatch = dispatch
         self._framer = RequestFramer(limits.request_bytes_max)
-        #: Where the next bytes go.
+        #: Returns the buffer for the next received bytes.
         self.get_buffer: Callable[[], memoryview] = self._framer.get_buffer
-        #: What ends the connection if TLS and SASL are not through by then; None once they are.
+        #: Timer that closes the connection if TLS and SASL are not finished; None afterwards.
         self._handshake: asyncio.TimerHandle | None = None
         self._shared = shared
-        #: The budget of the unfinished request, and what it holds of it.
+        #: The budget of the request being received, and its memory.
         self._memory = shared.memory
         self._holder = Holder(None, self._granted)
-        #: The same of the request that is being answered, while it keeps that.
+        #: The budget and memory of the request being answered, while it keeps them.
         self._kept: tuple[RequestMemory, Holder] | None = None
-        #: When the unfinished request was first granted memory, or last after it had waited.
+        #: Time at which the request being received was first granted memory, or last after a wait.
         self._granted_ms = 0
-        #: Whether the unfinished request is not read on, as it may not have the turn yet.
+        #: Whether receiving of the request pauses because it may not have the turn yet.
         self._is_held_back = False
         self._stream: Stream | None = None
         self._answering: asyncio.Future[Response] | None = None
         self._serving = False
-        #: Ends the time for which the client's requests are left unread.
+        #: Timer that ends muting of the client.
         self._unmuting: asyncio.TimerHandle | None = None
-        #: When the client was last heard of, or seen to take what is sent to it.
+        #: Time at which the client last sent data or accepted response data.
         self._last_active_ms = clock.monotonic_ms()
-        #: What of the response had not left at the last look.
+        #: Unsent bytes of the response at the last check.
         self._unsent_bytes = 0
 
     def connection_made(self, stream: Stream) -> None:
-        """The client is connected; it may be one too many."""
+        """Handle a new connection, which may exceed a limit."""
         self.peer_host = stream.peer_host
         wait_ms = self._server.wait_ms(self)
         if wait_ms:
-            # Not at once: who tries again as soon as it is closed would do nothing else.
+            # Delayed: a client that reconnects at once would otherwise loop.
             stream.pause_reading()
             asyncio.get_running_loop().call_later(wait_ms / 1000, stream.close)
             return
@@ -280,7 +280,7 @@ class ClientConnection:
             self._follow_authentication()
 
     def secured(self, certificate: bytes | None) -> None:
-        """TLS is there; without SASL that says who the client is."""
+        """Take the identity from the certificate after the TLS handshake, unless SASL provides it."""
         if self.sasl is not None:
             return
         try:
@@ -292,20 +292,20 @@ class ClientConnection:
             self._end_handshake()
 
     def buffer_updated(self, size: int) -> None:
-        """Bytes came: answer what is whole, unless a request is being answered."""
+        """Handle received bytes: dispatch whole frames, unless a request is being answered."""
         self._framer.received(size)
         self._last_active_ms = self._clock.monotonic_ms()
         self._serve()
 
     def writing_done(self) -> None:
-        """The client took the last response: go on with its next request."""
+        """Continue with the next request after the client accepted the last response."""
         if self.sasl is not None and self.sasl.has_failed:
             self._follow_authentication()
             return
         self._serve()
 
     def connection_lost(self, error: OSError | None) -> None:
-        """The client is gone; what was being answered is given up."""
+        """Handle the end of the connection; the request being answered is cancelled."""
         self._stream = None
         self.release_request_memory()
         self._memory.release(self._holder)
@@ -325,22 +325,22 @@ class ClientConnection:
         self._server.forget(self)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._stream is not None:
             self._stream.close()
 
     def sends_cold(self) -> bool:
-        """Whether cold records would be sent, at present, without the event loop waiting for the device."""
+        """Whether cold records can be sent at present without the event loop waiting for the device."""
         return self._stream is not None and self._stream.sends_cold()
 
     def logs_refusal(self) -> bool:
-        """Count a refusal; whether it gets a line of its own in the log."""
+        """Count a rejected request; return whether to log it."""
         return self._server.logs_refusal(self.peer_host)
 
     def keep_request_memory(self) -> bool:
-        """Leave the request that is being dispatched in the budget of received requests until it is released.
+        """Keep the request being dispatched in the budget of received requests until its release.
 
-        Returns whether it has the budget's turn: requests of others may wait until it is read.
+        Returns whether the request has the budget's turn: requests of others may wait until it is read.
         """
         memory, holder = self._memory, self._holder
         self._kept = (memory, holder)
@@ -348,39 +348,39 @@ class ClientConnection:
         return memory.has_turn(holder)
 
     def release_request_memory(self) -> None:
-        """The request is read: its bytes are needed no more."""
+        """Release the memory of a request that has been read."""
         if self._kept is not None:
             memory, holder = self._kept
             self._kept = None
             memory.release(holder)
 
     def mute(self, wait_ms: int) -> None:
-        """Serve no request after the one that is being answered until the time is over (KIP-219)."""
+        """Serve no request after the present one for `wait_ms` (KIP-219)."""
         if self._unmuting is not None:
             self._unmuting.cancel()
         self._unmuting = asyncio.get_running_loop().call_later(wait_ms / 1000, self._unmute)
 
     def _unmute(self) -> None:
         self._unmuting = None
-        # The client was not silent: it was not listened to.
+        # The client was muted, not idle.
         self._last_active_ms = self._clock.monotonic_ms()
         self._serve()
 
     def note_progress(self, now_ms: int) -> None:
-        """Look whether the client took something of its response since the last look: then it is not idle."""
+        """Count the client as active if it accepted response data since the last call."""
         unsent_bytes = 0 if self._stream is None else self._stream.unsent_bytes
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes = unsent_bytes
             self._last_active_ms = now_ms
 
     def is_idle_since(self, deadline_ms: int) -> bool:
-        """Whether the client did nothing since then, though it could, and nothing is being answered."""
+        """Whether the client has been inactive since the deadline, is not muted, and no request is being answered."""
         return self._last_active_ms < deadline_ms and self._answering is None and self._unmuting is None
 
     def withholds_request_since(self, deadline_ms: int) -> bool:
-        """Whether others wait for the memory of a request that has had some since then and is still not whole.
+        """Whether others wait for the memory of a request that was granted some before the deadline and is incomplete.
 
-        One that was kept from coming is not meant.
+        A request whose receiving the broker paused does not count.
         """
         holder = self._holder
         return (
@@ -394,7 +394,7 @@ class ClientConnection:
         )
 
     def shrink(self) -> None:
-        """Give back the buffer of a connection that rests."""
+        """Free the buffer of an idle connection."""
         self._framer.shrink()
 
     def _serve(self) -> None:
@@ -420,7 +420,7 @@ class ClientConnection:
                 response = self._dispatch(frame, self)
                 if self._holder.held_bytes or self._holder.wanted_bytes:
                     self._memory.release(self._holder)
-                if response.__class__ is list:  # first: to ask an abstract class takes longer
+                if response.__class__ is list:  # first: isinstance of an abstract class takes longer
                     stream.write(response)
                 elif isinstance(response, Awaitable):
                     self._await(response)
@@ -428,23 +428,23 @@ class ClientConnection:
                     stream.write(response)
                 if self.sasl is not None:
                     self._follow_authentication()
-        except Exception as error:  # noqa: BLE001 (whatever went wrong concerns this connection only)
+        except Exception as error:  # noqa: BLE001 (any error concerns this connection only)
             self._fail(error)
         finally:
             self._serving = False
         if drained is not None:
             drained.resume_reading()
         elif self._stream is not None:
-            # A whole frame that waits is enough read-ahead; without one we must hear of more bytes or of the end.
+            # A whole waiting frame is enough read-ahead; without it, further bytes or the end must be noticed.
             if self._unmuting is not None or self._framer.has_frame or not self._has_memory(self._stream):
                 self._stream.pause_reading()
             else:
                 self._stream.resume_reading()
 
     def _has_memory(self, stream: Stream) -> bool:
-        """Whether the request that is being received, if there is one, may have the buffer that it needs to go on.
+        """Whether the request being received, if any, has the buffer it needs to continue.
 
-        Asked again when the request before it is answered, and when the client has taken the answer.
+        Checked again when the previous request is answered and when the client has accepted the response.
         """
         holder = self._holder
         if holder.wanted_bytes:
@@ -468,7 +468,7 @@ class ClientConnection:
         return True
 
     def _granted(self) -> None:
-        """The budget has room for more of the request at last: receive it."""
+        """Continue receiving after the budget granted memory."""
         self._granted_ms = self._clock.monotonic_ms()
         if self._stream is not None and self._unmuting is None and not self._holder.wanted_bytes:
             self._stream.resume_reading()
@@ -490,10 +490,10 @@ class ClientConnection:
         self._serve()
 
     def _fail(self, error: BaseException) -> None:
-        """A request that cannot be answered ends its connection: one line, or a stack trace where the fault is ours."""
+        """Close the connection after an error: one log line, with a stack trace for an internal error."""
         message = "closed the connection of %s: %s"
         if isinstance(error, ProtocolViolationError):
-            # As text: whoever keeps the line keeps what it is made of.
+            # As text: a kept log record would keep its arguments alive.
             self._server.warn(self.peer_host, message, self.peer_host, str(error))
         else:
             logger.error(message, self.peer_host, error, exc_info=error)
@@ -504,7 +504,7 @@ class ClientConnection:
             return
         error = answering.exception()
         if error is not None:
-            # Not raised: it would have this frame, which has the future that has the error, and with it the request.
+            # Not raised: the traceback would refer to this frame, and so keep the request alive.
             self._fail(error)
             return
         response = answering.result()
@@ -514,7 +514,7 @@ class ClientConnection:
             self._follow_authentication()
 
     def _follow_authentication(self) -> None:
-        """Take what the state of the authentication allows; a failure is the end once its answer is sent."""
+        """Apply the limits of the authentication state; after a failure, close when the response is sent."""
         sasl = self.sasl
         if sasl is None:
             return
@@ -529,7 +529,7 @@ class ClientConnection:
                 )
         elif sasl.has_failed:
             if self._stream is not None and not self._stream.is_writing:
-                # Some clients do not read what comes together with the end of the connection.
+                # Some clients do not read data that arrives together with the end of the connection.
                 asyncio.get_running_loop().call_later(REFUSED_CLOSE_S, self.close)
         elif self._handshake is not None:
             # A token without a header may be empty.

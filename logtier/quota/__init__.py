@@ -1,1 +1,1 @@
-"""Quotas of clients: how much each may use, and how long one that used more has to wait."""
+"""Client quotas: usage and throttle times."""

@@ -1,7 +1,6 @@
-"""The quotas of all clients of a broker, and what each client has used. Pure: times are passed in.
+"""The quotas of all clients of a broker and their usage. Pure: times are passed in.
 
-A client that used more than its quota is told how long to wait; whoever calls keeps its connection from being read for
-so long (KIP-219).
+A client above its quota gets a throttle time in its response; the caller mutes its connection for this time (KIP-219).
 """
 
 from collections.abc import Callable, Iterable
@@ -20,17 +19,17 @@ from headwater.logtier.quota.rate import WindowedRate
 from headwater.logtier.quota.token_bucket import TokenBucket
 
 METERS_MAX: Final = 10_000
-"""Clients whose use of one quota is remembered: client ids come from clients, so their number has no other limit."""
+"""Maximum number of meters per quota: clients choose their client ids, so that their number is otherwise unlimited."""
 
 Meter = TypeVar("Meter", WindowedRate, TokenBucket)
 
 
 class ClientQuotas:
-    """Quotas and their use.
+    """Quotas and their usage.
 
     Attributes:
-        is_active: Whether any client has a quota; as long as none has, nothing need be asked or recorded.
-        meters_time: Whether any client has one for request time.
+        is_active: Whether any quota other than of connections exists; otherwise no usage needs to be recorded.
+        meters_time: Whether any quota of request time exists.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class ClientQuotas:
         self._limits_connections = False
 
     def replace(self, quotas: Iterable[ClientQuota]) -> None:
-        """Take over other quotas; what was used so far still counts."""
+        """Replace the quotas; recorded usage stays."""
         self._table = QuotaTable(quotas)
         keys = self._table.keys()
         self._limits_connections = CONNECTION_CREATION_RATE in keys
@@ -60,11 +59,14 @@ class ClientQuotas:
         self.is_active = bool(keys - {CONNECTION_CREATION_RATE})
 
     def record_produce(self, user: str, client_id: str, size: int, now_ms: int) -> int:
-        """Count the bytes of a produce request; how long the client has to wait."""
+        """Record the bytes of a produce request; return the throttle time, in ms."""
         return self._record(PRODUCER_BYTE_RATE, user, client_id, size, now_ms)
 
     def record_fetch(self, user: str, client_id: str, size: int, now_ms: int) -> int:
-        """Count the bytes of a fetch response, unless the client has to wait: then they must not be sent."""
+        """Record the bytes of a fetch response; return the throttle time, in ms.
+
+        If it is above 0, nothing is recorded, and the response must not be sent.
+        """
         limit = self._table.limit(user, client_id, CONSUMER_BYTE_RATE)
         if limit is None:
             return 0
@@ -76,19 +78,19 @@ class ClientQuotas:
         return wait_ms
 
     def fetch_bytes_max(self, user: str, client_id: str, otherwise: int) -> int:
-        """Most bytes of a fetch response that need not make the client wait, however long it was silent."""
+        """Return the largest fetch response, in bytes, that cannot exceed the quota of an idle client."""
         limit = self._table.limit(user, client_id, CONSUMER_BYTE_RATE)
         if limit is None:
             return otherwise
         return min(otherwise, int(limit.value * (self._windows - 1) * self._window_ms / 1000))
 
     def record_time(self, user: str, client_id: str, loop_ms: float, now_ms: int) -> int:
-        """Count the event loop's time that a request took; how long the client has to wait, at most one window."""
+        """Record the event loop time of a request; return the throttle time, in ms, at most one window."""
         wait_ms = self._record(REQUEST_PERCENTAGE, user, client_id, loop_ms / 10, now_ms)
         return min(wait_ms, self._window_ms)
 
     def mutations(self, user: str, client_id: str, now_ms: int, *, is_strict: bool) -> "MutationQuota | None":
-        """The quota of one request that creates or deletes partitions; None where the client has none."""
+        """Return the quota of a request that creates or deletes partitions; None without a quota."""
         limit = self._table.limit(user, client_id, CONTROLLER_MUTATION_RATE)
         if limit is None:
             return None
@@ -100,7 +102,7 @@ class ClientQuotas:
         return MutationQuota(bucket, is_strict=is_strict)
 
     def record_connection(self, address: str, now_ms: int) -> int:
-        """Count a new connection; how long it has to wait until it is closed, 0 for one that is welcome."""
+        """Record a new connection; return the delay before closing it, in ms, 0 to admit it."""
         if not self._limits_connections:
             return 0
         limit = self._table.limit_of_address(address, CONNECTION_CREATION_RATE)
@@ -131,10 +133,10 @@ class ClientQuotas:
 
 
 class MutationQuota:
-    """What one request may still do to topics.
+    """The partition mutations that one request may still perform.
 
-    A strict one refuses when the client has no tokens left; a permissive one (of older clients, which would not
-    understand) lets everything happen and makes the client wait.
+    A strict quota rejects mutations when no tokens are left; a permissive one (for older clients, which do not know the
+    error) permits all and throttles the client.
     """
 
     def __init__(self, bucket: TokenBucket, *, is_strict: bool) -> None:
@@ -143,7 +145,7 @@ class MutationQuota:
         self.is_exceeded = False
 
     def take(self, partitions: int, now_ms: int) -> bool:
-        """Count partitions that are created or deleted; False where they must not be."""
+        """Take tokens for partitions to be created or deleted; False if the quota rejects them."""
         if self._is_strict and self._bucket.wait_ms(now_ms):
             self.is_exceeded = True
             return False
@@ -151,25 +153,25 @@ class MutationQuota:
         return True
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long the client has to wait: where it was refused, or (permissive) took more than there was."""
+        """Return the throttle time, in ms: after a rejection, or (permissive) after the tokens were overdrawn."""
         return self._bucket.wait_ms(now_ms) if self.is_exceeded or not self._is_strict else 0
 
 
 class _Meters(Generic[Meter]):
-    """Meters by scope, the one used last at the end; beyond METERS_MAX unused ones go, else the one unused longest."""
+    """Meters by scope, least recently used first; beyond METERS_MAX unused ones are removed, or the oldest."""
 
     def __init__(self) -> None:
         self._by_scope: dict[Scope, Meter] = {}
 
     def get(self, scope: Scope) -> Meter | None:
-        """The meter of a scope, which is in use from now on."""
+        """Return the meter of a scope and mark it as used."""
         meter = self._by_scope.pop(scope, None)
         if meter is not None:
             self._by_scope[scope] = meter
         return meter
 
     def add(self, scope: Scope, meter: Meter, is_unused: Callable[[Meter], bool]) -> None:
-        """Remember a meter."""
+        """Store a meter."""
         if len(self._by_scope) >= METERS_MAX:
             unused = [each for each, known in self._by_scope.items() if is_unused(known)]
             for each in unused or [next(iter(self._by_scope))]:

@@ -1,4 +1,4 @@
-"""Which quota holds for a client, by Kafka's order of precedence. Pure."""
+"""Selects the quota of a client by Kafka's order of precedence. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -7,21 +7,21 @@ from headwater.logtier.config.quotas import CLIENT_ID, IP, USER, ClientQuota, Qu
 
 
 class Scope(NamedTuple):
-    """Who shares one quota: a user with all of its clients, a client id of all users, or one client of one user."""
+    """The clients that share one quota: all clients of a user, a client id of all users, or one client of one user."""
 
     user: str | None
     client_id: str | None
 
 
 class Limit(NamedTuple):
-    """A quota that holds, and who shares it."""
+    """A quota and the scope that shares it."""
 
     value: float
     scope: Scope
 
 
 class QuotaTable:
-    """The quotas of all entities; each look-up goes from the most special entity to the most general one."""
+    """The quotas of all entities; each look-up goes from the most specific entity to the most general one."""
 
     def __init__(self, quotas: Iterable[ClientQuota] = ()) -> None:
         self._values: dict[QuotaEntity, Mapping[str, float]] = {quota.entity: quota.values for quota in quotas}
@@ -31,7 +31,7 @@ class QuotaTable:
         return frozenset(key for values in self._values.values() for key in values)
 
     def limit(self, user: str, client_id: str, key: str) -> Limit | None:
-        """The quota of a client; None where it has none."""
+        """Return the quota of a client; None if there is none."""
         for entity, scope in (
             (_entity(user=user, client_id=client_id), Scope(user, client_id)),
             (_entity(user=user, client_id=None), Scope(user, client_id)),
@@ -48,7 +48,7 @@ class QuotaTable:
         return None
 
     def limit_of_address(self, address: str, key: str) -> float | None:
-        """The quota of an address; None where it has none."""
+        """Return the quota of an address; None if there is none."""
         value = self._values.get(((IP, address),), _NOTHING).get(key)
         return self._values.get(((IP, None),), _NOTHING).get(key) if value is None else value
 

@@ -1,13 +1,13 @@
-"""What was recorded over the last windows of time, as a rate a second. Pure."""
+"""A rate per second over the last time windows. Pure."""
 
 from collections import deque
 
 
 class WindowedRate:
-    """A sum over `windows` windows of `window_ms`, the newest of them not over yet, divided by the time they span.
+    """The sum over `windows` windows of `window_ms`, including the present one, divided by the time they span.
 
-    As in Kafka, the time counts as at least all windows but one, so that a burst at the start is judged mildly and a
-    client is never measured over an instant.
+    As in Kafka, the time counts as at least all windows but one, so that a burst at the start is not divided by a very
+    short time.
     """
 
     def __init__(self, windows: int, window_ms: int) -> None:
@@ -17,7 +17,7 @@ class WindowedRate:
         self._total = 0.0
 
     def record(self, value: float, now_ms: int) -> None:
-        """Count a value; a negative one takes back what was counted at the same time."""
+        """Record a value; a negative value reverts one recorded at the same time."""
         samples = self._samples
         if samples and now_ms - samples[-1][0] < self._window_ms:
             start_ms, total = samples[-1]
@@ -28,12 +28,12 @@ class WindowedRate:
         self._forget(now_ms)
 
     def rate(self, now_ms: int) -> float:
-        """The rate a second at a time."""
+        """Return the rate per second at `now_ms`."""
         self._forget(now_ms)
         return self._total / (self._span_ms(now_ms) / 1000)
 
     def wait_ms(self, limit: float, now_ms: int) -> int:
-        """How long nothing may be recorded for the rate to come down to a limit; 0 where it is not above it.
+        """Return the time without records, in ms, until the rate falls to the limit; 0 if it is not above it.
 
         >>> rate = WindowedRate(11, 1000)
         >>> rate.record(30_000, 5_000)
@@ -46,7 +46,7 @@ class WindowedRate:
         return round((rate - limit) / limit * self._span_ms(now_ms))
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether nothing that counts is left."""
+        """Whether no recorded value is within the windows."""
         self._forget(now_ms)
         return not self._samples
 

@@ -1,8 +1,8 @@
-"""Tokens that come at a steady rate and are taken in bursts (KIP-599). Pure."""
+"""A token bucket: steady refill, bursts of use (KIP-599). Pure."""
 
 
 class TokenBucket:
-    """Fills by `rate` tokens a second up to what comes in `burst_s` seconds; it may be overdrawn. Full at first.
+    """Refills by `rate` tokens a second up to the tokens of `burst_s` seconds; may be overdrawn. Initially full.
 
     >>> bucket = TokenBucket(2, burst_s=10, now_ms=0)
     >>> bucket.take(24, 0)
@@ -17,23 +17,23 @@ class TokenBucket:
         self._refilled_ms = now_ms
 
     def change_rate(self, rate: float, now_ms: int) -> None:
-        """Fill at another rate from now on."""
+        """Refill at another rate from now on."""
         self._refill(now_ms)
         self._rate = rate
         self._tokens = min(self._tokens, rate * self._burst_s)
 
     def take(self, tokens: float, now_ms: int) -> None:
-        """Take tokens, be there enough or not."""
+        """Take tokens, even beyond the available ones."""
         self._refill(now_ms)
         self._tokens -= tokens
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long it takes until the bucket is not overdrawn any more; 0 where it is not."""
+        """Return the time until the bucket is no longer overdrawn, in ms; 0 if it is not."""
         self._refill(now_ms)
         return max(0, round(-self._tokens / self._rate * 1000))
 
     def is_full(self, now_ms: int) -> bool:
-        """Whether it is as a new one would be."""
+        """Whether the bucket is full, as a new one."""
         self._refill(now_ms)
         return self._tokens >= self._rate * self._burst_s
 

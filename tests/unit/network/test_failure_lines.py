@@ -127,7 +127,7 @@ def test_what_was_not_logged_is_counted_in_the_log(caplog: pytest.LogCaptureFixt
     asyncio.run(main())
     lines = [record.getMessage() for record in caplog.records]
     assert lines[:-1] == ["closed the connection of 127.0.0.1: this is no Kafka request"] * LINES_MAX
-    assert lines[-1] == "3 more failures of connections from 127.0.0.1 were not logged"
+    assert lines[-1] == "3 further failures of connections from 127.0.0.1 were not logged"
 
 
 def text(value: str) -> bytes:
@@ -179,7 +179,7 @@ def test_refusals_before_authentication_are_not_logged_without_limit_nor_with_al
     assert len(lines) == LINES_MAX + 1
     assert all(line.startswith("refused api_versions of client 'nobody\\nxxx") for line in lines[:-1])
     assert all(line.isprintable() and len(line) < 600 for line in lines)
-    assert lines[-1] == "3 more refusals of requests from 127.0.0.1 were not logged"
+    assert lines[-1] == "3 further refusals of requests from 127.0.0.1 were not logged"
 
 
 @pytest.mark.parametrize("version", [0, 9_999])
