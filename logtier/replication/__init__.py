@@ -1,1 +1,1 @@
-"""Partitions as replicas see them: who leads, what is replicated, who waits for more."""
+"""Replicas of partitions: leadership, replication, delayed requests."""

@@ -1,7 +1,7 @@
-"""Look-ups in logs that would wait for a device: another thread does them first, so that only their reader waits.
+"""Warms look-ups in logs that would wait for a device, on another thread, so that only their client waits.
 
-What it reads is in the page cache afterwards, and the indexes it loads the log gets: the look-up itself, which then
-follows on the event loop, finds everything in memory.
+The data read is in the page cache afterwards, and the log takes over the loaded indexes: the same look-up then runs on
+the event loop from memory.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class ColdRead(NamedTuple):
-    """A read of a log that would have to wait; the arguments are those of `LogReader.read`."""
+    """A read of a log that would wait for the device; the arguments are those of `LogReader.read`."""
 
     log: Log
     offset: int
@@ -31,7 +31,7 @@ class ColdRead(NamedTuple):
 
 
 async def warm(reads: Sequence[ColdRead], read_ahead: ReadAhead) -> None:
-    """Have everything that reads look at read; what goes wrong, they find out for themselves."""
+    """Load all data of the reads into memory on another thread; errors are left to the reads themselves."""
     views = [LogView(read.log, read.offset) for read in reads]
     await read_ahead.run(partial(_read_all, reads, views))
     for view in views:
@@ -39,10 +39,11 @@ async def warm(reads: Sequence[ColdRead], read_ahead: ReadAhead) -> None:
 
 
 async def look_up(log: Log, find: Callable[[LogReader, bool], Result], read_ahead: ReadAhead | None) -> Result:
-    """Look something up in a log: at once if it is in memory, else by another thread.
+    """Look up something in a log: at once if the data is in memory, otherwise on another thread.
 
     Args:
-        find: Looks into a log; where it may not wait it raises BlockingIOError.
+        find: Performs the look-up; with False as second argument it raises BlockingIOError instead of waiting.
+        read_ahead: Runs look-ups on other threads; without it the look-up waits on this thread.
     """
     if read_ahead is None:
         return find(log, True)
@@ -53,11 +54,11 @@ async def look_up(log: Log, find: Callable[[LogReader, bool], Result], read_ahea
     try:
         return await read_ahead.run(partial(find, view, True))
     except asyncio.CancelledError:
-        # Nobody waits any more, but the thread goes on: what it is building is not whole yet, and goes with the view.
+        # The thread continues after the cancellation: its indexes are incomplete, and are discarded with the view.
         is_given_up = True
         raise
     except FileNotFoundError:
-        # Retention or compaction took a segment away meanwhile.
+        # Retention or compaction removed a segment meanwhile.
         return find(log, True)
     finally:
         if not is_given_up:

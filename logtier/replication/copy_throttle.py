@@ -1,20 +1,20 @@
-"""How fast replicas may be copied between log folders, all of them together. Pure."""
+"""The rate limit of replica copies between log folders, shared by all copies. Pure."""
 
 from math import ceil
 from typing import Final
 
 from headwater.logtier.config.definition import LONG_MAX
 
-# Copied at a time, in seconds of the rate: often enough to be even, seldom enough for the syncs in between.
+# Copied at a time, in seconds of the rate: small enough for an even rate, large enough for few syncs.
 _PIECE_S: Final = 0.1
-# What may be caught up with after a pause.
+# Unused rate that may be used after a pause, in seconds.
 _BURST_S: Final = 1.0
-# Whoever waits looks at least so often whether the rate is another one.
+# Longest wait, after which a changed rate takes effect.
 _WAIT_MS_MAX: Final = 200
 
 
 class CopyThrottle:
-    """Bytes that come at a steady rate and are taken by copies (`replica.alter.log.dirs.io.max.bytes.per.second`).
+    """A byte budget that refills at a steady rate (`replica.alter.log.dirs.io.max.bytes.per.second`).
 
     Times are milliseconds of a monotonic clock.
 
@@ -35,11 +35,11 @@ class CopyThrottle:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a rate to keep to."""
+        """Whether there is a rate limit."""
         return self._rate < LONG_MAX
 
     def change_rate(self, bytes_per_second: int, now_ms: int) -> None:
-        """Keep to another rate from now on; the greatest LONG is none."""
+        """Set the rate, in bytes per second; the greatest LONG means no limit."""
         if bytes_per_second != self._rate:
             if not self.is_limited:
                 self._bytes = 0.0
@@ -48,7 +48,7 @@ class CopyThrottle:
             self._rate = bytes_per_second
 
     def allow(self, wanted: int, now_ms: int) -> int:
-        """Take as many of the wanted bytes as may be copied now; 0 where that is not worth while yet."""
+        """Take up to `wanted` bytes that may be copied now; 0 if too few are available."""
         if not self.is_limited:
             return wanted
         self._refill(now_ms)
@@ -59,11 +59,11 @@ class CopyThrottle:
         return allowed
 
     def overdraw(self, size: int) -> None:
-        """Count bytes that were copied without being allowed: others wait the longer."""
+        """Count bytes copied beyond the budget: later copies wait longer."""
         self._bytes -= size
 
     def wait_ms(self, wanted: int, now_ms: int) -> int:
-        """How long until it is worth while to ask again."""
+        """Return the time until the next call of `allow`, in ms."""
         self._refill(now_ms)
         missing = self._piece(wanted) - self._bytes
         if missing <= 0 or not self.is_limited:

@@ -1,4 +1,4 @@
-"""A fetch that waits for more records (`min_bytes`) until its time is over (`max_wait`)."""
+"""A fetch that waits for `min_bytes` of records for at most `max_wait`."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -12,20 +12,22 @@ from headwater.logtier.replication.partition_reads import Fetched, FetchPartitio
 
 
 class DelayedFetch:
-    """Is answered when one of these holds (as Kafka's DelayedFetch):
+    """Completes when one of these cases holds (as Kafka's DelayedFetch):
 
-    Case A: a partition is gone, or its leader, its epoch, its log or the log's start: there may be an error to tell.
-    Case B: the records that can be read reach `bytes_min`.
+    Case A: a partition was removed, or its leader, epoch, log or log start offset changed: there may be an error to
+    report.
+    Case B: the readable records reach `bytes_min`.
     Case C: the time is over.
-    Case D: the records of a partition end with their segment: what follows takes another fetch, since one answer has
-        records of one segment.
+    Case D: the records of a partition end with their segment: later records need another fetch, since a response has
+    records of one segment.
 
-    Invariant: if `bytes_min` is above 1, `_size` is the sum of what can be read of each partition, each at most what is
-    wanted of it. Else nothing can be read as long as it waits, and nothing is counted: most fetches are of this kind.
+    Invariant: if `bytes_min` is above 1, `_size` is the sum of the readable bytes of each partition, each at most its
+    `bytes_max`. Otherwise nothing is readable while the fetch waits, and nothing is counted: most fetches are of this
+    kind.
 
-    A move of a partition is a look at that partition: its bound (high watermark, or last stable offset) and how far the
-    log has grown. Logs are read when the fetch can be answered; besides, a last stable offset that moves to somewhere
-    before the log's end makes one partition be read, to find out how many bytes that are.
+    When a partition changes, only that partition is checked: its bound (high watermark or last stable offset) and the
+    growth of its log. Logs are read when the fetch completes; in addition, a last stable offset that moves to an offset
+    before the log end requires a read of that partition to measure its bytes.
     """
 
     def __init__(
@@ -37,21 +39,21 @@ class DelayedFetch:
         read: Callable[[], Fetched | asyncio.Future[Fetched]],
         may_wait: bool = False,
     ) -> None:
-        """Begin with `fetched`, which was read just now, without an error, and is too little.
+        """Begin with `fetched`, just read without an error and too small.
 
         Args:
-            read: Reads all partitions afresh; a future where that waits for the device.
-            may_wait: Whether `fetched` was read with waits for the device, where it had to.
+            read: Reads all partitions again; returns a future if that waits for the device.
+            may_wait: Whether `fetched` was read with waits for the device.
         """
         self._fetched = fetched
         self._has_moved = False
         self._bytes_min = bytes_min
         self._reads = reads
         self._read = read
-        #: Gets the partitions in the order of the request.
+        #: Its result has the partitions in the order of the request.
         self.future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
         self._wanted = wanted
-        #: Where each partition stands in the request; of one that a client names twice, where its offset is lower.
+        #: Index of each partition in the request; of a partition listed twice, the entry with the lower offset.
         self._places: dict[TopicPartition, int] = {}
         for place, each in enumerate(wanted):
             known = self._places.setdefault(each.topic_partition, place)
@@ -76,12 +78,12 @@ class DelayedFetch:
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """The partitions whose moves can complete it."""
+        """The partitions whose changes can complete the fetch."""
         return self._places
 
     @property
     def is_due(self) -> bool:
-        """Whether it need not wait: case B or D."""
+        """Whether the fetch need not wait: case B or D."""
         return self._must_answer or self._size >= self._bytes_min
 
     def try_complete(self, moved: TopicPartition) -> bool:
@@ -104,7 +106,7 @@ class DelayedFetch:
         return False
 
     def _has_news(self, partition: Partition[Log] | None, place: int) -> bool:
-        """Whether there is something to read of a partition that had nothing, or an error to tell."""
+        """Whether a partition without readable records has records or an error now."""
         wanted, found = self._wanted[place], self._fetched[place]
         if (
             partition is None
@@ -117,7 +119,7 @@ class DelayedFetch:
             before, bound = found.last_stable_offset, partition.last_stable_offset
         else:
             before, bound = found.high_watermark, partition.high_watermark
-        # A last stable offset may move and still not be behind the offset: a transaction before it has ended.
+        # A last stable offset may rise and still not exceed the offset, after an earlier transaction ended.
         return bound < before or (bound != before and bound > wanted.offset)
 
     def expire(self) -> None:
@@ -132,7 +134,7 @@ class DelayedFetch:
     def _answer(self) -> None:
         try:
             found = self._read()
-        except Exception as error:  # noqa: BLE001 (it is the fetch's, not of the producer who completes it)
+        except Exception as error:  # noqa: BLE001 (the error concerns the fetch, not the producer that completes it)
             self.future.set_exception(error)
             return
         if isinstance(found, list):
@@ -142,9 +144,9 @@ class DelayedFetch:
 
 
 class _Readable:
-    """What a waiting fetch can read of one partition: `size` bytes, from its offset up to `bound`.
+    """The readable bytes of one partition of a waiting fetch: `size` bytes from its offset to `bound`.
 
-    Invariant: `position` is how far the log had grown when the bound was its end; None where the bound is not the end.
+    Invariant: `position` is the log's grown_bytes if the bound is the log end offset; otherwise None.
     """
 
     __slots__ = ("_leader_epoch", "_log", "_partition", "_position", "_reads", "_wanted", "bound", "size")
@@ -162,7 +164,7 @@ class _Readable:
         self.size = 0
 
     def follow(self, partition: Partition[Log] | None) -> bool:
-        """Take in that the partition moved; False if the fetch has to be answered, however little there is."""
+        """Apply a change of the partition; return False if the fetch must be answered in any case."""
         wanted = self._wanted
         log = self._log
         if (
@@ -188,22 +190,22 @@ class _Readable:
         size = self.size + self._position - before
         if size > wanted.bytes_max:
             if self.size == 0:
-                # One batch may come even if it is larger than the limit.
+                # One batch is returned even if it exceeds the limit.
                 return self._measure()
             size = max(self.size, wanted.bytes_max)
         self.size = size
         return True
 
     def take(self, found: FetchedPartition, may_wait: bool) -> bool:
-        """Take in what the fetch read before it waits, its offset being before the bound; as `follow`."""
+        """Apply the result of the first read, whose offset is below the bound; returns as `follow`."""
         records = found.records
         if records is None or not records.size:
-            # The fetch's other partitions left nothing to it, or compaction left nothing.
+            # Other partitions used the byte limit of the fetch, or compaction removed the records.
             return self._measure(may_wait)
         return self._count(records)
 
     def _measure(self, may_wait: bool = False) -> bool:
-        """Read the partition. What would wait for the device is left to the answer, which has other threads for it."""
+        """Read the partition. A read that would wait for the device is left to the answer, which uses other threads."""
         cold: list[ColdRead] | None = None if may_wait else []
         found = self._reads.read_one(self._wanted, self._wanted.bytes_max, True, cold)
         if cold or found.error_code:
@@ -218,14 +220,14 @@ class _Readable:
         following = self._log.segments.base_after(records.first_offset)
         if following is not None and following <= self.bound:
             return False
-        # Cut off where a batch ends, it may be smaller than the limit that there is more for.
+        # A slice cut at a batch boundary may be smaller than the limit although further records exist.
         is_cut = self._log.end_of_slice(records) < self.bound
         self.size = max(records.size, self._wanted.bytes_max) if is_cut else records.size
         return True
 
 
 def _pass_on(found: asyncio.Future[Fetched], future: asyncio.Future[Fetched]) -> None:
-    """Let one future end as the other does; cancelling it cancels the other."""
+    """Complete one future as the other; cancelling it cancels the other."""
 
     def end(_: asyncio.Future[Fetched]) -> None:
         if future.done():
@@ -242,7 +244,7 @@ def _pass_on(found: asyncio.Future[Fetched], future: asyncio.Future[Fetched]) ->
 
 
 def is_satisfied(fetched: Sequence[FetchedPartition], bytes_min: int) -> bool:
-    """Whether a fetch need not wait: a partition answers with an error, or there is enough."""
+    """Whether a fetch need not wait: a partition has an error, or the size is sufficient."""
     size = 0
     for partition in fetched:
         if partition.error_code:

@@ -1,9 +1,10 @@
-"""Incremental fetch sessions (KIP-227). Pure: who asks for what is kept here, reading is the replica manager's.
+"""Incremental fetch sessions (KIP-227). Pure: sessions hold the requested partitions, the replica manager reads them.
 
-A client that follows many partitions names them once. From then on it sends what changed of them, and is answered with
-what changed in them: records, a moved high watermark or log start, an error.
+A client of many partitions lists them once. Later requests contain only changed partitions, and responses only
+partitions with changes: records, another high watermark or log start offset, an error.
 
-A session's partitions are read in turn: whatever got records goes to the end, so that none starves under a byte budget.
+The partitions of a session are read in rotation: partitions that returned records move to the end, so that none starves
+under a byte limit.
 """
 
 import random
@@ -15,15 +16,15 @@ from uuid import UUID
 
 from headwater.logtier.protocol.errors import ErrorCode
 
-#: Epochs that are no place in a session: with the one a session is asked for, with the other none is wanted any more.
+#: Epochs outside a session: the first requests a new session, the second ends it.
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 NO_SESSION: Final = 0
 
-#: A session may be taken from its owner when it was not used, or has existed, for so long (as in Kafka).
+#: Idle time or age, in ms, after which a session may be evicted (as in Kafka).
 EVICTION_MS: Final = 120_000
 
-#: A client that follows more is answered in full every time: what a session holds is memory of the broker.
+#: A client of more partitions gets no session, only full responses: sessions occupy the broker's memory.
 SESSION_PARTITIONS_MAX: Final = 100_000
 
 _EPOCH_MAX: Final = 2**31 - 1
@@ -34,19 +35,19 @@ PartitionKey = tuple[UUID | str | None, int]
 
 
 class Answered(Protocol):
-    """What a session compares of a partition's answer."""
+    """The fields of a partition's response that a session compares."""
 
     @property
     def error_code(self) -> ErrorCode:
-        """Why there are no records."""
+        """The error of the partition."""
 
     @property
     def high_watermark(self) -> int:
-        """Up to where consumers read."""
+        """The end of the records visible to consumers."""
 
     @property
     def log_start_offset(self) -> int:
-        """Where the log begins."""
+        """The first offset of the log."""
 
     @property
     def size(self) -> int:
@@ -58,38 +59,39 @@ WantedT = TypeVar("WantedT")
 
 @dataclass(slots=True)
 class SessionPartition(Generic[WantedT]):
-    """One partition of a session: what is asked of it, and what its client was told last."""
+    """One partition of a session: the request, and the values in the last response."""
 
     wanted: WantedT
     high_watermark: int = _NOTHING_TOLD
     log_start_offset: int = _NOTHING_TOLD
 
     def must_tell(self, answer: Answered) -> bool:
-        """Whether the answer has news, which count as told from now on; an error is told again and again."""
+        """Whether the response must include the partition; records its values. An error is included every time."""
         has_news = (
             answer.high_watermark != self.high_watermark
             or answer.log_start_offset != self.log_start_offset
             or bool(answer.error_code)
             or answer.size > 0
         )
-        # Of an error the client is told no watermark: whatever comes after it is news.
+        # A response with an error has no watermark: the next one is always included.
         self.high_watermark = answer.high_watermark
         self.log_start_offset = answer.log_start_offset
         return has_news
 
 
-#: Who is evicted first: consumers before replicas, small sessions before large ones.
+#: Order of eviction: consumers before replicas, small sessions before large ones.
 _EvictableKey = tuple[bool, int, int]
 
 
 @dataclass(slots=True)
 class FetchSession(Generic[WantedT]):
-    """The partitions that one client follows, in the order in which they are read next.
+    """The partitions of one client, in the order in which they are read next.
 
     Attributes:
-        epoch: What the session's next request has to carry.
-        by_topic_id: Whether its partitions are named by topic id; a request that names them otherwise is refused.
-        is_privileged: Whether it belongs to a replica.
+        epoch: Epoch expected in the session's next request.
+        by_topic_id: Whether partitions are identified by topic id; a request that identifies them otherwise is
+            rejected.
+        is_privileged: Whether the session belongs to a replica.
     """
 
     id: int
@@ -99,13 +101,13 @@ class FetchSession(Generic[WantedT]):
     used_ms: int
     partitions: dict[PartitionKey, SessionPartition[WantedT]]
     epoch: int = 1
-    #: What the wanted partitions were made with: a metadata image, and the isolation level.
+    #: The metadata image and isolation level from which the wanted partitions were built.
     metadata: object = None
     is_read_committed: bool = False
     _listed_as: _EvictableKey | None = field(default=None, repr=False)
 
     def update(self, wanted: Sequence[tuple[PartitionKey, WantedT]], forgotten: Collection[PartitionKey]) -> None:
-        """Take over what a request changed."""
+        """Apply the changes of a request."""
         partitions = self.partitions
         for key, each in wanted:
             known = partitions.get(key)
@@ -117,18 +119,18 @@ class FetchSession(Generic[WantedT]):
             partitions.pop(key, None)
 
     def wanted(self) -> list[WantedT]:
-        """What is to be read, in this order."""
+        """Return the partitions to read, in order."""
         return [partition.wanted for partition in self.partitions.values()]
 
     def replace_wanted(self, replace: Callable[[WantedT], WantedT]) -> None:
-        """Put something else in the place of each wanted partition (the metadata changed)."""
+        """Replace each wanted partition (after a change of the metadata)."""
         for partition in self.partitions.values():
             partition.wanted = replace(partition.wanted)
 
     def news(self, answers: Sequence[Answered]) -> Iterator[int]:
-        """Yield the index of every answer that must be told, `answers` being in the order of `wanted`.
+        """Yield the index of every partition to include in the response; `answers` is in the order of `wanted`.
 
-        Those with records go to the end of the order, before the next request is read.
+        Partitions with records move to the end of the order for the next request.
         """
         served: list[PartitionKey] = []
         for index, (key, partition) in enumerate(self.partitions.items()):
@@ -142,7 +144,7 @@ class FetchSession(Generic[WantedT]):
                 self.partitions[key] = self.partitions.pop(key)
 
     def advance(self) -> int:
-        """Expect the next epoch; they wrap to 1, since 0 asks for a new session."""
+        """Return the next epoch; epochs wrap to 1, since 0 requests a new session."""
         self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
         return self.epoch
 
@@ -150,18 +152,17 @@ class FetchSession(Generic[WantedT]):
 class FetchSessionCache(Generic[WantedT]):
     """The sessions of a broker, at most `slots_max` (`max.incremental.fetch.session.cache.slots`).
 
-    A client that gets no slot is answered in full every time, which is right and only slower. To make room, a session
-    goes that was not used for EVICTION_MS; else one that has existed for that long and is worth less than the new one:
-    a consumer's before a replica's, and of two of a kind the one of fewer partitions. A replica may take the slot of a
-    consumer at any time.
+    A client without a session gets full responses, which is correct and only slower. A new session evicts one not used
+    for EVICTION_MS; or else one older than EVICTION_MS with a lower priority: consumers rank below replicas, and among
+    equals sessions with fewer partitions rank lower. A replica may evict a consumer's session at any time.
     """
 
     def __init__(self, slots_max: int, prng: random.Random) -> None:
         self._slots_max = slots_max
         self._prng = prng
-        #: The least recently used one first.
+        #: By id, the least recently used session first.
         self._sessions: dict[int, FetchSession[WantedT]] = {}
-        #: Those that had their time, the one to go first in front.
+        #: Sessions older than EVICTION_MS in the order of eviction.
         self._evictable: list[_EvictableKey] = []
 
     def __len__(self) -> int:
@@ -169,15 +170,15 @@ class FetchSessionCache(Generic[WantedT]):
 
     @property
     def partition_count(self) -> int:
-        """Partitions of all sessions."""
+        """Total number of partitions of all sessions."""
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def get(self, session_id: int) -> FetchSession[WantedT] | None:
-        """The session of an id."""
+        """Return a session by id, or None."""
         return self._sessions.get(session_id)
 
     def find(self, session_id: int, epoch: int, *, by_topic_id: bool) -> FetchSession[WantedT] | ErrorCode:
-        """The session that a request goes on with, or why it cannot."""
+        """Return the session that a request continues, or the error code."""
         session = self._sessions.get(session_id)
         if session is None:
             return ErrorCode.fetch_session_id_not_found
@@ -195,7 +196,7 @@ class FetchSessionCache(Generic[WantedT]):
         is_privileged: bool,
         now_ms: int,
     ) -> FetchSession[WantedT] | None:
-        """Begin a session, if there is room or room can be made."""
+        """Begin a session; None if there is no room and no session can be evicted."""
         partitions = {key: SessionPartition(each) for key, each in wanted}
         if len(partitions) > SESSION_PARTITIONS_MAX:
             return None
@@ -206,7 +207,7 @@ class FetchSessionCache(Generic[WantedT]):
         return session
 
     def touch(self, session: FetchSession[WantedT], now_ms: int) -> None:
-        """Note that a session was used, after its partitions changed."""
+        """Record the use of a session, after its partitions changed."""
         session.used_ms = now_ms
         sessions = self._sessions
         del sessions[session.id]
@@ -219,7 +220,7 @@ class FetchSessionCache(Generic[WantedT]):
                 insort(self._evictable, session._listed_as)
 
     def remove(self, session_id: int) -> None:
-        """End a session, if there is one of this id."""
+        """End a session; an unknown id is ignored."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._unlist(session)
@@ -230,7 +231,7 @@ class FetchSessionCache(Generic[WantedT]):
             session._listed_as = None
 
     def _evict(self, size: int, is_privileged: bool, now_ms: int) -> bool:
-        """Make room for a session of so many partitions; whether that worked."""
+        """Make room for a session of `size` partitions; return whether that succeeded."""
         least_recent = next(iter(self._sessions.values()), None)
         if least_recent is None:
             return False

@@ -1,4 +1,4 @@
-"""Waiting for the device before an append is acknowledged (flush.messages)."""
+"""Waits for the device before an append is acknowledged (flush.messages)."""
 
 import asyncio
 
@@ -7,11 +7,11 @@ from headwater.logtier.protocol.errors import KafkaError
 
 
 async def wait_flushed(flush: FlushRound) -> KafkaError | None:
-    """Wait until the append is on the device; what is returned says why it cannot be told to be."""
+    """Wait until the append is on the device; return the error if the sync failed."""
     future: asyncio.Future[KafkaError | None] = asyncio.get_running_loop().create_future()
 
     def done(error: KafkaError | None) -> None:
-        if not future.done():  # the client may be gone
+        if not future.done():  # the client may have disconnected
             future.set_result(error)
 
     flush.add_done_callback(done)

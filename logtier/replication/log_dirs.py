@@ -1,4 +1,4 @@
-"""The log folders as administrators see them: what is in them, and replicas that move between them (KIP-113)."""
+"""Administration of the log folders: their content, and moves of replicas between them (KIP-113)."""
 
 import asyncio
 import logging
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 _UNKNOWN_BYTES: Final = -1
 _INVALID_LAG: Final = -1
-# A move that retention or compaction interrupts is begun anew so often; the bigger the log, the likelier they are.
+# Attempts of a move interrupted by retention or compaction, which are more likely for large logs.
 _ATTEMPTS_MAX: Final = 5
 
 
 class ReplicaOnDisk(NamedTuple):
-    """A log, or its copy that is under way, in a folder."""
+    """A log, or its future copy, in a folder."""
 
     topic_partition: TopicPartition
     size_bytes: int
@@ -43,20 +43,20 @@ class LogDirDescription(NamedTuple):
 
 
 class LogDirReplicas(Protocol):
-    """What is needed of the replica manager."""
+    """The functions of the replica manager used here."""
 
     def log(self, topic_partition: TopicPartition) -> Log:
-        """The local log of a partition; raises KafkaError."""
+        """Return the local log of a partition. Raises KafkaError."""
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether the log of a partition is in a folder that is offline."""
+        """Whether the log of a partition is in an offline folder."""
 
     def replace_log(self, topic_partition: TopicPartition, log: Log) -> None:
-        """From now on another log is the partition's."""
+        """Set the log of a partition."""
 
 
 class LogDirs:
-    """Describes the log folders and moves replicas between them, one task a move. Called from the event loop only."""
+    """Describes the log folders and moves replicas between them, one task per move. Called from the event loop only."""
 
     def __init__(self, log_manager: LogManager, replicas: LogDirReplicas, clock: Clock) -> None:
         self._log_manager = log_manager
@@ -66,22 +66,22 @@ class LogDirs:
         self._throttle = CopyThrottle()
 
     def limit_moves(self, bytes_per_second: int) -> None:
-        """Have all moves together copy no faster from now on (`replica.alter.log.dirs.io.max.bytes.per.second`)."""
+        """Set the rate limit of all moves together (`replica.alter.log.dirs.io.max.bytes.per.second`)."""
         self._throttle.change_rate(bytes_per_second, self._clock.monotonic_ms())
 
     @property
     def metadata_directory_id(self) -> str:
-        """The id of the folder that has the cluster's metadata: the first one."""
+        """Directory id of the folder with the cluster's metadata, the first one."""
         return self._log_manager.directories[0].directory_id
 
     def describe(self, wanted: Collection[TopicPartition] | None) -> list[LogDirDescription]:
-        """Every folder of `log.dirs` with the replicas in it, or those of them that are wanted."""
+        """Return every folder of `log.dirs` with its replicas, restricted to `wanted` if given."""
         manager = self._log_manager
         found: dict[str, list[ReplicaOnDisk]] = {directory.path: [] for directory in manager.directories}
         for topic_partition, log in manager.logs.items():
             if wanted is None or topic_partition in wanted:
                 path = manager.directory_of(topic_partition).path
-                # One replica: all that is in the log is below the high watermark.
+                # With one replica, the whole log is below the high watermark.
                 found[path].append(ReplicaOnDisk(topic_partition, log.size_bytes, 0, False))
         for topic_partition, (move, _) in self._moves.items():
             if wanted is None or topic_partition in wanted:
@@ -91,9 +91,10 @@ class LogDirs:
         return [_describe(directory, found[directory.path]) for directory in manager.directories]
 
     def alter(self, topic_partition: TopicPartition, path: str) -> None:
-        """Have a replica moved to the folder at `path`; one that does not exist yet is made there.
+        """Move a replica to the folder at `path`; a replica that does not exist yet will be created there.
 
-        Returns when the move has begun: `describe` tells how far it is. A move to another folder ends one under way.
+        Returns when the move has begun; `describe` reports its progress. A move to another folder cancels a running
+        one.
 
         Raises:
             KafkaError: invalid_topic_exception (a name too long for the folder of a copy), log_dir_not_found,
@@ -104,7 +105,7 @@ class LogDirs:
             raise KafkaError(ErrorCode.invalid_topic_exception, "The topic name is too long.")
         directory = manager.directory_at(path)
         if directory is None:
-            raise KafkaError(ErrorCode.log_dir_not_found, f"{path} is none of log.dirs")
+            raise KafkaError(ErrorCode.log_dir_not_found, f"{path} is not a folder of log.dirs")
         if not directory.is_online:
             raise KafkaError(ErrorCode.kafka_storage_error, f"log folder {path} is offline")
         if self._replicas.is_offline(topic_partition):
@@ -116,13 +117,13 @@ class LogDirs:
             manager.preferred_paths[topic_partition] = directory.path
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition,
-                f"{topic_partition} is not here; if it comes, it will be in {path}",
+                f"{topic_partition} does not exist on this broker; it will be created in {path}",
             )
         if manager.directory_of(topic_partition) is not directory and topic_partition not in self._moves:
             self._begin(topic_partition, directory)
 
     def resume(self) -> None:
-        """Begin the moves anew that the last stop interrupted."""
+        """Restart the moves interrupted by the last stop."""
         for topic_partition, path in self._log_manager.interrupted_moves.items():
             directory = self._log_manager.directory_at(path)
             if directory is not None and topic_partition in self._log_manager.logs:
@@ -130,13 +131,13 @@ class LogDirs:
         self._log_manager.interrupted_moves.clear()
 
     def cancel(self, topic_partition: TopicPartition) -> None:
-        """End a move: its replica goes away, or elsewhere. None under way is fine."""
+        """Cancel a move because its replica is removed or moves elsewhere; no running move is fine."""
         under_way = self._moves.pop(topic_partition, None)
         if under_way is not None:
             under_way[1].cancel()
 
     async def stop(self) -> None:
-        """End all moves; the next start begins them anew."""
+        """Cancel all moves; the next start restarts them."""
         tasks = []
         for move, task in self._moves.values():
             move.keep_folder = True
@@ -168,15 +169,17 @@ class LogDirs:
                     self._replicas.replace_log(topic_partition, log)
                     logger.info("%s has moved to %s", topic_partition, directory.path)
                     return
-            logger.error("%s does not move to %s: it changed too often below the copy", topic_partition, directory.path)
+            logger.error(
+                "%s is not moved to %s: the log changed too often during the copy", topic_partition, directory.path
+            )
         except MoveInterruptedError:
-            logger.error("%s does not move to %s: its log went away", topic_partition, directory.path)
+            logger.error("%s is not moved to %s: the log was removed", topic_partition, directory.path)
         except (OSError, KafkaError) as error:
-            logger.error("%s does not move to %s: %s", topic_partition, directory.path, error)
+            logger.error("%s is not moved to %s: %s", topic_partition, directory.path, error)
             if isinstance(error, OSError):
                 directory.health.observe(f"move {topic_partition}", error)
         except Exception:
-            logger.exception("%s does not move to %s", topic_partition, directory.path)
+            logger.exception("%s is not moved to %s", topic_partition, directory.path)
         finally:
             mine = self._moves.get(topic_partition)
             if mine is not None and mine[0] is move:
@@ -190,6 +193,6 @@ def _describe(directory: LogDirectory, replicas: Sequence[ReplicaOnDisk]) -> Log
     try:
         total_bytes, usable_bytes = file_system.total_bytes, file_system.usable_bytes
     except OSError as error:
-        directory.health.observe("ask for the size of the file system", error)
+        directory.health.observe("read the size of the file system", error)
         total_bytes = usable_bytes = _UNKNOWN_BYTES
     return LogDirDescription(directory.path, ErrorCode.none, replicas, total_bytes, usable_bytes)

@@ -8,26 +8,26 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 
 
 class PartitionLog(Protocol):
-    """What a partition needs to know of its log."""
+    """The properties of a log that a partition uses."""
 
     log_start_offset: int
     log_end_offset: int
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Where the first transaction begins that is open, or whose end is not below the high watermark."""
+        """Return the first offset of the first transaction that is ongoing or ends at or above the high watermark."""
 
 
 LogT = TypeVar("LogT", bound=PartitionLog)
 
-#: A client that does not know the leader's epoch sends this (KIP-320).
+#: Leader epoch of a client that does not know it (KIP-320).
 NO_LEADER_EPOCH = -1
 
 
 class Partition(Generic[LogT]):
     """Leadership, in-sync replicas and high watermark of one partition.
 
-    Invariants: the high watermark is at most the log end offset of every in-sync replica and never goes back while this
-    broker leads; leader and partition epochs never go back.
+    Invariants: the high watermark is at most the log end offset of every in-sync replica and never falls while this
+    broker leads; leader and partition epochs never fall.
     """
 
     __slots__ = (
@@ -52,9 +52,9 @@ class Partition(Generic[LogT]):
         self.high_watermark = log.log_start_offset
 
     def update(self, leader_id: int, leader_epoch: int, replicas: Sequence[int], isr: Sequence[int]) -> bool:
-        """Adopt what the controller decided; a state of an older leader epoch is ignored.
+        """Apply the controller's state; a state of an older leader epoch is ignored.
 
-        Returns whether readers can notice: the leader, its epoch or the high watermark changed.
+        Returns whether readers are affected: the leader, its epoch or the high watermark changed.
         """
         if leader_epoch < self.leader_epoch:
             return False
@@ -69,11 +69,11 @@ class Partition(Generic[LogT]):
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker leads."""
+        """Whether this broker is the leader."""
         return self.leader_id == self.broker_id
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH) -> None:
-        """Make sure that this broker leads in the epoch that the client believes in (KIP-320).
+        """Check that this broker leads in the epoch of the request (KIP-320).
 
         Raises:
             KafkaError: not_leader_or_follower, fenced_leader_epoch, unknown_leader_epoch.
@@ -90,7 +90,7 @@ class Partition(Generic[LogT]):
             )
 
     def check_enough_in_sync(self, min_insync_replicas: int) -> None:
-        """Make sure that a write with acks=all can be acknowledged.
+        """Check that a write with acks=all can be acknowledged.
 
         Raises:
             KafkaError: not_enough_replicas.
@@ -103,9 +103,9 @@ class Partition(Generic[LogT]):
             )
 
     def advance_high_watermark(self) -> bool:
-        """Move the high watermark to what all in-sync replicas have; whether it moved.
+        """Raise the high watermark to the offset that all in-sync replicas have; return whether it rose.
 
-        The in-sync replicas are this broker alone: a topic cannot be created with more replicas than there are brokers.
+        This broker is the only in-sync replica: a topic cannot be created with more replicas than brokers.
         """
         end = self.log.log_end_offset
         if end > self.high_watermark:
@@ -115,5 +115,5 @@ class Partition(Generic[LogT]):
 
     @property
     def last_stable_offset(self) -> int:
-        """Where a read_committed reader stops; at most the high watermark."""
+        """End of the records visible to read_committed consumers; at most the high watermark."""
         return self.log.last_stable_offset(self.high_watermark)

@@ -1,4 +1,4 @@
-"""What the partitions of a fetch hold: read within its limits, up to where its isolation level lets it see."""
+"""Reads the partitions of a fetch within its limits and its isolation level."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 class FetchPartition(NamedTuple):
-    """What a client asks of one partition.
+    """The request of a fetch for one partition.
 
     Attributes:
-        topic_id: The id the client asked by, None where it asked by name.
-        bytes_max: What it takes of this partition; one whole batch comes even if it is larger (KIP-74).
-        leader_epoch: The epoch the client believes in, -1 if it does not say (KIP-320).
-        error_code: A refusal found before reading, such as an unknown topic id.
-        is_read_committed: Whether it wants what is below the last stable offset only, and is told what was aborted.
+        topic_id: The topic id of the request, None for a request by name.
+        bytes_max: Byte limit of this partition; one whole batch is returned even if it is larger (KIP-74).
+        leader_epoch: The leader epoch known to the client, -1 if unknown (KIP-320).
+        error_code: An error found before reading, such as an unknown topic id.
+        is_read_committed: Whether records end at the last stable offset and aborted transactions are included.
     """
 
     topic_partition: TopicPartition
@@ -41,25 +41,25 @@ Fetched = list[FetchedPartition]
 
 
 class PartitionReads:
-    """Reads partitions for fetches. Knows no clock and nobody who waits; an error concerns its partition alone."""
+    """Reads partitions for fetches, without clock or waiting; an error concerns its partition alone."""
 
     def __init__(
         self,
         partitions: Mapping[TopicPartition, Partition[Log]],
         is_unusable: Callable[[TopicPartition], bool],
     ) -> None:
-        """`is_unusable` tells of a replica that is not among the partitions whether its log cannot be used now."""
+        """`is_unusable` returns whether a replica that is not among the partitions has an unusable log."""
         self._partitions = partitions
         self._is_unusable = is_unusable
 
     def partition(self, topic_partition: TopicPartition) -> Partition[Log] | None:
-        """The local partition, None where there is none whose log can be used."""
+        """Return the local partition, None if there is none with a usable log."""
         return self._partitions.get(topic_partition)
 
     def read(self, wanted: Iterable[FetchPartition], bytes_max: int, cold: list[ColdRead] | None = None) -> Fetched:
-        """Share `bytes_max` out in the order of the request; the first batch found comes whole (KIP-74).
+        """Read the partitions in order within `bytes_max`; the first batch is returned whole (KIP-74).
 
-        With `cold` nothing waits for the device: that gets the reads that would, and what is returned lacks them.
+        With `cold`, reads that would wait for the device are added to it, and their results are empty.
         """
         found = []
         left = bytes_max
@@ -76,7 +76,7 @@ class PartitionReads:
     def read_one(
         self, wanted: FetchPartition, bytes_max: int, min_one_batch: bool, cold: list[ColdRead] | None = None
     ) -> FetchedPartition:
-        """Read one partition; `bytes_max` is what of the fetch's limits is left to it."""
+        """Read one partition; `bytes_max` is its part of the fetch's limits."""
         index = wanted.topic_partition.partition
         if wanted.error_code:
             return FetchedPartition(index, wanted.error_code)
@@ -111,7 +111,7 @@ class PartitionReads:
             if cold is not None and isinstance(error, BlockingIOError):
                 cold.append(ColdRead(log, wanted.offset, bytes_max, bound, min_one_batch, wanted.is_read_committed))
                 return FetchedPartition(index, ErrorCode.none)
-            # Concerns this partition alone; above all, it must not reach a producer who has just woken this fetch.
+            # The error concerns this partition alone, and must not reach a producer that completes this fetch.
             logger.error("%s cannot be read at offset %d: %s", wanted.topic_partition, wanted.offset, error)
             damaged = isinstance(error, CorruptRecordsError)
             if isinstance(error, OSError):

@@ -1,12 +1,11 @@
-"""Requests that wait for a partition to move on, or for their time to run out.
+"""Requests that wait for a change of a partition or for their timeout.
 
-An operation is watched under each partition that can complete it. Whoever moves a partition calls `check`, and each
-operation watched there is asked about that partition alone: its answer has to cost the same however many partitions
-the operation waits for, since producers pay for it. Each operation ends exactly once: by a check, by its timeout or by
-being forgotten.
+An operation is watched under each partition that can complete it. A change of a partition calls `check`, and each
+operation watched there is checked for that partition alone: the cost must not depend on the number of partitions of the
+operation, since producers pay for it. Each operation ends exactly once: by a check, by its timeout or by `forget`.
 
 Fetches wait here (`delayed_fetch`). Produce requests with acks=all, which wait for the high watermark, and
-DeleteRecords, which wait for the low watermark, are operations of the same shape; each kind has a purgatory of its own.
+DeleteRecords, which wait for the low watermark, would be operations of the same shape; each kind has its own purgatory.
 """
 
 from collections.abc import Callable, Collection
@@ -16,31 +15,31 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 
 
 class DelayedOperation(Protocol):
-    """Something that waits."""
+    """An operation that waits."""
 
     def try_complete(self, moved: TopicPartition) -> bool:
-        """Complete if what a partition's move changed allows it; whether the operation is complete now.
+        """Complete if the change of a partition permits it; return whether the operation is complete.
 
-        Called by whoever moved the partition, hence cheap as long as the operation goes on waiting, and without errors.
+        Called in the course of the change; must be cheap while the operation waits, and must not raise.
         """
 
     def expire(self) -> None:
-        """The time is over: complete with what there is."""
+        """Complete with the present data after the timeout."""
 
 
 class Timer(Protocol):
-    """A call that was scheduled."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Forget it."""
+        """Cancel the call."""
 
 
-#: Seconds from now, what to call.
+#: Schedules a call: (delay in seconds, callback).
 CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
 class Watch:
-    """One operation's stay in the purgatory."""
+    """One operation in the purgatory."""
 
     __slots__ = ("_keys", "_operation", "_purgatory", "_timer")
 
@@ -51,16 +50,16 @@ class Watch:
         self._timer: Timer | None = None
 
     def arm(self, call_later: CallLater, timeout_s: float) -> None:
-        """Start the clock."""
+        """Start the timeout."""
         self._timer = call_later(timeout_s, self._expire)
 
     def check(self, moved: TopicPartition) -> None:
-        """One of its partitions moved."""
+        """Check the operation after a change of a partition."""
         if self._operation.try_complete(moved):
             self.forget()
 
     def forget(self) -> None:
-        """Take the operation out, complete or not; once is enough."""
+        """Remove the operation, complete or not; further calls have no effect."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -75,7 +74,7 @@ class Watch:
 
 
 class Purgatory:
-    """All operations of one kind that wait, by partition.
+    """All waiting operations of one kind, by partition.
 
     Invariant: an operation is listed under all of its partitions or under none, and no list is empty.
     """
@@ -86,19 +85,19 @@ class Purgatory:
         self._watches: dict[TopicPartition, dict[Watch, None]] = {}
 
     def __len__(self) -> int:
-        """Number of operations that wait."""
+        """Number of waiting operations."""
         return self._count
 
     @property
     def watched_partitions(self) -> int:
-        """Number of partitions that an operation waits for."""
+        """Number of partitions with waiting operations."""
         return len(self._watches)
 
     def watch(self, operation: DelayedOperation, keys: Collection[TopicPartition], timeout_s: float) -> Watch:
-        """Keep an operation until it completes; the caller has found that it cannot complete yet.
+        """Add an operation until it completes; the caller has checked that it cannot complete yet.
 
         Args:
-            keys: Its partitions, each once.
+            keys: The partitions of the operation, each once.
         """
         assert keys
         watch = Watch(self, operation, tuple(keys))
@@ -109,19 +108,19 @@ class Purgatory:
         return watch
 
     def check(self, key: TopicPartition) -> None:
-        """A partition moved: complete what that allows."""
+        """Complete the operations that a change of the partition permits."""
         watches = self._watches.get(key)
         if watches:
             for watch in list(watches):
                 watch.check(key)
 
     def check_soon(self, key: TopicPartition) -> None:
-        """As `check`, but not before the caller is done: it may be inside of an operation that waits here."""
+        """Check in a later turn of the event loop, since the caller may be part of a waiting operation."""
         if key in self._watches:
             self._call_later(0.0, lambda: self.check(key))
 
     def remove(self, watch: Watch, keys: tuple[TopicPartition, ...]) -> None:
-        """Forget a watch, which is listed under these keys."""
+        """Remove a watch listed under `keys`."""
         self._count -= 1
         for key in keys:
             watches = self._watches[key]

@@ -1,4 +1,4 @@
-"""The partitions of this broker: appends and reads go through here, and the metadata's changes arrive here."""
+"""The partitions of this broker: appends, reads, and changes of the metadata."""
 
 import asyncio
 import logging
@@ -29,17 +29,15 @@ from headwater.logtier.runtime.read_ahead import ReadAhead
 
 logger = logging.getLogger(__name__)
 
-#: As an offset of DeleteRecords: everything that consumers can see.
+#: Offset of DeleteRecords for the high watermark.
 HIGH_WATERMARK: Final = -1
 
 
 class ReplicaManager:
-    """All replicas that this broker holds.
+    """All replicas of this broker.
 
-    Called from the event loop only. Appends and reads are synchronous: they end in the page cache.
-
-    Invariant: after `start` there is a partition for each replica that the metadata image gives this broker, and a log
-    on disk for nothing else.
+    Called from the event loop only. Appends and reads are synchronous and use the page cache. Invariant: after `start`
+    there is a partition for each replica that the metadata image assigns to this broker, and no other log on disk.
     """
 
     def __init__(
@@ -51,22 +49,22 @@ class ReplicaManager:
         call_later: CallLater,
         read_ahead: ReadAhead | None = None,
     ) -> None:
-        """Without `read_ahead` look-ups of fetches may wait for the device."""
+        """Without `read_ahead`, look-ups of fetches may wait for the device."""
         self._broker_id = broker_id
         self._read_ahead = read_ahead
         self._topic_config = topic_config
         self._log_manager = log_manager
         self._clock = clock
         self._partitions: dict[TopicPartition, Partition[Log]] = {}
-        #: Replicas whose log the disk did not let us make; tried again by `make_missing_logs`.
+        #: Replicas whose log could not be created; `make_missing_logs` retries them.
         self._missing: dict[TopicPartition, TopicImage] = {}
-        #: Replicas whose log is in a folder that is offline: until the next start, or their deletion.
+        #: Replicas whose log is in an offline folder, until the next start or their deletion.
         self._offline: set[TopicPartition] = set()
         self._reads = PartitionReads(self._partitions, lambda key: key in self._missing or key in self._offline)
         self._delayed_fetches = Purgatory(call_later)
-        # Who makes logs beside the event loop: one at a time.
+        # Only one task creates logs outside the event loop at a time.
         self._making = asyncio.Lock()
-        #: Topics that have a codec of their own (`compression.type`).
+        #: Topics with a codec (`compression.type` other than producer).
         self.recompressing_topics: set[str] = set()
         #: Topics whose records must have keys (`cleanup.policy`).
         self.compacted_topics: set[str] = set()
@@ -77,8 +75,8 @@ class ReplicaManager:
     def start(self, image: MetadataImage) -> None:
         """Take over the logs on disk that the image knows.
 
-        The others are set aside, with their files: what a deletion left half done, or, where the metadata were restored
-        from an older copy, topics that were made since (as Kafka does with stray logs).
+        Other logs are set aside with their files (as Kafka's stray logs): they come from unfinished deletions, or from
+        topics created after the backup from which the metadata was restored.
         """
         known = {topic.name: topic for topic in image.topics.values()}
         for topic_partition, log in list(self._log_manager.logs.items()):
@@ -90,12 +88,12 @@ class ReplicaManager:
                 or self._broker_id not in topic.partitions[topic_partition.partition].replicas
             ):
                 logger.warning(
-                    "log %s belongs to no topic of the metadata: it is kept as %s; remove it if nobody misses it",
+                    "log %s belongs to no topic of the metadata: it is kept as %s; remove it if it is not needed",
                     topic_partition,
                     self._log_manager.set_aside(topic_partition),
                 )
         if not all(directory.is_online for directory in self._log_manager.directories):
-            # Whatever is not found may be in a folder that is offline: an empty log would take its place.
+            # A missing log may be in an offline folder: an empty log must not replace it.
             self._offline = {key for key in _replicas_of(self._broker_id, image) if key not in self._log_manager.logs}
         for topic in known.values():
             try:
@@ -104,9 +102,12 @@ class ReplicaManager:
                 logger.error("topic %s has partitions without a log: %s", topic.name, error)
 
     def apply(self, delta: MetadataDelta) -> None:
-        """Follow a change of the metadata: create, reconfigure and delete local logs.
+        """Apply a change of the metadata: create, reconfigure and delete local logs.
 
-        A log that cannot be made does not keep the others from it: the first error is raised when all is done.
+        A log that cannot be created does not prevent the others: the first error is raised at the end.
+
+        Raises:
+            OSError: A log cannot be created.
         """
         for topic in delta.deleted:
             self.recompressing_topics.discard(topic.name)
@@ -124,7 +125,7 @@ class ReplicaManager:
             raise first_error
 
     async def prepare(self, delta: MetadataDelta) -> None:
-        """Make the logs that a change of the metadata asks for, beside the event loop: `apply` then takes them over."""
+        """Create the logs of a metadata change outside the event loop, for `apply` to take over."""
         wanted = []
         for topic in (*delta.created, *delta.changed):
             config = self._topic_config(topic)
@@ -138,18 +139,18 @@ class ReplicaManager:
 
     @property
     def has_missing(self) -> bool:
-        """Whether a partition has no log yet, because the disk did not take it."""
+        """Whether a log could not be created yet."""
         return bool(self._missing)
 
     async def make_missing_logs(self) -> bool:
-        """Try once more to make the logs that the disk did not take (it was full, perhaps); whether all are there."""
+        """Retry the creation of missing logs, for example after a full disk; return whether all exist."""
         if not self._missing:
             return True
         async with self._making:
             await self._log_manager.make(
                 [NewLog(key, topic.topic_id, self._topic_config(topic)) for key, topic in self._missing.items()]
             )
-            # Those that are still missing: a topic may have gone meanwhile.
+            # Only topics that still have missing logs: a topic may have been deleted meanwhile.
             for topic in {topic.name: topic for topic in self._missing.values()}.values():
                 try:
                     self._apply_topic(topic)
@@ -162,23 +163,23 @@ class ReplicaManager:
 
     @property
     def has_offline(self) -> bool:
-        """Whether the log of any partition is in a folder that is offline."""
+        """Whether the log of any partition is in an offline folder."""
         return bool(self._offline)
 
     def offline_replicas(self, topic: str, partition: int) -> tuple[int, ...]:
-        """The brokers whose log of a partition is in a folder that is offline: this one, or none."""
+        """Return the brokers whose log of a partition is in an offline folder: this broker, or none."""
         return (self._broker_id,) if self._offline and TopicPartition(topic, partition) in self._offline else ()
 
     def is_offline(self, topic_partition: TopicPartition) -> bool:
-        """Whether the log of a partition is in a folder that is offline."""
+        """Whether the log of a partition is in an offline folder."""
         return topic_partition in self._offline
 
     def replace_log(self, topic_partition: TopicPartition, log: Log) -> None:
-        """From now on another log is the partition's: a copy of it on another disk."""
+        """Replace the log of a partition by its copy on another disk."""
         self.partition(topic_partition).log = log
 
     def partition(self, topic_partition: TopicPartition) -> Partition[Log]:
-        """The local partition.
+        """Return the local partition.
 
         Raises:
             KafkaError: unknown_topic_or_partition, kafka_storage_error.
@@ -192,36 +193,36 @@ class ReplicaManager:
                 ) from None
             if topic_partition in self._missing:
                 raise KafkaError(
-                    ErrorCode.kafka_storage_error, f"the log of {topic_partition} could not be made yet"
+                    ErrorCode.kafka_storage_error, f"the log of {topic_partition} is not created yet"
                 ) from None
             raise KafkaError(
                 ErrorCode.unknown_topic_or_partition, f"this broker has no partition {topic_partition}"
             ) from None
 
     def usable_partition(self, topic_partition: TopicPartition) -> Partition[Log] | None:
-        """The local partition, None where there is none whose log can be used."""
+        """Return the local partition, None if there is none with a usable log."""
         return self._partitions.get(topic_partition)
 
     @property
     def unusable_partitions(self) -> int:
-        """Replicas of this broker that have no log: its folder is offline, or the disk did not take it."""
+        """Number of replicas without a usable log: in an offline folder, or not created because of a disk error."""
         return len(self._missing) + len(self._offline)
 
     @property
     def delayed_operations(self) -> int:
-        """Requests that wait for a partition to move on."""
+        """Number of requests that wait for a change of a partition."""
         return len(self._delayed_fetches)
 
     def log(self, topic_partition: TopicPartition) -> Log:
-        """The local log of a partition.
+        """Return the local log of a partition.
 
         Raises:
-            KafkaError: unknown_topic_or_partition.
+            KafkaError: unknown_topic_or_partition, kafka_storage_error.
         """
         return self.partition(topic_partition).log
 
     def leader_partitions(self, topic: str) -> list[int]:
-        """Indexes of the partitions of a topic that this broker leads."""
+        """Return the sorted indexes of a topic's partitions that this broker leads."""
         return sorted(
             key.partition for key, partition in self._partitions.items() if key.topic == topic and partition.is_leader
         )
@@ -236,15 +237,15 @@ class ReplicaManager:
         verification: Verification | None = None,
         is_coordinator: bool = False,
     ) -> AppendInfo:
-        """Append record batches as the leader and wake the fetches that wait for them.
+        """Append record batches as the leader and complete waiting fetches.
 
         Args:
-            acks: -1 also asks for enough in-sync replicas.
-            verification: What `begin_verification` gave, once the coordinator has confirmed the transaction.
-            is_coordinator: Whether a coordinator writes for a producer, hence without sequence numbers.
+            acks: -1 also requires enough in-sync replicas.
+            verification: The result of `begin_verification`, after the coordinator confirmed the transaction.
+            is_coordinator: Whether a coordinator writes for a producer, without sequence numbers.
 
         Raises:
-            KafkaError: unknown_topic_or_partition, not_leader_or_follower, not_enough_replicas, what the log refuses.
+            KafkaError: unknown_topic_or_partition, not_leader_or_follower, not_enough_replicas, and errors of the log.
         """
         partition = self.partition(topic_partition)
         partition.check_leader()
@@ -271,13 +272,13 @@ class ReplicaManager:
         *,
         is_epoch_bumped: bool,
     ) -> Verification | None:
-        """Before a transactional batch is appended: None if its transaction is open in the partition already.
+        """Begin the verification of a transactional batch; None if its transaction is ongoing in the partition.
 
-        Otherwise the transaction coordinator is to be asked whether the transaction includes the partition; if it says
-        yes, the append takes what is returned here (KIP-890).
+        The caller verifies with the transaction coordinator that the transaction includes the partition, and then
+        passes the result to `append` (KIP-890).
 
         Args:
-            base_sequence: -1 for a coordinator's own batch.
+            base_sequence: -1 for a batch of a coordinator.
             is_epoch_bumped: Whether each of the producer's transactions has its own epoch (transaction.version 2).
 
         Raises:
@@ -299,10 +300,10 @@ class ReplicaManager:
         commit: bool,
         transaction_version: int,
     ) -> AppendInfo:
-        """End a producer's transaction in a partition, as its coordinator decided; wakes read_committed fetches.
+        """Append the marker that ends a producer's transaction; completes waiting read_committed fetches.
 
-        From transaction.version 2 on the epoch is that of the producer's next transaction: a marker that comes late
-        cannot end it. A repetition of the last marker appends nothing (`duplicate`).
+        From transaction.version 2 on, the epoch is that of the producer's next transaction, which a late marker cannot
+        end. A repeated marker appends nothing (`duplicate`).
 
         Raises:
             KafkaError: unknown_topic_or_partition, not_leader_or_follower, not_enough_replicas, invalid_producer_epoch,
@@ -330,12 +331,12 @@ class ReplicaManager:
     def replication(
         self, topic_partition: TopicPartition, info: AppendInfo, timeout_ms: int
     ) -> Coroutine[Any, Any, None] | None:
-        """What waits until all in-sync replicas have an append with acks=all; None: they have it.
+        """Return a coroutine that waits until all in-sync replicas have an append with acks=all; None if they have it.
 
-        With one replica only the device is to be waited for; the time-out is for the replication to come.
+        With one replica, only a sync of the device is awaited; the timeout is for future replication.
 
         Raises:
-            KafkaError: request_timed_out; from the coroutine, too, and what the device said.
+            KafkaError: request_timed_out; from the coroutine also the error of the sync.
         """
         if info.flush is not None:
             return self._replicated(topic_partition, info, info.flush, timeout_ms)
@@ -356,11 +357,11 @@ class ReplicaManager:
             )
 
     def delete_records(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Let a partition begin at `offset`, -1 for its high watermark; return where it begins now.
+        """Raise the log start offset to `offset`, -1 for the high watermark; return the log start offset.
 
         Raises:
             KafkaError: unknown_topic_or_partition, not_leader_or_follower, offset_out_of_range (above the high
-                watermark), policy_violation (a log that is compacted, and not deleted from).
+                watermark), policy_violation (a cleanup.policy without delete).
         """
         partition = self.partition(topic_partition)
         partition.check_leader()
@@ -381,7 +382,7 @@ class ReplicaManager:
     def read(
         self, topic_partition: TopicPartition, offset: int, bytes_max: int, *, min_one_batch: bool = True
     ) -> LogSlice:
-        """Whole batches from `offset` on, up to the high watermark.
+        """Return whole batches from `offset` up to the high watermark.
 
         Raises:
             KafkaError: unknown_topic_or_partition, not_leader_or_follower, offset_out_of_range.
@@ -401,13 +402,13 @@ class ReplicaManager:
         wait_ms_max: int,
         may_wait: bool = False,
     ) -> Fetched | asyncio.Future[Fetched]:
-        """Read several partitions, now or when there is enough.
+        """Read several partitions, at once or when `bytes_min` are available.
 
         Args:
             may_wait: Whether look-ups may wait for the device on this thread.
 
         Returns:
-            The partitions in the order asked for, or a future of them; cancel it if the client is gone.
+            The partitions in the order of the request, or a future of them; cancel it when the client disconnects.
         """
         cold: list[ColdRead] | None = None if may_wait or self._read_ahead is None else []
         fetched = self._reads.read(wanted, bytes_max, cold)
@@ -443,12 +444,12 @@ class ReplicaManager:
         return fetched if isinstance(fetched, list) else await fetched
 
     def cannot_read(self, records: RecordSlice, error: OSError) -> None:
-        """What a read has found could not be sent: the disk does not give it. Its folder may go offline for that."""
+        """Handle a disk error while records were sent: log it, and take the folder offline if the error concerns it."""
         logger.error("%s cannot be read at byte %d: %s", records.file.path, records.position, error)
         self._log_manager.observe(records.file.path, error)
 
     def _complete_delayed(self, topic_partition: TopicPartition) -> None:
-        """A partition moved, or is gone: complete the requests that wait for that."""
+        """Complete the requests that wait for a change or the removal of the partition."""
         self._delayed_fetches.check(topic_partition)
 
     def _apply_topic(self, topic: TopicImage) -> None:
@@ -496,16 +497,16 @@ class ReplicaManager:
                 gone.append(topic_partition)
         self._log_manager.delete(*gone)
         for topic_partition in gone:
-            # Those who wait for it learn that it is gone.
+            # Waiting requests complete with an error.
             self._complete_delayed(topic_partition)
 
     def _take_offline(self, gone: Sequence[TopicPartition]) -> None:
-        """A log folder has failed: its partitions answer KAFKA_STORAGE_ERROR, above all to fetches that wait."""
+        """Handle a failed log folder: its partitions return KAFKA_STORAGE_ERROR, also to waiting fetches."""
         for topic_partition in gone:
             if self._partitions.pop(topic_partition, None) is not None:
                 self._offline.add(topic_partition)
         for topic_partition in gone:
-            # Soon, since the failure may have been found by a read of one of them.
+            # In a later turn, since a read of one of these partitions may have found the failure.
             self._delayed_fetches.check_soon(topic_partition)
 
 

@@ -1,4 +1,4 @@
-"""Moving one replica to another disk while it is written to and read: copy, catch up, take its place."""
+"""Moves one replica to another disk while it is in use: copy, catch up, replace."""
 
 import asyncio
 import logging
@@ -24,31 +24,31 @@ from headwater.logtier.runtime.disk import Disk, File
 
 logger = logging.getLogger(__name__)
 
-# What one chore copies: others, such as checkpoints, get their turn in between.
+# Copied per background task: other tasks, such as checkpoints, run in between.
 _COPY_BYTES: Final = 64 * 1024 * 1024
-# What is copied on the event loop at a time, once only the newest records are missing.
+# Copied on the event loop at a time, once only the newest records are missing.
 _CATCH_UP_BYTES: Final = 256 * 1024
-# More than this in the segment that is written to: it is rolled, so that it can be copied beside the event loop.
+# A larger active segment is rolled, so that it can be copied outside the event loop.
 _TAIL_BYTES_MAX: Final = 16 * 1024 * 1024
 _ROLLS_MAX: Final = 10
-# What is read at a time to find out whether a file can be read.
+# Bytes per read of the check whether a file is readable.
 _READ_BYTES: Final = 1024 * 1024
-# Segments that are held open, with their indexes, while they wait to be copied.
+# Segments kept open, with their indexes, while they wait to be copied.
 _SEGMENTS_OPEN: Final = 16
-# Syncs of the copy while the log goes on growing; the rest is then synced with the log standing still.
+# Syncs of the copy while the log grows; the final sync blocks the log.
 _FLUSHES_MAX: Final = 10
 
 
 class MoveInterruptedError(Exception):
-    """The log changed below the copy (retention, compaction): it has to be begun anew."""
+    """Retention or compaction changed the log during the copy, which must start again."""
 
 
 class ReplicaMove:
-    """The copying of one log to another log folder, in a `-future` folder that takes the log's place at the end.
+    """The copy of one log to another log folder, in a `-future` folder that finally replaces the log.
 
-    Closed segments are copied as files, beside the event loop; what is appended meanwhile is read and appended as by a
-    follower. Nothing of it is visible before the last step, which happens between two requests. See
-    `log.folders.replica_folders` for what a crash leaves, and what becomes of it.
+    Inactive segments are copied as files outside the event loop; later records are read and appended as by a follower.
+    The copy becomes visible only in the last step, between two requests. `log.folders.replica_folders` describes the
+    recovery after a crash.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class ReplicaMove:
         """`throttle` is shared by all moves."""
         self.topic_partition = topic_partition
         self.directory = directory
-        #: Whether an end leaves the folder: the next start knows by it that there was a move, or has nothing else.
+        #: Whether the folder stays after a failure: the next start needs it to restart the move, or as the log.
         self.keep_folder = False
-        #: Bytes that are in the copy.
+        #: Bytes copied so far.
         self.copied_bytes = 0
         self._source = log_manager.logs[topic_partition]
         self._log_manager = log_manager
@@ -72,7 +72,7 @@ class ReplicaMove:
         self._now_ms = clock.now_ms
         self._monotonic_ms = clock.monotonic_ms
         self._throttle = throttle
-        # The end of the last segment that is copied.
+        # End offset of the last copied segment.
         self._copied_end: int | None = None
         self._future: Log | None = None
         self._lag = 1 << 62
@@ -80,7 +80,7 @@ class ReplicaMove:
 
     @property
     def offset_lag(self) -> int:
-        """Offsets that the copy is behind."""
+        """Number of offsets by which the copy lags."""
         if self._future is not None:
             end = self._future.log_end_offset
         else:
@@ -88,12 +88,17 @@ class ReplicaMove:
         return max(0, self._source.log_end_offset - end)
 
     async def run(self) -> Log:
-        """Copy until there is nothing left to copy, and take the log's place; return the log that is now the replica's.
+        """Copy the log and replace it; return the new log of the replica.
 
-        Raises OSError, KafkaError, MoveInterruptedError; nothing of the copy is left then.
+        After an error the copy is removed, unless `keep_folder` is set.
+
+        Raises:
+            OSError: A disk error.
+            KafkaError: A sync of the copy failed.
+            MoveInterruptedError: The log changed during the copy.
         """
         self._path = self._log_manager.begin_future(self.topic_partition, self.directory)
-        # Old segments beside cleaned ones could show a record whose tombstone is gone.
+        # A mix of old and cleaned segments could show a record whose tombstone was removed.
         lease = self._source.leases.take(SegmentUse.COPYING)
         try:
             await self._copy_segments()
@@ -127,7 +132,7 @@ class ReplicaMove:
             part = closed[:_SEGMENTS_OPEN]
             ends = [each.base_offset for each in (*closed[1:], source.segments.active)]
             try:
-                # Open from now on: retention may take them out of the log, but not out of our hands.
+                # Open from now on: the files stay readable if retention deletes the segments.
                 files = [(each, each.file, each.size, each.index_files()) for each in part]
             except FileNotFoundError:
                 raise MoveInterruptedError from None
@@ -138,7 +143,7 @@ class ReplicaMove:
             await self._in_background(partial(self._copy_state, segment_name(self._copied_end)))
 
     def _closed_segments(self) -> list[LogSegment]:
-        """The segments that can be copied as files, from the first that is not copied on."""
+        """Return the segments that can be copied as files, from the first one not copied."""
         segments = self._source.segments
         if self._copied_end is None:
             return segments[:-1]
@@ -156,7 +161,7 @@ class ReplicaMove:
                 pass
 
     async def _copy_file(self, file: File, name: str, size: int) -> AsyncIterator[int]:
-        """Copy a file in parts, as fast as may be; yield the size of each."""
+        """Copy a file in parts, within the rate limit; yield the size of each."""
         path = f"{self._path}/{name}"
         position = 0
         while True:
@@ -172,7 +177,7 @@ class ReplicaMove:
                 return
 
     async def _allowed(self, wanted: int) -> int:
-        """Wait until something may be copied; how much of what is wanted."""
+        """Wait until copying is permitted; return the permitted part of `wanted` bytes."""
         while wanted:
             allowed = self._throttle.allow(wanted, self._monotonic_ms())
             if allowed:
@@ -181,7 +186,7 @@ class ReplicaMove:
         return 0
 
     async def _check_source(self, read: Callable[[], None]) -> None:
-        """A copy failed: if that is because of what is copied, it is the old folder's failure and not the new one's."""
+        """After a failed copy, check whether the source is unreadable: then its folder has failed, not the new one."""
         try:
             await self._in_background(read)
         except OSError as error:
@@ -189,13 +194,13 @@ class ReplicaMove:
             raise MoveInterruptedError from None
 
     def _source_failed(self, error: OSError) -> None:
-        logger.error("%s cannot be copied: %s", self.topic_partition, error)
+        logger.error("%s cannot be copied to another folder: %s", self.topic_partition, error)
         self._source.health.observe(f"read {self._source.directory}", error)
 
     def _copy_state(self, end_name: str) -> None:
-        """What is not in segments; a snapshot that is missing is replayed from the batches.
+        """Copy leader epochs and snapshot; a missing snapshot is replayed from the batches.
 
-        And an empty segment for what comes now: the last one need not reach its end, if it was compacted.
+        Also create an empty segment for later records: the last copied segment may end early after compaction.
         """
         self._disk.open(f"{self._path}/{end_name}{LOG_SUFFIX}", create=True)
         for name in (LEADER_EPOCHS, f"{end_name}{SNAPSHOT_SUFFIX}"):
@@ -229,7 +234,7 @@ class ReplicaMove:
             is_behind = True
             while is_behind:
                 is_behind = self._copy_turn(future, await self._allowed(_CATCH_UP_BYTES))
-                await asyncio.sleep(0)  # others get their turn
+                await asyncio.sleep(0)  # other requests run here
             if round_number == 0:
                 await self._in_background(partial(write_marker, self._disk, self._path, marker))
             error = await wait_flushed(future.durability.request())
@@ -239,9 +244,9 @@ class ReplicaMove:
                 return
 
     def _copy_turn(self, future: Log, allowed: int) -> bool:
-        """Copy for a while; tell whether something is left.
+        """Copy batches for a while; return whether any are missing.
 
-        However fast the log grows, it is less than last time; unless that would be faster than may be.
+        The lag falls with each turn however fast the log grows, unless the rate limit prevents it.
         """
         goal = self._lag * 9 // 10
         copied = self.copied_bytes
@@ -253,7 +258,7 @@ class ReplicaMove:
         return self._lag > 0
 
     def _copy_batches(self, future: Log) -> bool:
-        """Append a part of what is missing; tell whether there was something."""
+        """Append some of the missing batches; return whether there were any."""
         source = self._source
         if source.health.failure is not None:
             raise MoveInterruptedError
@@ -271,7 +276,7 @@ class ReplicaMove:
         return True
 
     def _take_place(self, future: Log) -> Log:
-        """Between two requests: the rest, the producers, the names."""
+        """Finish the move between two requests: last batches, producer states, names of the folders."""
         source = self._source
         while self._copy_batches(future):
             pass
@@ -280,13 +285,13 @@ class ReplicaMove:
         future.flush()
         if future.log_start_offset < source.log_start_offset <= future.log_end_offset:
             future.delete_records_before(source.log_start_offset)
-        # Those whose batches are gone are known to the old log alone.
+        # Producers without remaining batches are known only to the old log.
         future.take_producers(source.producers)
         future.prepare_close()
         try:
             self._log_manager.replace(future, self.directory)
         except OSError:
-            # The old log's folder has the name of a deleted one for good: at the next start the copy is the log.
+            # The old log's folder keeps the name of a deleted one: the next start opens the copy as the log.
             self.keep_folder = source.health.failure is not None
             raise
         return future

@@ -1,1 +1,1 @@
-"""A coordinator's own topic (`__consumer_offsets`, `__transaction_state`): made, loaded, written, and what it says."""
+"""The topic of a coordinator (`__consumer_offsets`, `__transaction_state`): creation, loading, writes, replay."""

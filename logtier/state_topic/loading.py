@@ -1,4 +1,4 @@
-"""Loading the partitions of a coordinator's topic that this broker leads."""
+"""Loads the partitions of a coordinator's topic that this broker leads."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from headwater.logtier.state_topic.log import StateTopicLog
 
 logger = logging.getLogger(__name__)
 
-#: Pauses before a partition that could not be loaded is tried again.
+#: First and longest delay before a failed partition is loaded again.
 RETRY_BACKOFF_S: Final = 1.0
 RETRY_BACKOFF_S_MAX: Final = 300.0
 
@@ -18,11 +18,11 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class StateLoader:
-    """Loads partitions one after the other. One that cannot be loaded holds nobody up, and is tried again later.
+    """Loads partitions one after the other. A partition that cannot be loaded is retried later and blocks no other.
 
     Args:
-        load: Reads a partition and takes its state over.
-        all_loaded: Called when there is nothing left to load, but for what has failed.
+        load: Reads a partition and takes over its state.
+        all_loaded: Called when no partition is left to load, except failed ones.
     """
 
     def __init__(
@@ -44,16 +44,16 @@ class StateLoader:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is being loaded."""
+        """Whether partitions are being loaded."""
         return self._task is not None
 
     def begin(self) -> None:
-        """Load what this broker leads and has not loaded."""
+        """Load the partitions that this broker leads and has not loaded."""
         if self._task is None and not self._is_stopped:
             self._task = self._spawn(self._run())
 
     def stop(self) -> None:
-        """Load nothing more; who spawned the task ends it."""
+        """Start no further loads; the owner of the task cancels it."""
         self._is_stopped = True
         for retry in self._retries.values():
             retry.cancel()
@@ -72,7 +72,7 @@ class StateLoader:
 
     async def _load_one(self, partition: int) -> None:
         if not self._log.is_to_be_loaded(partition):
-            return  # it has moved away meanwhile
+            return  # another broker leads the partition now
         try:
             await self._load(partition)
         except Exception:

@@ -1,4 +1,4 @@
-"""The log of a coordinator's topic: which of its partitions are here and loaded, and every write to them."""
+"""The log of a coordinator's topic: its partitions on this broker with their state, and all writes to them."""
 
 import asyncio
 import functools
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
-#: Most tombstones of one batch: keeps expiry far below max.message.bytes, whatever the lengths of names.
+#: Maximum number of tombstones per batch, which keeps batches of expiry far below max.message.bytes.
 TOMBSTONES_PER_BATCH: Final = 500
 
-#: What a client of a coordinator is told when its log refuses a write.
+#: Error codes for clients of a coordinator by the error code of a rejected write.
 WRITE_ERRORS: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
     ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
@@ -42,13 +42,13 @@ class _Log(Protocol):
 
 
 class StateTopicReplicas(Protocol):
-    """What the log needs of the replica manager."""
+    """The functions of the replica manager used by the log."""
 
     def leader_partitions(self, topic: str) -> list[int]:
-        """Partitions of a topic that this broker leads."""
+        """Return the partitions of a topic that this broker leads."""
 
     def log(self, topic_partition: TopicPartition, /) -> _Log:
-        """The local log of a partition."""
+        """Return the local log of a partition."""
 
     def append(
         self,
@@ -60,40 +60,40 @@ class StateTopicReplicas(Protocol):
         verification: Verification | None = None,
         is_coordinator: bool = False,
     ) -> Any:
-        """Append. What is returned has `first_offset`, and goes into `replication`."""
+        """Append a batch; the result has `first_offset` and is passed to `replication`."""
 
     def replication(
         self, topic_partition: TopicPartition, info: Any, timeout_ms: int, /
     ) -> Coroutine[Any, Any, None] | None:
-        """What waits until all in-sync replicas have an append; None: they have it. Of one partition in log order."""
+        """Return a coroutine that waits until an append is replicated, in log order; None if it is."""
 
 
 class MetadataSource(Protocol):
-    """What a coordinator reads of the metadata cache."""
+    """The part of the metadata cache that a coordinator reads."""
 
     @property
     def image(self) -> MetadataImage:
-        """The cluster as it is known now."""
+        """The present image of the cluster."""
 
 
 class Metadata(MetadataSource, Protocol):
-    """The metadata cache, as far as a coordinator needs it."""
+    """The functions of the metadata cache used by a coordinator."""
 
     def subscribe(self, callback: Callable[[MetadataDelta], None], /) -> None:
-        """Call back with every change."""
+        """Call `callback` with every change."""
 
 
 class StateTopicLog(ABC):
     """The partitions of one coordinator's topic that this broker leads, each in one leader epoch.
 
-    A subclass holds the state and says what is written. Invariant: it changes the state only by what is in the log, in
-    its order, so the live state equals the log's replay, whoever asked for a write and has gone. Only the coordinator
-    uses it.
+    A subclass holds the state and encodes the records. Invariant: only batches in the log change the state, in log
+    order, so that the live state equals a replay of the log, even if the caller of a write was cancelled. Only the
+    coordinator uses it.
     """
 
-    #: The topic.
+    #: Name of the topic.
     TOPIC: ClassVar[str]
-    #: What its partitions keep, as the log names it.
+    #: The content of its partitions, for log messages.
     CONTENTS: ClassVar[str]
 
     def __init__(self, replicas: StateTopicReplicas, metadata: MetadataSource, timeout_ms: int) -> None:
@@ -102,20 +102,20 @@ class StateTopicLog(ABC):
         self._timeout_ms = timeout_ms
         self._partitions: dict[int, LedPartition] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        #: Of the loading: one partition is loaded at a time.
+        #: Turns of the loading: one partition is loaded at a time.
         self.turns = Turns()
         self._is_closed = False
 
     @staticmethod
     @abstractmethod
     def _described(name: str) -> str:
-        """A group or an id, as messages name it."""
+        """Describe a group or transactional id for messages."""
 
     def partition_of(self, name: str) -> int:
-        """The partition of a name.
+        """Return the partition of a name.
 
         Raises:
-            KafkaError: not_coordinator, if the topic does not exist.
+            KafkaError: not_coordinator if the topic does not exist.
         """
         topic = self._metadata.image.topic(self.TOPIC)
         if topic is None:
@@ -123,7 +123,7 @@ class StateTopicLog(ABC):
         return partition_for(name, len(topic.partitions))
 
     def active_partition_of(self, name: str) -> int:
-        """The partition of a name, if its state is loaded here.
+        """Return the partition of a name whose state is loaded.
 
         Raises:
             KafkaError: not_coordinator, coordinator_load_in_progress, coordinator_not_available (a damaged log).
@@ -147,11 +147,11 @@ class StateTopicLog(ABC):
         return self._has_state(partition, PartitionState.ACTIVE)
 
     def is_to_be_loaded(self, partition: int) -> bool:
-        """Whether a partition is here, and neither loaded nor found to be damaged."""
+        """Whether a partition is led here, not loaded and not failed."""
         return self._has_state(partition, PartitionState.LOADING)
 
     def has_failed(self, partition: int) -> bool:
-        """Whether a partition is here and could not be loaded."""
+        """Whether a partition is led here and could not be loaded."""
         return self._has_state(partition, PartitionState.FAILED)
 
     def _has_state(self, partition: int, state: PartitionState) -> bool:
@@ -160,22 +160,22 @@ class StateTopicLog(ABC):
 
     @property
     def is_loading(self) -> bool:
-        """Whether some of the state is still being read."""
+        """Whether any partition is being loaded."""
         return any(led.state is PartitionState.LOADING for led in self._partitions.values())
 
     def leader_epoch(self, partition: int) -> int:
-        """The epoch in which this broker leads a partition whose state is here; -1 if it does not."""
+        """Return the epoch in which this broker leads a partition; -1 if it does not."""
         led = self._partitions.get(partition)
         return -1 if led is None else led.leader_epoch
 
     def new_partitions(self) -> list[int]:
-        """Partitions this broker leads since the last call; they count as loading from now on."""
+        """Return the partitions led here since the last call; they count as loading from now on."""
         found = [each for each in self._replicas.leader_partitions(self.TOPIC) if each not in self._partitions]
         self._partitions.update((each, LedPartition(self._present_epoch(each))) for each in found)
         return found
 
     def lost_partitions(self) -> list[int]:
-        """Partitions that are here and that this broker leads no longer, or in another epoch: to be resigned."""
+        """Return the partitions that this broker no longer leads in their epoch, to be resigned."""
         led = set(self._replicas.leader_partitions(self.TOPIC))
         return [
             partition
@@ -184,19 +184,19 @@ class StateTopicLog(ABC):
         ]
 
     def resign(self, partition: int) -> None:
-        """This broker leads a partition no longer: whoever waits for a write is told so, and its state is dropped."""
+        """End the leadership of a partition: fail its waiting writes, and drop its state."""
         led = self._partitions.pop(partition, None)
         if led is not None:
-            # First: what is taken back must not come after the state is gone.
+            # First: callbacks of failed writes need the state.
             led.resign(KafkaError(ErrorCode.not_coordinator, f"{self.TOPIC}-{partition} has another leader or epoch"))
             self._drop(partition)
 
     @abstractmethod
     def _drop(self, partition: int) -> None:
-        """Forget the state of a partition."""
+        """Remove the state of a partition."""
 
     def forget_all(self) -> None:
-        """The topic is gone, and with it all state."""
+        """Remove all state after the deletion of the topic."""
         partitions, self._partitions = self._partitions, {}
         for led in partitions.values():
             led.resign(KafkaError(ErrorCode.not_coordinator, f"{self.TOPIC} was deleted"))
@@ -209,13 +209,13 @@ class StateTopicLog(ABC):
     # ---- loading ----
 
     def fail(self, partition: int) -> None:
-        """A partition cannot be loaded at present."""
+        """Mark a partition as failed to load."""
         led = self._partitions.get(partition)
         if led is not None:
             led.state = PartitionState.FAILED
 
     def retry(self, partition: int) -> bool:
-        """Whether a partition that could not be loaded is still here; it counts as loading from now on."""
+        """Mark a failed partition as loading again; False if it is no longer led here."""
         led = self._partitions.get(partition)
         if led is None or led.state is not PartitionState.FAILED:
             return False
@@ -223,14 +223,13 @@ class StateTopicLog(ABC):
         return True
 
     async def _read(self, partition: int, replay: StateReplay, restoring: Iterable[None] = ()) -> bool:
-        """Read a partition's log into `replay`, after which it is active; whether it is.
+        """Read a partition's log into `replay` and make the partition active; return whether it is.
 
-        If not, nothing of it is to be used: it could not be read to its end, and what was promised there would silently
-        be forgotten; or it was resigned meanwhile. If it is, the caller takes the state over before others have a turn.
+        If not, the replay must not be used: it is incomplete because of an error, or the partition was resigned
+        meanwhile. Otherwise the caller takes over the state before other tasks run.
 
         Args:
-            restoring: What is to be made of the replay before the partition is active, in steps; others have turns
-                between them.
+            restoring: Steps that process the replay before the partition is active; other tasks run between them.
         """
         key = TopicPartition(self.TOPIC, partition)
         led = self._partitions[partition]
@@ -265,13 +264,14 @@ class StateTopicLog(ABC):
         verification: Verification | None = None,
         is_coordinator: bool = False,
     ) -> int:
-        """Append one batch to the partition of `name`, apply it, answer; the offset of its first record.
+        """Append one batch to the partition of `name`, apply it, and return the offset of its first record.
 
-        The batch is appended before anybody else has a turn. From then on it takes its course even if the caller is
-        cancelled: `applied` is called in the log's order once it is replicated, or else `refused`, once.
+        The batch is appended before other tasks run. From then on it is processed even if the caller is cancelled:
+        `applied` is called in log order when it is replicated, otherwise `refused`, once.
 
         Raises:
-            KafkaError: with the code that `errors` has for the log's; coordinator_not_available after `finish_writes`.
+            KafkaError: With the code that `errors` maps the log's code to; coordinator_not_available after
+                `finish_writes`.
         """
         try:
             if self._is_closed:
@@ -280,7 +280,7 @@ class StateTopicLog(ABC):
             led = self._partitions[partition]
             key = TopicPartition(self.TOPIC, partition)
             if led.leader_epoch != self._present_epoch(partition):
-                # It is about to be loaded anew: who led it in between may have written what is not known here.
+                # The partition will be loaded again: another leader may have written to it meanwhile.
                 raise KafkaError(ErrorCode.not_coordinator, f"{key} has another leader or epoch")
             try:
                 info = self._replicas.append(
@@ -306,24 +306,24 @@ class StateTopicLog(ABC):
             raise KafkaError(errors.get(error.code, error.code), error.message) from error
 
     async def to_its_end(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Do what consists of several writes; it goes on even if the caller is cancelled."""
+        """Run work of several writes; it continues even if the caller is cancelled."""
         task = asyncio.get_running_loop().create_task(work)
         self._keep(task)
         return await asyncio.shield(task)
 
     async def written(self, name: str) -> None:
-        """Wait until no write of this group or id is under way."""
+        """Wait until no write of this group or id is running."""
         led = self._partitions.get(self.partition_of(name))
         if led is not None:
             await led.written(name)
 
     async def written_so_far(self) -> None:
-        """Wait for the writes that are under way now; others may come meanwhile."""
+        """Wait for the writes running now; further writes may follow."""
         if self._tasks:
             await asyncio.wait(list(self._tasks))
 
     async def finish_writes(self) -> None:
-        """Take no more writes, and wait until none is under way."""
+        """Reject further writes, and wait for the running ones."""
         self._is_closed = True
         while self._tasks:
             await asyncio.wait(list(self._tasks))
@@ -336,4 +336,4 @@ class StateTopicLog(ABC):
 def _ended(tasks: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
     tasks.discard(task)
     if not task.cancelled():
-        task.exception()  # told to whoever asked, if he is still there
+        task.exception()  # marked as retrieved; the caller, if not cancelled, gets it as well

@@ -1,4 +1,4 @@
-"""The bytes of a coordinator's records: Kafka's primitive types, plain and flexible (KIP-482).
+"""The encoding of a coordinator's records: Kafka's primitive types, plain and flexible (KIP-482).
 
 Plain strings have int16 lengths, -1 is null; flexible ones have unsigned varint lengths plus one, 0 is null, and every
 structure ends with its tagged fields.
@@ -19,11 +19,11 @@ _UUID_BYTES = 16
 
 
 class CorruptStateRecordError(Exception):
-    """A record of a coordinator's topic that is none of the known formats."""
+    """A record of a coordinator's topic has no known format."""
 
 
 class RecordReader:
-    """Reads one key or value from its beginning; struct.error or ValueError if the bytes are not what they say."""
+    """Reads one key or value from its beginning; struct.error or ValueError for invalid bytes."""
 
     __slots__ = ("_data", "_is_flexible", "_position")
 
@@ -33,7 +33,7 @@ class RecordReader:
         self._is_flexible = False
 
     def begin_value(self, version_max: int, flexible_from: int) -> int:
-        """The version that a value begins with."""
+        """Read the version of a value, which is flexible from `flexible_from` on; ValueError above `version_max`."""
         version = self.int16()
         if not 0 <= version <= version_max:
             raise ValueError(f"unknown version {version}")
@@ -41,34 +41,34 @@ class RecordReader:
         return version
 
     def int8(self) -> int:
-        """One byte, signed."""
+        """Read a signed byte."""
         return self._unpack(_INT8)
 
     def int16(self) -> int:
-        """Two bytes."""
+        """Read an int16."""
         return self._unpack(_INT16)
 
     def int32(self) -> int:
-        """Four bytes."""
+        """Read an int32."""
         return self._unpack(_INT32)
 
     def int64(self) -> int:
-        """Eight bytes."""
+        """Read an int64."""
         return self._unpack(_INT64)
 
     def uuid(self) -> UUID:
-        """Sixteen bytes."""
+        """Read a UUID of 16 bytes."""
         return UUID(bytes=self._take(_UUID_BYTES))
 
     def string(self) -> str:
-        """A text; ValueError where it is null."""
+        """Read a string; ValueError if it is null."""
         text = self.nullable_string()
         if text is None:
             raise ValueError("a string is null")
         return text
 
     def nullable_string(self) -> str | None:
-        """A text or null."""
+        """Read a string or null."""
         size = self._varint() - 1 if self._is_flexible else self.int16()
         if size == -1:
             return None
@@ -77,25 +77,25 @@ class RecordReader:
         return self._take(size).decode()
 
     def sized_bytes(self) -> bytes:
-        """Bytes behind their length."""
+        """Read bytes with their length; ValueError if they are null."""
         size = self._varint() - 1 if self._is_flexible else self.int32()
         if size < 0:
             raise ValueError(f"{size} bytes")
         return self._take(size)
 
     def skip(self, size: int) -> None:
-        """Pass over bytes."""
+        """Skip `size` bytes."""
         self._take(size)
 
     def array_length(self) -> int:
-        """How many elements follow; ValueError where the array is null."""
+        """Read the length of an array; ValueError if it is null."""
         count = self._array_length()
         if count < 0:
             raise ValueError(f"an array of {count} elements")
         return count
 
     def nullable_array_length(self) -> int:
-        """How many elements follow; a null array has none."""
+        """Read the length of an array; 0 if it is null."""
         return max(self._array_length(), 0)
 
     def _array_length(self) -> int:
@@ -105,20 +105,20 @@ class RecordReader:
         return count
 
     def tags(self) -> dict[int, bytes]:
-        """The tagged fields at the end of a flexible structure; none elsewhere."""
+        """Read the tagged fields at the end of a flexible structure; {} in a plain one."""
         if not self._is_flexible:
             return {}
         return {self._varint(): self._take(self._varint()) for _ in range(self.tag_count())}
 
     def tag_count(self) -> int:
-        """How many tagged fields follow."""
+        """Read the number of tagged fields."""
         count = self._varint()
         if count > len(self._data):
             raise ValueError(f"{count} tagged fields")
         return count
 
     def nested(self, data: bytes) -> "RecordReader":
-        """A reader of a tagged field's bytes, flexible as this one."""
+        """Return a reader of a tagged field's bytes with the same flexibility."""
         reader = RecordReader(data)
         reader._is_flexible = self._is_flexible
         return reader
@@ -147,7 +147,7 @@ class RecordReader:
 
 
 class FlexibleWriter:
-    """Builds one flexible value; the shapes are RecordReader's."""
+    """Builds one flexible value; the methods match those of RecordReader."""
 
     __slots__ = ("_parts",)
 
@@ -155,27 +155,27 @@ class FlexibleWriter:
         self._parts: list[bytes] = [] if version is None else [_INT16.pack(version)]
 
     def int8(self, value: int) -> "FlexibleWriter":
-        """One byte, signed."""
+        """Write a signed byte."""
         self._parts.append(_INT8.pack(value))
         return self
 
     def int32(self, value: int) -> "FlexibleWriter":
-        """Four bytes."""
+        """Write an int32."""
         self._parts.append(_INT32.pack(value))
         return self
 
     def int64(self, value: int) -> "FlexibleWriter":
-        """Eight bytes."""
+        """Write an int64."""
         self._parts.append(_INT64.pack(value))
         return self
 
     def uuid(self, value: UUID) -> "FlexibleWriter":
-        """Sixteen bytes."""
+        """Write a UUID of 16 bytes."""
         self._parts.append(value.bytes)
         return self
 
     def string(self, text: str | None) -> "FlexibleWriter":
-        """A text or null."""
+        """Write a string or null."""
         if text is None:
             self._parts.append(b"\0")
         else:
@@ -183,17 +183,17 @@ class FlexibleWriter:
         return self
 
     def sized_bytes(self, data: bytes) -> "FlexibleWriter":
-        """Bytes behind their length."""
+        """Write bytes with their length."""
         self._parts += (unsigned_varint(len(data) + 1), data)
         return self
 
     def array(self, count: int) -> "FlexibleWriter":
-        """The head of an array; its elements are to follow."""
+        """Write the length of an array; its elements follow."""
         self._parts.append(unsigned_varint(count + 1))
         return self
 
     def tags(self, fields: Mapping[int, bytes] | None = None) -> "FlexibleWriter":
-        """The end of a structure."""
+        """Write the tagged fields at the end of a structure."""
         fields = fields or {}
         self._parts.append(unsigned_varint(len(fields)))
         for tag, data in sorted(fields.items()):
@@ -201,5 +201,5 @@ class FlexibleWriter:
         return self
 
     def to_bytes(self) -> bytes:
-        """What was written."""
+        """Return the written bytes."""
         return b"".join(self._parts)

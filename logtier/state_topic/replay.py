@@ -1,4 +1,4 @@
-"""What the log of a coordinator's topic says, from the first record to the last."""
+"""Replays the log of a coordinator's topic."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -11,22 +11,22 @@ logger = logging.getLogger(__name__)
 
 
 class StateReplay(ABC):
-    """The state that one partition's log adds up to, batch by batch.
+    """The state that results from one partition's log, batch by batch.
 
-    Invariant: after the last batch it equals the live state of the coordinator that wrote them. A record that cannot be
-    read is logged and passed over: one group's or id's damage must not take the others with it.
+    Invariant: after the last batch it equals the live state of the coordinator that wrote the log. An unreadable record
+    is logged and skipped: damage of one group or id must not affect others.
     """
 
     def __init__(self, partition_name: str) -> None:
         self._partition_name = partition_name
 
     def apply(self, batch: Buffer) -> None:
-        """Take in one batch."""
+        """Apply one batch."""
         for _ in self.applying(batch):
             pass
 
     def applying(self, batch: Buffer) -> Iterator[None]:
-        """Take in one batch, record by record: after each, others may have a turn."""
+        """Apply one batch and yield after each record, so that other tasks may run."""
         try:
             header = RecordBatchHeader.parse(batch)
             if header.is_control:
@@ -34,19 +34,19 @@ class StateReplay(ABC):
                 return
             records = decode_records(batch)
         except CorruptRecordsError as error:
-            logger.error("%s: a batch cannot be read and is passed over: %s", self._partition_name, error)
+            logger.error("%s: a batch cannot be read and is skipped: %s", self._partition_name, error)
             return
         for record in records:
             try:
                 self._apply_record(record, header)
             except CorruptStateRecordError as error:
-                logger.error("%s: offset %d is passed over: %s", self._partition_name, record.offset, error)
+                logger.error("%s: the record at offset %d is skipped: %s", self._partition_name, record.offset, error)
             yield
 
     @abstractmethod
     def _apply_control(self, header: RecordBatchHeader, batch: Buffer) -> None:
-        """Take in a marker; CorruptRecordsError if it is none."""
+        """Apply a marker. Raises CorruptRecordsError for another batch."""
 
     @abstractmethod
     def _apply_record(self, record: Record, header: RecordBatchHeader) -> None:
-        """Take in one record of the batch with this header; CorruptStateRecordError if it is of no known format."""
+        """Apply one record of the batch with this header. Raises CorruptStateRecordError for an unknown format."""

@@ -1,4 +1,4 @@
-"""The topic in which a coordinator keeps its state: how it is made, and which of its partitions has what."""
+"""The topic of a coordinator's state: its creation, and the partition of each name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class StateTopic:
-    """The topic as the controller is asked to create it (it reads these attributes of any topic)."""
+    """The topic as passed to the controller for creation (which reads these attributes of any topic)."""
 
     name: str
     num_partitions: int
@@ -19,14 +19,14 @@ class StateTopic:
 
 
 class TopicCreator(Protocol):
-    """What a coordinator needs of the controller (a sibling layer, hence no import)."""
+    """The function of the controller used by a coordinator (a sibling layer, hence no import)."""
 
     async def create_topics(self, topics: Sequence[Any], /) -> Sequence[Any]:
         """Create topics; each result has `error`, a KafkaError or None."""
 
 
 async def create_state_topic(creator: TopicCreator, topic: StateTopic) -> None:
-    """Create the topic; that another request has just done so is as good.
+    """Create the topic; an existing topic is accepted.
 
     Raises:
         KafkaError: coordinator_not_available, which clients retry.
@@ -37,9 +37,9 @@ async def create_state_topic(creator: TopicCreator, topic: StateTopic) -> None:
 
 
 def partition_for(name: str, partition_count: int) -> int:
-    """Which partition keeps a group or a transactional id, hence which broker coordinates it.
+    """Return the partition of a group or transactional id, whose leader is the coordinator.
 
-    The absolute value of Java's String.hashCode, modulo; clients' tools compute it too.
+    The absolute value of Java's String.hashCode, modulo the number of partitions; Kafka's tools compute it too.
 
     >>> partition_for("grouphelper-g", 50)
     23
@@ -54,5 +54,5 @@ def partition_for(name: str, partition_count: int) -> int:
             code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
     if code >= 0x80000000:
         code = 0x1_0000_0000 - code
-    # The absolute value of the smallest int does not exist; Kafka takes 0.
+    # The smallest int has no absolute value; Kafka uses 0.
     return 0 if code == 0x80000000 else code % partition_count

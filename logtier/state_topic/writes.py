@@ -1,4 +1,4 @@
-"""Writes to one partition of a coordinator's topic: appended at once, applied in the log's order, then answered."""
+"""Writes to one partition of a coordinator's topic: appended at once, applied in log order, then answered."""
 
 import asyncio
 import logging
@@ -12,14 +12,14 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-#: Takes a write over, which is in the log: the offset of its first record.
+#: Applies a write in the log; called with the offset of its first record.
 Applied = Callable[[int], None]
-#: Takes back what was prepared for a write that does not count.
+#: Reverts the preparation of a failed write.
 Refused = Callable[[KafkaError], None]
 
 
 class PartitionState(Enum):
-    """How far the state of a partition is known."""
+    """The state of the loading of a partition."""
 
     LOADING = auto()
     ACTIVE = auto()
@@ -28,12 +28,12 @@ class PartitionState(Enum):
 
 @dataclass(slots=True, eq=False)
 class StateWrite:
-    """One batch that is in the log and not yet applied.
+    """A batch that is in the log and not yet applied.
 
     Attributes:
-        name: The group or transactional id that it is about.
-        answer: Done when the write is applied or refused; whoever asked waits for it, behind a shield.
-        outcome: Whether the batch is replicated; None until that is known.
+        name: The group or transactional id of the write.
+        answer: Completed when the write is applied or refused; the caller awaits it behind a shield.
+        outcome: True if the batch is replicated, an error if that failed, None while unknown.
     """
 
     name: str
@@ -46,10 +46,10 @@ class StateWrite:
 
 @dataclass(slots=True, eq=False)
 class LedPartition:
-    """A partition while this broker leads it in one leader epoch, and the writes that are under way.
+    """A partition led by this broker in one leader epoch, with its running writes.
 
-    Invariant: writes are applied, or refused, in the order of the log. Whoever asked for one may be gone by then. With
-    the leadership (`resign`) all of them end at once: the next leader reads from the log whether they count.
+    Invariant: writes are applied or refused in log order, even if the caller was cancelled. At the end of the
+    leadership (`resign`) all of them fail at once: the next leader's log decides whether they count.
     """
 
     leader_epoch: int
@@ -57,7 +57,7 @@ class LedPartition:
     writes: deque[StateWrite] = field(default_factory=deque)
 
     def add(self, write: StateWrite, replication: Coroutine[Any, Any, None] | None) -> asyncio.Task[None] | None:
-        """A batch was appended. Apply it when it is replicated; the task, if there is something to wait for."""
+        """Add an appended batch, to be applied when replicated; return the task that waits for that, if any."""
         self.writes.append(write)
         if replication is not None:
             return asyncio.get_running_loop().create_task(self._wait(write, replication))
@@ -66,13 +66,13 @@ class LedPartition:
         return None
 
     def resign(self, error: KafkaError) -> None:
-        """This broker leads the partition no longer: refuse what is under way."""
+        """End the leadership: fail all running writes."""
         writes, self.writes = self.writes, deque()
         for write in writes:
             _refuse(write, error)
 
     async def written(self, name: str) -> None:
-        """Wait until no write of this group or id is under way."""
+        """Wait until no write of this group or id is running."""
         while (answer := next((each.answer for each in reversed(self.writes) if each.name == name), None)) is not None:
             await asyncio.wait([answer])
 
@@ -97,7 +97,7 @@ class LedPartition:
             try:
                 write.applied(write.first_offset)
             except Exception as error:
-                logger.exception("a write of %r cannot be taken over", write.name[:249])
+                logger.exception("a write of %r cannot be applied", write.name[:249])
                 _answer(write, KafkaError(ErrorCode.unknown_server_error, str(error)))
             else:
                 write.answer.set_result(write.first_offset)
@@ -107,10 +107,10 @@ def _refuse(write: StateWrite, error: KafkaError) -> None:
     try:
         write.refused(error)
     except Exception:
-        logger.exception("a write of %r cannot be taken back", write.name[:249])
+        logger.exception("a failed write of %r cannot be reverted", write.name[:249])
     _answer(write, error)
 
 
 def _answer(write: StateWrite, error: KafkaError) -> None:
     write.answer.set_exception(error)
-    write.answer.exception()  # told to whoever asked, if he is still there
+    write.answer.exception()  # marked as retrieved; the caller, if not cancelled, gets it as well
