@@ -1,1 +1,1 @@
-"""Cluster metadata: the store it is kept in, and the immutable image of it that every part of a broker reads."""
+"""Cluster metadata: the store, and its immutable image read by all parts of a broker."""

@@ -1,4 +1,4 @@
-"""The configured authorizer, kept by the access control lists of the newest image."""
+"""The configured authorizer, updated with the access control lists of the newest image."""
 
 from headwater.logtier.config.principals import parse_principals
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
@@ -7,7 +7,7 @@ from headwater.logtier.security.authorizer import Authorizer
 
 
 def configured_authorizer(metadata: MetadataCache) -> Authorizer | None:
-    """The authorizer that `authorizer.class.name` asks for, following the image from now on; None for none."""
+    """Return the authorizer of `authorizer.class.name`, which follows the image; None without one."""
     config = metadata.static_config
     if not config.authorizer_class_name:
         return None

@@ -1,10 +1,10 @@
-"""Access control lists in the metadata store: a node for each binding, named by what the binding says.
+"""Access control lists in the metadata store: one node per binding, named by its digest.
 
 | path | data |
 |---|---|
 | `/kafka-acl/<digest>` | `{"version":1,"resourceType":2,"name":...,"patternType":3,"principal":...,"host":...,"operation":3,"permission":3}` |
 
-The same binding has the same name whenever it is made, so it can be there once only.
+Equal bindings have equal names, so each binding is stored once.
 """  # noqa: E501 (a table)
 
 import hashlib
@@ -18,12 +18,12 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 
 
 def acl_name(binding: AclBinding) -> str:
-    """The name of a binding's node: a digest, since resources and principals are called what no path can hold."""
+    """Name of a binding's node: a digest, since resource and principal names may be invalid in paths."""
     return hashlib.sha256(encode_acl(binding)).hexdigest()[:40]
 
 
 def acl_path(binding: AclBinding) -> str:
-    """Where a binding is kept."""
+    """Path of a binding's node."""
     return f"{paths.ACLS}/{acl_name(binding)}"
 
 
@@ -43,7 +43,7 @@ def encode_acl(binding: AclBinding) -> bytes:
 
 
 def decode_acl(path: str, data: bytes) -> AclBinding:
-    """The binding of a node; CorruptNodeError."""
+    """Return the binding of a node; CorruptNodeError."""
     try:
         fields = orjson.loads(data)
         return AclBinding(

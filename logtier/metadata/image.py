@@ -1,4 +1,4 @@
-"""What a broker knows of its cluster: an immutable image of the metadata store, and the cache of the newest one."""
+"""An immutable image of the metadata store, and the cache of the newest image."""
 
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
@@ -22,16 +22,16 @@ log = logging.getLogger(__name__)
 NO_BROKER: Final = -1
 
 DERIVED_MAX: Final = 64
-"""Answers kept for one image: versions of clients times sets of topics they ask for; one can have a megabyte."""
+"""Cached responses per image: client versions times requested sets of topics; each may have a megabyte."""
 
 _NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A broker that is alive, and where clients reach it. `epoch` grows with each registration.
+    """A live broker with its addresses. `epoch` grows with each registration.
 
-    `host` and `port` are for who came through no listener; `endpoints` are the addresses of all of them.
+    `host` and `port` are for clients without a known listener; `endpoints` has the addresses of all listeners.
     """
 
     id: int
@@ -42,7 +42,7 @@ class BrokerRegistration:
     endpoints: tuple[Endpoint, ...] = ()
 
     def reached_by(self, listener_name: str) -> tuple[str, int]:
-        """Host and port for a client that came through a listener: it is to come through that one again."""
+        """Return host and port for a client of a listener, which should connect through the same listener again."""
         for endpoint in self.endpoints:
             if endpoint.name == listener_name:
                 return endpoint.host, endpoint.port
@@ -51,7 +51,7 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. `leader` is NO_BROKER while there is none; `partition_epoch` grows with each change."""
+    """One partition. `leader` is NO_BROKER without a leader; `partition_epoch` grows with each change."""
 
     leader: int
     leader_epoch: int
@@ -62,7 +62,7 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """One topic: its partitions in order, and the configs that were set on it (texts)."""
+    """One topic: its partitions in order, and its config overrides (as text)."""
 
     name: str
     topic_id: UUID
@@ -71,29 +71,29 @@ class TopicImage:
 
     @property
     def is_internal(self) -> bool:
-        """Whether brokers keep their own state in it."""
+        """Whether the topic holds the state of brokers."""
         return self.name in INTERNAL_TOPICS
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of its first partition."""
+        """Number of replicas of the first partition."""
         return len(self.partitions[0].replicas)
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The cluster at one moment. Nothing in it ever changes: a change makes a new image.
+    """The cluster at one moment. Immutable: a change creates a new image.
 
     Args:
         topics: Topics by name.
         topic_names: Names by topic id.
         collision_names: Names by their collision key (see `topic_names.collision_key`).
         broker_configs: Dynamic configs by broker id as text, and of all brokers under `<default>`.
-        acls: Access control lists by the names of their nodes; the same object as long as none of them changes.
-        client_quotas: Quotas of clients, likewise.
-        group_configs: Configs by group id; the same object as long as none of them changes.
-        scram_credentials: Credentials by user and by mechanism, likewise; not for any log.
-        unknown_users_key: The secret by which salts of users are made up that there are not; not for any log either.
+        acls: Access control lists by node name; the same object until one of them changes.
+        client_quotas: Client quotas by node name, likewise.
+        group_configs: Configs by group id; the same object until one of them changes.
+        scram_credentials: Credentials by user and mechanism, likewise; never logged.
+        unknown_users_key: The secret from which the salts of unknown users are derived; never logged.
     """
 
     cluster_id: str = ""
@@ -110,23 +110,23 @@ class MetadataImage:
     unknown_users_key: bytes = field(default=b"", repr=False)
 
     def topic(self, name: str) -> TopicImage | None:
-        """The topic of a name."""
+        """Return a topic by name, or None."""
         return self.topics.get(name)
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
-        """The topic of an id."""
+        """Return a topic by id, or None."""
         name = self.topic_names.get(topic_id)
         return None if name is None else self.topics[name]
 
     def apply(self, changes: Iterable[tuple[str, bytes | None]]) -> "MetadataImage":
-        """The image after changes of nodes (path and new data, None where the node is gone); CorruptNodeError.
+        """Return the image after changes of nodes (path and new data, None for a deleted node); CorruptNodeError.
 
-        Paths that hold no metadata of the image are passed over.
+        Paths outside the image are ignored.
         """
         return _ImageBuilder(self).apply(changes)
 
     def with_leaders_elected(self, leader_epoch: int) -> "MetadataImage":
-        """The image after each partition's leader has been elected again."""
+        """Return the image after a new election of every partition's leader."""
         topics = {
             name: replace(
                 topic,
@@ -141,12 +141,12 @@ class MetadataImage:
 
 
 class _ImageBuilder:
-    """The fields of an image that changes replace: mappings are copied when the first change comes to them."""
+    """The changed fields of an image: a mapping is copied at its first change."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
         self._changed: dict[str, Any] = {}
-        # A topic's configs may come before the topic itself.
+        # The configs of a topic may precede the topic.
         self._topic_configs: dict[str, Mapping[str, str]] = {}
 
     def apply(self, changes: Iterable[tuple[str, bytes | None]]) -> MetadataImage:
@@ -177,7 +177,7 @@ class _ImageBuilder:
         topic_id, replicas = paths.decode_topic(path, data)
         configs = self._topic_configs.pop(name, None)
         if old is not None and old.topic_id == topic_id:
-            # Partitions that were there keep their state; those that came get their first one.
+            # Existing partitions keep their state; new ones get the initial state.
             partitions = tuple(
                 old.partitions[index]
                 if index < len(old.partitions) and old.partitions[index].replicas == assigned
@@ -204,11 +204,11 @@ class _ImageBuilder:
 
 
 _Follow = Callable[[_ImageBuilder, str, str, bytes | None], None]
-"""Takes a change into an image: of a path, the last name in it, and the node's data; None: it is gone."""
+"""Applies a change to an image: path, last name of the path, data of the node (None for a deleted node)."""
 
 
 def _entry(field_name: str, key: Callable[[str], Hashable], decode: Callable[[str, str, bytes], object]) -> _Follow:
-    """Each node is one entry of a mapping: at the `key` for its name, the value that `decode` makes of it."""
+    """Each node is an entry of a mapping: `key` of its name maps to the result of `decode`."""
 
     def follow(builder: _ImageBuilder, path: str, name: str, data: bytes | None) -> None:
         if data is None:
@@ -220,7 +220,7 @@ def _entry(field_name: str, key: Callable[[str], Hashable], decode: Callable[[st
 
 
 def _value(field_name: str, decode: Callable[[str, bytes], object], gone: object = None) -> _Follow:
-    """The node is one value, which is `gone` when there is no node; without `gone` it stays what it was."""
+    """The node is a single value, set to `gone` when the node is deleted; without `gone` it is kept."""
 
     def follow(builder: _ImageBuilder, path: str, _: str, data: bytes | None) -> None:
         if data is not None:
@@ -235,7 +235,7 @@ def _decode_configs(path: str, _: str, data: bytes) -> Mapping[str, str]:
     return MappingProxyType(paths.decode_config(path, data))
 
 
-#: What follows from a change of a node whose parent this is.
+#: Functions for changes of nodes below a parent.
 _FOLLOWS_BELOW: Final[Mapping[str, _Follow]] = {
     paths.TOPICS: _ImageBuilder.topic,
     paths.TOPIC_CONFIGS: _ImageBuilder.topic_config,
@@ -250,7 +250,7 @@ _FOLLOWS_BELOW: Final[Mapping[str, _Follow]] = {
         "scram_credentials", user_of_node, lambda path, _, data: MappingProxyType(decode_scram(path, data))
     ),
 }
-#: What follows from a change of this very node.
+#: Functions for changes of single nodes.
 _FOLLOWS_AT: Final[Mapping[str, _Follow]] = {
     paths.CONTROLLER: _value("controller_id", lambda _, data: paths.decode_controller(data), gone=NO_BROKER),
     paths.CLUSTER_ID: _value("cluster_id", lambda _, data: paths.decode_cluster_id(data)),
@@ -259,16 +259,16 @@ _FOLLOWS_AT: Final[Mapping[str, _Follow]] = {
 
 
 def first_partition_state(replicas: tuple[int, ...]) -> PartitionImage:
-    """The state of a partition that nothing has happened to: its preferred replica leads and all are in sync."""
+    """Return the initial state of a partition: the preferred replica leads, and all replicas are in sync."""
     return PartitionImage(leader=replicas[0], leader_epoch=0, partition_epoch=0, replicas=replicas, isr=replicas)
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataDelta:
-    """What became of the topics between two images.
+    """The changes of topics between two images.
 
-    A topic that was deleted and created again under its name is in `deleted` (the old one) and in `created` (the new).
-    `changed` holds the new image of each topic whose partitions or resolved configs are not what they were.
+    A topic deleted and created again under the same name is in `deleted` (the old one) and in `created` (the new one).
+    `changed` has the new image of each topic with changed partitions or resolved configs.
     """
 
     old: MetadataImage
@@ -279,9 +279,9 @@ class MetadataDelta:
 
 
 def metadata_delta(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
-    """Compare two images: topics are compared by identity first, so an unchanged one costs next to nothing."""
+    """Compare two images; topics are compared by identity first, so that unchanged topics cost almost nothing."""
     created, changed = [], []
-    # A dynamic config of the broker is the default of every topic.
+    # A dynamic config of the broker may be the default of any topic.
     defaults_changed = old.broker_configs != new.broker_configs
     for name, topic in new.topics.items():
         before = old.topics.get(name)
@@ -294,16 +294,15 @@ def metadata_delta(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
 
 
 class MetadataCache:
-    """The newest image, and who wants to know of a newer one.
+    """The newest image and its subscribers.
 
-    Invariant: when `publish` returns, every subscriber has seen the change. The controller calls it; everybody else
-    reads.
+    Invariant: when `publish` returns, every subscriber has processed the change. Only the controller calls it.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
         self._static_config = config
-        #: This broker's configs with its dynamic ones applied, but for those that do not fit the static ones: what
-        #: everybody goes by. Read only; a change of the image replaces it.
+        #: The effective configs of this broker: static configs with all dynamic configs that are valid for them.
+        #: Immutable; a change of the image replaces it.
         self.config = config
         self._unfit: Mapping[str, str] = {}
         self._image = MetadataImage()
@@ -313,20 +312,20 @@ class MetadataCache:
 
     @property
     def image(self) -> MetadataImage:
-        """The cluster as it is known now."""
+        """The newest image of the cluster."""
         return self._image
 
     @property
     def static_config(self) -> BrokerConfig:
-        """This broker's configs as it was started with them: for who tells or checks what is dynamic."""
+        """The static configs of this broker, for reports and checks of dynamic configs."""
         return self._static_config
 
     def topic_config(self, topic: TopicImage) -> TopicConfig:
-        """A topic's configs: its own, else this broker's dynamic and static ones, else the defaults."""
+        """Resolve a topic's configs: its overrides, this broker's dynamic and static configs, and the defaults."""
         return TopicConfig.resolve(topic.configs, self.config)
 
     def derived(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Bytes that depend on the image alone (an encoded response), made once for each image and key."""
+        """Return bytes that depend on the image alone (an encoded response), created once for each image and key."""
         known = self._derived.get(key)
         if known is None:
             if len(self._derived) >= DERIVED_MAX:
@@ -335,17 +334,17 @@ class MetadataCache:
         return known
 
     def subscribe(self, callback: Callable[[MetadataDelta], None]) -> None:
-        """Call back, synchronously and in order of subscription, with every change from now on."""
+        """Call `callback`, synchronously and in order of subscription, with every later change."""
         self._subscribers.append(callback)
 
     def prepare_with(self, prepare: Callable[[MetadataDelta], Awaitable[None]]) -> None:
-        """Have a change waited for by whoever has much to do for it, before it is seen by anybody (see `advance`)."""
+        """Await `prepare` with each change before it is published (see `advance`)."""
         self._preparers.append(prepare)
 
     async def advance(self, image: MetadataImage) -> None:
-        """As `publish`, once everything is prepared for it. Nobody publishes another image meanwhile.
+        """Publish an image after its preparation; no other image is published meanwhile.
 
-        What cannot be prepared the subscribers do without.
+        If the preparation fails, the image is published without it.
         """
         if self._preparers:
             delta = metadata_delta(self._image, image)
@@ -353,14 +352,14 @@ class MetadataCache:
                 try:
                     await prepare(delta)
                 except Exception:
-                    # The change is durable: whatever is wrong, everybody has to know of it.
+                    # The change is durable and must be published in any case.
                     log.exception("a change of metadata could not be prepared")
         self.publish(image)
 
     def publish(self, image: MetadataImage) -> None:
-        """Replace the image and tell the subscribers.
+        """Replace the image and notify the subscribers.
 
-        A subscriber that raises is logged and does not keep the others from knowing; its error is raised at the end.
+        An error of a subscriber is logged and does not affect the others; the first error is raised at the end.
         """
         delta = metadata_delta(self._image, image)
         dynamic = dynamic_broker_configs(image, self._static_config.node_id)
@@ -373,22 +372,22 @@ class MetadataCache:
             try:
                 subscriber(delta)
             except Exception as error:
-                log.exception("a subscriber failed to take over a change of metadata")
+                log.exception("a subscriber failed to apply a change of the metadata")
                 first_error = first_error or error
         if first_error is not None:
             raise first_error
 
     def _apply_dynamic(self, dynamic: Mapping[str, str]) -> None:
         self.config, unfit = self._static_config.with_fitting(dynamic)
-        # It fitted when it was stored: the static configs are others since.
+        # The config was valid when it was stored: the static configs have changed since.
         for name, reason in unfit.items():
             if self._unfit.get(name) != reason:
-                log.error("the dynamic config %s is not applied, the broker goes on without it: %s", name, reason)
+                log.error("the dynamic config %s is not applied and has no effect: %s", name, reason)
         self._unfit = unfit
 
 
 def dynamic_broker_configs(image: MetadataImage, node_id: int) -> dict[str, str]:
-    """The dynamic configs that hold for a broker: those of all brokers, overridden by its own."""
+    """Return the dynamic configs of a broker: those of all brokers, overridden by its own."""
     return {
         **image.broker_configs.get(paths.CLUSTER_DEFAULT, _NO_CONFIGS),
         **image.broker_configs.get(str(node_id), _NO_CONFIGS),

@@ -1,9 +1,9 @@
-"""A file of checksummed entries, appended one after the other: what the local metadata store survives by.
+"""A file of checksummed entries, appended one after the other: the durable state of the local metadata store.
 
 Layout: the 8 bytes of `HEADER`, then entries of a mark (4 bytes), the payload's length and CRC-32C (big-endian, 4 bytes
-each) and the payload. The mark holds a byte that no UTF-8 text has, so it is never found inside a payload: that is how
-a torn last entry (a crash in the middle of a write; never acknowledged) is told from a broken one in the middle (a disk
-that lost what it had confirmed).
+each) and the payload. The mark contains a byte that never occurs in UTF-8 text, and so is never found inside a payload:
+this distinguishes a torn last entry (a crash during a write; never acknowledged) from a damaged one in the middle (a
+disk that lost confirmed data).
 """
 
 import contextlib
@@ -25,30 +25,30 @@ ENTRY_BYTES_MAX: Final = 64 << 20
 
 _MARK: Final = b"\xc1HWE"
 _ENTRY: Final = struct.Struct(">4sII")
-# A sync of a folder that fails so could not open it: it may be tried again.
+# With these errors the folder of a sync could not be opened: the sync may be retried.
 _NOT_TRIED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class CorruptJournalError(Exception):
-    """A journal that is broken before its end: confirmed metadata is lost, and only a person can decide what to do."""
+    """A journal is damaged before its end: confirmed metadata is lost, and an administrator must decide."""
 
 
 class SyncFailedError(OSError):
-    """The device did not take what was written; the kernel may have dropped it, and a second sync would not tell."""
+    """A sync failed; the kernel may have dropped the data, and a second sync would not report it."""
 
 
 def encode_entry(payload: bytes) -> bytes:
-    """An entry as it stands in the file."""
+    """Encode an entry of the file; ValueError above ENTRY_BYTES_MAX."""
     if len(payload) > ENTRY_BYTES_MAX:
         raise ValueError(f"a journal entry of {len(payload)} bytes: {ENTRY_BYTES_MAX} is the limit")
     return _ENTRY.pack(_MARK, len(payload), crc32c.crc32c(payload)) + payload
 
 
 def decode_entries(data: bytes, path: str) -> tuple[list[bytes], int]:
-    """The payloads of a journal's bytes, and the size up to which it is whole: what follows is a torn entry.
+    """Return the payloads of a journal, and the size of its whole entries, after which a torn entry may follow.
 
     Raises:
-        CorruptJournalError: if it is no journal, or broken before its last entry.
+        CorruptJournalError: The data is not a journal, or is damaged before its last entry.
 
     >>> decode_entries(HEADER + encode_entry(b"a") + encode_entry(b"b")[:-1], "journal")
     ([b'a'], 21)
@@ -81,19 +81,19 @@ def _entry_at(data: bytes, position: int) -> bytes | None:
 
 
 def _check_torn_tail(data: bytes, position: int, path: str) -> None:
-    """CorruptJournalError if a whole entry follows: then the bad one was confirmed before it broke."""
+    """Raise CorruptJournalError if a whole entry follows: then the damaged entry was confirmed."""
     later = data.find(_MARK, position + 1)
     while later >= 0:
         if _entry_at(data, later) is not None:
             raise CorruptJournalError(
                 f"{path} is damaged at byte {position} and whole entries follow: metadata that was confirmed is lost. "
-                "Restore the file from a copy, or look for the disk's errors first."
+                "Check the disk for errors, then restore the file from a backup."
             )
         later = data.find(_MARK, later + 1)
 
 
 class Journal:
-    """The open file. Invariant: `size_bytes` bytes of it are whole entries; a failed append leaves them so.
+    """The open file. Invariant: its first `size_bytes` bytes are whole entries, also after a failed append.
 
     File: `path`. Only the local metadata store uses it, one call at a time.
     """
@@ -102,12 +102,12 @@ class Journal:
         self._disk = disk
         self._path = path
         self._file: File | None = None
-        # Whether the file is found under its name after a power loss.
+        # Whether the name of the file is on the device.
         self._is_name_synced = True
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file."""
+        """Size of the file."""
         return self._opened.size
 
     @property
@@ -116,7 +116,7 @@ class Journal:
         return self._file
 
     async def open(self) -> list[bytes]:
-        """Open it, made if it is not there; cut off a torn last entry; the payloads in order."""
+        """Open or create the file, cut off a torn last entry, and return the payloads in order."""
         if not self._disk.exists(self._path):
             await self.rewrite([])
             return []
@@ -128,9 +128,11 @@ class Journal:
         return payloads
 
     async def append(self, payload: bytes) -> None:
-        """Add an entry; it is on the device on return. The wait leaves the loop to others.
+        """Add an entry, which is on the device on return; other tasks run during the sync.
 
-        Raises SyncFailedError, after which nothing is known of the entry; any other OSError adds nothing.
+        Raises:
+            SyncFailedError: The state of the entry is unknown.
+            OSError: Any other error; nothing was added.
         """
         await self._sync_name()
         self._opened.append([encode_entry(payload)])
@@ -140,10 +142,10 @@ class Journal:
             raise SyncFailedError(error.errno, error.strerror or str(error)) from error
 
     async def rewrite(self, payloads: Iterable[bytes]) -> None:
-        """Replace all entries, at once: a crash leaves the old file or the new one.
+        """Replace all entries atomically: a crash leaves the old file or the new one.
 
-        The new file is open before it takes the old one's name. An OSError leaves one of them open, to be appended to;
-        after SyncFailedError nobody knows which of them a power loss leaves.
+        The new file is opened before it takes the old file's name. After an OSError one of them is open for appends;
+        after SyncFailedError it is unknown which of them a power loss leaves.
         """
         temporary = f"{self._path}.tmp"
         file = self._disk.open(temporary, create=True)
@@ -163,7 +165,7 @@ class Journal:
         await self._sync_name()
 
     async def _sync_name(self) -> None:
-        """What is appended to a new file counts only if that file is found after a power loss."""
+        """Sync the name of a new file, without which a power loss would lose its entries."""
         if self._is_name_synced:
             return
         try:

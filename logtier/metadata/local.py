@@ -1,4 +1,4 @@
-"""The metadata store of a cluster of one: a folder beside the logs, for one process at a time."""
+"""The metadata store of a single-node cluster: a folder beside the logs, for one process at a time."""
 
 import asyncio
 import logging
@@ -29,22 +29,23 @@ _END_OFFSET: Final = "end_offset"
 _NODES_PER_ENTRY: Final = 1000
 _COMPACT_FACTOR: Final = 2
 _COMPACT_BYTES_MIN: Final = 1 << 20
-"""Journals smaller than this are read in milliseconds: compacting them would cost more than it brings."""
+"""Smaller journals are read in milliseconds, and compaction would cost more than it saves."""
 
 
 class LocalMetadataStore:
-    """A tree of nodes in memory whose every change is first put, checksummed and synced, into a journal.
+    """A tree of nodes in memory; every change is first written to a journal, with a checksum and a sync.
 
     Invariant: memory equals the replay of the journal, plus the ephemeral nodes, which end with the process. A `multi`
-    is one entry of the journal, so it is there as a whole or not at all.
+    is one entry of the journal, and so atomic.
 
-    Files: `<directory>/journal` (see `journal`), `<directory>/.lock`, for their user alone. Each entry is a JSON list
-    of changes: `[path, data, version]` or, where the node is gone, `[path]`; data is Latin-1 text, so that JSON stays
-    legible. An entry is one offset; a compacted journal says by an entry `{"end_offset": n}` how many there had been.
+    Files: `<directory>/journal` (see `journal`), `<directory>/.lock`, accessible to their owner only. Each entry is a
+    JSON list of changes: `[path, data, version]`, or `[path]` for a deleted node; data is Latin-1 text, to keep the
+    JSON legible. Each entry has one offset; a compacted journal ends with `{"end_offset": n}`, the number of entries
+    before the compaction.
     """
 
     def __init__(self, directory: str, disk: Disk, on_failure: Callable[[str], None] | None = None) -> None:
-        """`on_failure` is told, once, when the disk has failed and no metadata can be written any more."""
+        """`on_failure` is called once, when the disk has failed and metadata can no longer be written."""
         self._directory = directory
         self._on_failure = on_failure
         self._disk = disk
@@ -60,11 +61,11 @@ class LocalMetadataStore:
 
     @property
     def end_offset(self) -> int:
-        """The offset of the next durable change; what ends with the process (an ephemeral node) has none."""
+        """The offset of the next durable change; changes of ephemeral nodes have none."""
         return self._end_offset
 
     async def start(self) -> None:
-        """Read the journal. StoreUnavailableError, in one line, for a folder that cannot be had or is damaged."""
+        """Read the journal; StoreUnavailableError, with one line, if the folder is not available or damaged."""
         try:
             self._disk.makedirs(self._directory)
             self._hide()
@@ -73,67 +74,68 @@ class LocalMetadataStore:
                 self._load(payload)
             await self._compact_if_grown()
         except BlockingIOError:
-            raise StoreUnavailableError(self._directory, "another broker uses this folder; stop that one") from None
+            raise StoreUnavailableError(self._directory, "another broker uses this folder; stop that broker") from None
         except CorruptJournalError as error:
             self._release()
             raise StoreUnavailableError(self._directory, str(error)) from None
         except (KeyError, TypeError, ValueError):
             self._release()
             raise StoreUnavailableError(
-                self._directory, "the metadata journal holds entries that this version cannot read"
+                self._directory,
+                "the metadata journal has entries that this version cannot read; use the version that wrote it",
             ) from None
         except OSError as error:
             self._release()
             raise StoreUnavailableError(
-                self._directory, f"metadata cannot be kept here: {error.strerror or error}"
+                self._directory, f"metadata cannot be stored in this folder: {error.strerror or error}"
             ) from None
 
     def _hide(self) -> None:
-        """Credentials and secrets are in the journal."""
+        """Restrict access to the folder: the journal contains credentials and secrets."""
         try:
             self._disk.hide(self._directory)
         except PermissionError:
             log.warning(
-                "%s belongs to another user: who else may read it is left as it is. It holds salted passwords; let "
-                "only the broker's user read it.",
+                "%s belongs to another user: its permissions are not changed. It contains salted passwords; make it "
+                "readable only for the broker's user.",
                 self._directory,
             )
 
     async def close(self) -> None:
-        """Wait for what is being written, and give the folder up."""
+        """Wait for running writes, and release the folder."""
         async with self._writing:
             self._failure = self._failure or "the store is closed"
             self._release()
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Make a node."""
+        """Create a node."""
         await self.multi([Create(path, data, ephemeral)])
 
     async def get(self, path: str) -> tuple[bytes, int]:
-        """A node's data and version."""
+        """Return a node's data and version."""
         node = self._tree.node(path)
         return node.data, node.version
 
     async def set(self, path: str, data: bytes, expected_version: int = ANY_VERSION) -> int:
-        """Replace a node's data; its new version."""
+        """Replace a node's data; return its new version."""
         return (await self.multi([SetData(path, data, expected_version)]))[0]
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        """Remove a node."""
+        """Delete a node."""
         await self.multi([Delete(path, expected_version)])
 
     async def children(self, path: str) -> list[str]:
-        """The names of a node's children, sorted."""
+        """Return the names of a node's children, sorted."""
         return self._tree.children(path)
 
     async def exists(self, path: str) -> bool:
-        """Whether there is such a node."""
+        """Whether the node exists."""
         return self._tree.exists(path)
 
     async def multi(self, operations: Sequence[Operation]) -> list[int]:
-        """Do all of the operations or none of them.
+        """Execute all operations or none.
 
-        A caller that is cancelled meanwhile does not stop a commit half-way.
+        Cancelling the caller does not interrupt a commit.
         """
         commit = asyncio.ensure_future(self._commit(operations))
         self._commits.add(commit)
@@ -141,7 +143,7 @@ class LocalMetadataStore:
         return await asyncio.shield(commit)
 
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
-        """Call back after each change of a node or of anything below it, until the returned function is called."""
+        """Call `callback` after each change of a node or a descendant, until the returned function is called."""
         check_path(path)
         watch = (path, callback)
         self._watches.append(watch)
@@ -167,7 +169,7 @@ class LocalMetadataStore:
         return prepared.versions
 
     def _load(self, payload: bytes) -> None:
-        """Take over an entry of the journal."""
+        """Apply an entry of the journal."""
         entry = orjson.loads(payload)
         if isinstance(entry, dict):
             self._end_offset = int(entry[_END_OFFSET])
@@ -176,7 +178,7 @@ class LocalMetadataStore:
             self._end_offset += 1
 
     def _persistent(self, prepared: Prepared) -> list[tuple[str, Node | None]]:
-        """The changes that the journal must know: those of ephemeral nodes end with the process anyway."""
+        """Return the changes for the journal: without ephemeral nodes, which end with the process."""
         persistent = []
         for path, node in prepared.changes.items():
             known = node if node is not None else self._tree.node(path)
@@ -191,16 +193,16 @@ class LocalMetadataStore:
             reason = error.strerror or str(error)
             if isinstance(error, SyncFailedError):
                 self._fail(reason)
-            raise StoreUnavailableError(self._directory, f"metadata could not be written: {reason}") from None
+            raise StoreUnavailableError(self._directory, f"metadata cannot be written: {reason}") from None
 
     def _fail(self, reason: str) -> None:
-        self._failure = f"the disk failed to sync metadata ({reason}); restart the broker once it is sound"
+        self._failure = f"the disk failed to sync metadata ({reason}); repair the disk, then restart the broker"
         log.error("%s: %s", self._directory, self._failure)
         if self._on_failure is not None:
             self._on_failure(f"{self._directory}: {self._failure}")
 
     async def _compact_if_grown(self) -> None:
-        """Replace a journal that has grown by the nodes that it comes to, unless they are most of it."""
+        """Replace a grown journal by its present nodes, unless they are most of it."""
         if self._journal.size_bytes <= self._compact_above_bytes:
             return
         nodes = self._tree.persistent_nodes()
@@ -215,9 +217,9 @@ class LocalMetadataStore:
             except SyncFailedError as error:
                 self._fail(error.strerror or str(error))
             except OSError as error:
-                # Whatever failed, a journal is open and has everything. Not with every change is it tried again.
+                # A complete journal is open after any failure. Compaction is retried only after further growth.
                 self._compact_above_bytes = self._journal.size_bytes + _COMPACT_BYTES_MIN
-                log.warning("%s: the metadata journal could not be compacted: %s", self._directory, error)
+                log.warning("%s: the metadata journal cannot be compacted: %s", self._directory, error)
 
     def _notify(self, events: Iterable[WatchEvent]) -> None:
         for event in events:

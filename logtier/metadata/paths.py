@@ -1,4 +1,4 @@
-"""The nodes of the metadata store: Kafka's ZooKeeper paths and JSON, as far as the brokers use them.
+"""The nodes of the metadata store: the subset of Kafka's ZooKeeper paths and JSON that the brokers use.
 
 | path | data |
 |---|---|
@@ -54,17 +54,17 @@ PERSISTENT_PARENTS: Final = (
     CLIENT_QUOTAS,
     SCRAM_USERS,
 )
-"""Nodes that are there before anything else, parents before children."""
+"""Nodes created first, parents before children."""
 
 CLUSTER_DEFAULT: Final = "<default>"
-"""The name that stands for all brokers in `/config/brokers`."""
+"""The name of the defaults of all brokers in `/config/brokers`."""
 
 
 class CorruptNodeError(Exception):
-    """A node whose data is not what its path promises: written by something else, or by a later version."""
+    """The data of a node is invalid for its path: written by another program or a later version."""
 
     def __init__(self, path: str, data: bytes) -> None:
-        super().__init__(f"the metadata node {path} holds what this version cannot read: {data[:200]!r}")
+        super().__init__(f"the metadata node {path} has data that this version cannot read: {data[:200]!r}")
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -73,12 +73,12 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 
 def decode_cluster_id(data: bytes) -> str:
-    """The id in `/cluster/id`."""
+    """Return the cluster id from `/cluster/id`."""
     return str(_fields(CLUSTER_ID, data)["id"])
 
 
 def broker_path(broker_id: int) -> str:
-    """Where a broker is registered."""
+    """Path of a broker's registration."""
     return f"{BROKER_IDS}/{broker_id}"
 
 
@@ -91,7 +91,7 @@ def encode_broker(host: str, port: int, rack: str | None, epoch: int, endpoints:
 
 
 def decode_broker(path: str, data: bytes) -> tuple[str, int, str | None, int, tuple[Endpoint, ...]]:
-    """Host, port, rack, epoch and the addresses of the listeners of a registration."""
+    """Return host, port, rack, epoch and listener addresses of a registration."""
     fields = _fields(path, data)
     protocols = fields.get("listener_security_protocol_map", {})
     try:
@@ -102,18 +102,18 @@ def decode_broker(path: str, data: bytes) -> tuple[str, int, str | None, int, tu
 
 
 def topic_path(name: str) -> str:
-    """Where a topic is described."""
+    """Path of a topic."""
     return f"{TOPICS}/{name}"
 
 
 def encode_topic(topic_id: UUID, replicas: Sequence[Sequence[int]]) -> bytes:
-    """Data of a topic: the replicas of partition 0, 1, ..."""
+    """Data of a topic; `replicas` has the replicas of partitions 0, 1, ..."""
     partitions = {str(partition): list(brokers) for partition, brokers in enumerate(replicas)}
     return orjson.dumps({"version": 3, "topic_id": uuids.to_text(topic_id), "partitions": partitions})
 
 
 def decode_topic(path: str, data: bytes) -> tuple[UUID, list[tuple[int, ...]]]:
-    """Id of a topic and replicas of its partitions, in order."""
+    """Return the id of a topic and the replicas of its partitions, in order."""
     fields = _fields(path, data)
     try:
         partitions = fields["partitions"]
@@ -124,17 +124,17 @@ def decode_topic(path: str, data: bytes) -> tuple[UUID, list[tuple[int, ...]]]:
 
 
 def topic_config_path(name: str) -> str:
-    """Where a topic's overrides are kept."""
+    """Path of a topic's overrides."""
     return f"{TOPIC_CONFIGS}/{name}"
 
 
 def broker_config_path(name: str) -> str:
-    """Where a broker's dynamic configs are kept (`<default>`: those of all brokers)."""
+    """Path of a broker's dynamic configs (`<default>`: of all brokers)."""
     return f"{BROKER_CONFIGS}/{name}"
 
 
 def group_config_path(name: str) -> str:
-    """Where a group's configs are kept: a group id may hold anything, so it is percent-encoded.
+    """Path of a group's configs; the group id is percent-encoded, since it may have any characters.
 
     >>> group_config_path("a/b")
     '/config/groups/a%2Fb'
@@ -143,7 +143,7 @@ def group_config_path(name: str) -> str:
 
 
 def group_of_config(node: str) -> str:
-    """The group of a node in `/config/groups`."""
+    """Return the group of a node in `/config/groups`."""
     return unquote(node)
 
 
@@ -153,7 +153,7 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    """The overrides of a config node."""
+    """Return the overrides of a config node."""
     config = _fields(path, data).get("config")
     if not isinstance(config, dict):
         raise CorruptNodeError(path, data)
@@ -166,7 +166,7 @@ def encode_controller(broker_id: int, now_ms: int) -> bytes:
 
 
 def decode_controller(data: bytes) -> int:
-    """The broker that is controller."""
+    """Return the broker id of the controller."""
     return int(_fields(CONTROLLER, data)["brokerid"])
 
 
@@ -178,7 +178,7 @@ def encode_producer_id_block(broker_id: int, block: range) -> bytes:
 
 
 def decode_producer_id_block(data: bytes) -> range:
-    """The last block of producer ids that was given out."""
+    """Return the last allocated block of producer ids."""
     fields = _fields(PRODUCER_ID_BLOCK, data)
     return range(int(fields["block_start"]), int(fields["block_end"]) + 1)
 

@@ -1,4 +1,4 @@
-"""Quotas of clients in the metadata store: a node for each entity.
+"""Client quotas in the metadata store: one node per entity.
 
 | path | data |
 |---|---|
@@ -14,7 +14,7 @@ from headwater.logtier.metadata import paths
 
 
 def quota_path(entity: QuotaEntity) -> str:
-    """Where an entity's quotas are kept; the name is a digest, since users are called what no path can hold."""
+    """Path of an entity's quotas; the name is a digest, since user names may be invalid in paths."""
     return f"{paths.CLIENT_QUOTAS}/{hashlib.sha256(orjson.dumps(entity)).hexdigest()[:40]}"
 
 
@@ -24,7 +24,7 @@ def encode_quota(quota: ClientQuota) -> bytes:
 
 
 def decode_quota(path: str, data: bytes) -> ClientQuota:
-    """The quotas of a node; CorruptNodeError."""
+    """Return the quotas of a node; CorruptNodeError."""
     try:
         fields = orjson.loads(data)
         values = {str(key): float(value) for key, value in fields["quotas"].items()}

@@ -1,9 +1,9 @@
-"""SCRAM credentials in the metadata store: a node for each user; never a password. And what hides who is no user.
+"""SCRAM credentials in the metadata store: one node per user, never a password; and the key that hides unknown users.
 
 | path | data |
 |---|---|
 | `/config/scram/<user>` | `{"version":1,"credentials":{"SCRAM-SHA-256":{"salt":...,"storedKey":...,"serverKey":...,"iterations":4096}}}` |
-| `/cluster/unknown_users_key` | `{"version":1,"key":...}`: the salts of names without a user are made up by it |
+| `/cluster/unknown_users_key` | `{"version":1,"key":...}`: the secret from which the salts of unknown users are derived |
 """  # noqa: E501 (a table)
 
 import base64
@@ -18,11 +18,11 @@ from headwater.logtier.metadata import paths
 from headwater.logtier.security.scram import MECHANISMS, ScramCredential
 
 USER_NODE_LENGTH_MAX: Final = 900
-"""Longest name of a user's node, so that its path stays within `store.MAX_PATH_LENGTH`."""
+"""Longest name of a user's node, so that its path is within `store.MAX_PATH_LENGTH`."""
 
 
 def user_node(user: str) -> str:
-    """The name of a user's node: whatever a path cannot hold is escaped.
+    """Name of a user's node: characters invalid in a path are escaped.
 
     >>> user_node("CN=a/b.c"), user_of_node("CN%3Da%2Fb%2Ec")
     ('CN%3Da%2Fb%2Ec', 'CN=a/b.c')
@@ -31,12 +31,12 @@ def user_node(user: str) -> str:
 
 
 def user_of_node(name: str) -> str:
-    """The user whose node has this name."""
+    """Return the user of a node's name."""
     return unquote(name)
 
 
 def scram_path(user: str) -> str:
-    """Where a user's credentials are kept."""
+    """Path of a user's credentials."""
     return f"{paths.SCRAM_USERS}/{user_node(user)}"
 
 
@@ -59,7 +59,7 @@ def encode_scram(credentials: Mapping[str, ScramCredential]) -> bytes:
 
 
 def decode_scram(path: str, data: bytes) -> dict[str, ScramCredential]:
-    """The credentials of a node by mechanism; CorruptNodeError, which shows nothing of them."""
+    """Return the credentials of a node by mechanism; CorruptNodeError, without the data."""
     try:
         credentials = orjson.loads(data)["credentials"]
         return {
@@ -74,12 +74,12 @@ def decode_scram(path: str, data: bytes) -> dict[str, ScramCredential]:
 
 
 def encode_unknown_users_key(key: bytes) -> bytes:
-    """Data of the node that has the key."""
+    """Data of the node of the key."""
     return orjson.dumps({"version": 1, "key": _text(key)})
 
 
 def decode_unknown_users_key(path: str, data: bytes) -> bytes:
-    """The key of the node; CorruptNodeError, which does not show it."""
+    """Return the key of the node; CorruptNodeError, without the data."""
     try:
         return _bytes(orjson.loads(data)["key"])
     except (KeyError, TypeError, ValueError, binascii.Error):

@@ -1,8 +1,8 @@
-"""Where cluster metadata is kept: one interface, shaped like ZooKeeper, for every kind of store.
+"""The interface of cluster metadata stores, modelled on ZooKeeper.
 
 A store is a tree of nodes. A path is `/` or `/a/b`; a node has data, a version that starts at 0 and grows by one with
-each `set`, and children. An ephemeral node lives as long as the session that made it and has no children. Several
-operations can be made one with `multi`: all of them happen, durably, or none.
+each `set`, and children. An ephemeral node exists as long as the session that created it and has no children. `multi`
+combines several operations: all of them take effect, durably, or none.
 """
 
 import enum
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 ANY_VERSION: Final = -1
-"""As an expected version: whatever it is."""
+"""As an expected version: matches any version."""
 
 MAX_NODE_BYTES: Final = 1_000_000
-"""Most data of one node: what ZooKeeper takes by default (jute.maxbuffer, 1 MiB, with room for the envelope)."""
+"""Maximum size of a node's data: ZooKeeper's default (jute.maxbuffer, 1 MiB, with room for the envelope)."""
 
 MAX_PATH_LENGTH: Final = 1024
 """Longest path; the longest topic name has 249 characters."""
 
 
 class MetadataStoreError(Exception):
-    """An operation that the store refused; nothing of its `multi` happened."""
+    """The store rejected an operation; no operation of its `multi` took effect."""
 
     def __init__(self, path: str, message: str = "") -> None:
         super().__init__(f"{path}: {message}" if message else path)
@@ -29,15 +29,15 @@ class MetadataStoreError(Exception):
 
 
 class NodeExistsError(MetadataStoreError):
-    """The node to be created is there already."""
+    """The node to be created exists."""
 
 
 class NoNodeError(MetadataStoreError):
-    """The node (or, for a creation, its parent) is not there."""
+    """The node, or the parent of a node to be created, does not exist."""
 
 
 class BadVersionError(MetadataStoreError):
-    """The node's version is not the expected one: somebody else changed it."""
+    """The node does not have the expected version: another client changed it."""
 
 
 class NotEmptyError(MetadataStoreError):
@@ -49,12 +49,12 @@ class NoChildrenForEphemeralsError(MetadataStoreError):
 
 
 class StoreUnavailableError(MetadataStoreError):
-    """The store failed (disk, connection): whether the operation happened is not known."""
+    """The store failed (disk, connection): it is unknown whether the operation took effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a node; its parent must be there."""
+    """Create a node; its parent must exist."""
 
     path: str
     data: bytes
@@ -72,7 +72,7 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a node without children."""
+    """Delete a node without children."""
 
     path: str
     expected_version: int = ANY_VERSION
@@ -80,7 +80,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Change nothing, but fail the `multi` unless the node has this version: a fence."""
+    """Fail the `multi` unless the node has this version, without a change: a fence."""
 
     path: str
     expected_version: int
@@ -90,7 +90,7 @@ Operation = Create | SetData | Delete | Check
 
 
 class WatchEventType(enum.Enum):
-    """What happened to a node."""
+    """The kind of change of a node."""
 
     CREATED = "created"
     CHANGED = "changed"
@@ -111,58 +111,58 @@ WatchCallback = Callable[[WatchEvent], None]
 class MetadataStore(Protocol):
     """A tree of nodes, shared by the brokers of a cluster.
 
-    Invariant: what a method has confirmed survives a kill of any process, and is seen by every later read through the
-    same store. Operations of one session take effect in the order in which they were called.
+    Invariant: a confirmed change survives a crash of any process, and is visible to every later read through the same
+    store. Operations of one session take effect in the order of the calls.
     """
 
     @property
     def end_offset(self) -> int:
-        """The offset of the next durable change: each has one, they grow by one, and none is ever used again."""
+        """The offset of the next durable change: offsets grow by one per change and are never reused."""
         ...
 
     async def start(self) -> None:
-        """Open the session; before that nothing may be called."""
+        """Open the session; must be called first."""
         ...
 
     async def close(self) -> None:
-        """End the session: its ephemeral nodes go."""
+        """End the session and its ephemeral nodes."""
         ...
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Make a node: NodeExistsError, NoNodeError (no parent), NoChildrenForEphemeralsError."""
+        """Create a node: NodeExistsError, NoNodeError (no parent), NoChildrenForEphemeralsError."""
         ...
 
     async def get(self, path: str) -> tuple[bytes, int]:
-        """A node's data and version: NoNodeError."""
+        """Return a node's data and version: NoNodeError."""
         ...
 
     async def set(self, path: str, data: bytes, expected_version: int = ANY_VERSION) -> int:
-        """Replace a node's data, if it has the expected version; its new version. NoNodeError, BadVersionError."""
+        """Replace a node's data if the version is as expected; return its new version. NoNodeError, BadVersionError."""
         ...
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        """Remove a node: NoNodeError, BadVersionError, NotEmptyError."""
+        """Delete a node: NoNodeError, BadVersionError, NotEmptyError."""
         ...
 
     async def children(self, path: str) -> list[str]:
-        """The names (not paths) of a node's children, sorted: NoNodeError."""
+        """Return the names (not paths) of a node's children, sorted: NoNodeError."""
         ...
 
     async def exists(self, path: str) -> bool:
-        """Whether there is such a node."""
+        """Whether the node exists."""
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[int]:
-        """Do all of the operations or none of them; the resulting version of each node (-1 where it is deleted)."""
+        """Execute all operations or none; return the resulting version of each node (-1 for a deleted one)."""
         ...
 
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
-        """Call back after each change of a node or of anything below it, until the returned function is called."""
+        """Call `callback` after each change of a node or a descendant, until the returned function is called."""
         ...
 
 
 def check_path(path: str) -> None:
-    """ValueError for a path that no store takes: a programmer error.
+    """Check a path; ValueError for an invalid one, which is a programming error.
 
     >>> check_path("/brokers/topics")
     """
@@ -177,7 +177,7 @@ def check_path(path: str) -> None:
 
 
 def parent_path(path: str) -> str:
-    """The path of a node's parent.
+    """Return the path of a node's parent.
 
     >>> parent_path("/brokers/topics"), parent_path("/brokers")
     ('/brokers', '/')

@@ -1,10 +1,10 @@
-"""Which names a topic may have (Kafka's rules), and which topics are the log tier's own."""
+"""Valid topic names (Kafka's rules), and the internal topics."""
 
 import re
 from typing import Final
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics that brokers keep their state in: clients see them marked as internal."""
+"""Topics of the brokers' state, which clients see as internal."""
 
 MAX_NAME_LENGTH: Final = 249
 """A partition's folder is `<name>-<partition>`, and file systems take 255 bytes."""
@@ -13,7 +13,7 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why a topic cannot have this name; None when it can.
+    """Return why a topic name is invalid; None if it is valid.
 
     >>> topic_name_problem("flights_clean") is None
     True
@@ -35,7 +35,7 @@ def topic_name_problem(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Two topics with the same key collide: metric names do not tell '.' from '_'.
+    """Return the key in which colliding topic names agree: metric names do not distinguish '.' and '_'.
 
     >>> collision_key("a.b") == collision_key("a_b")
     True

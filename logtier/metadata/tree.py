@@ -24,7 +24,7 @@ from headwater.logtier.metadata.store import (
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What is kept of one path."""
+    """The data of one path."""
 
     data: bytes
     version: int = 0
@@ -32,7 +32,7 @@ class Node:
 
 
 class NodeTree:
-    """All nodes. Invariant: every node's parent is there, is not ephemeral, and knows it as a child."""
+    """All nodes. Invariant: every node's parent exists, is not ephemeral, and lists it as a child."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {"/": Node(b"")}
@@ -42,7 +42,7 @@ class NodeTree:
         return len(self._nodes)
 
     def node(self, path: str) -> Node:
-        """The node of a path: NoNodeError."""
+        """Return the node of a path: NoNodeError."""
         check_path(path)
         node = self._nodes.get(path)
         if node is None:
@@ -50,21 +50,21 @@ class NodeTree:
         return node
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a node."""
+        """Whether the node exists."""
         check_path(path)
         return path in self._nodes
 
     def children(self, path: str) -> list[str]:
-        """The names of a node's children, sorted: NoNodeError."""
+        """Return the names of a node's children, sorted: NoNodeError."""
         self.node(path)
         return sorted(self._children.get(path, ()))
 
     def persistent_nodes(self) -> list[tuple[str, Node]]:
-        """All nodes but the root and the ephemeral ones, parents before children."""
+        """Return all nodes except the root and ephemeral ones, parents before children."""
         return sorted((path, node) for path, node in self._nodes.items() if path != "/" and not node.ephemeral)
 
     def load(self, changes: Iterable[tuple[str, Node | None]]) -> None:
-        """Take over changes that were checked when they were made."""
+        """Apply changes that were checked before."""
         for path, node in changes:
             if node is None:
                 del self._nodes[path]
@@ -75,17 +75,17 @@ class NodeTree:
                 self._nodes[path] = node
 
     def prepare(self, operations: Sequence[Operation]) -> "Prepared":
-        """Check operations against the nodes, each seeing what those before it did; nothing is changed.
+        """Check operations against the nodes, each after the effects of the previous ones; nothing is changed.
 
         Raises:
-            MetadataStoreError: the first operation's that cannot be done.
+            MetadataStoreError: The error of the first operation that fails.
         """
         return _Preparation(self._nodes, self._children).run(operations)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a `multi` comes to: the version each operation results in, the changes of nodes, and who is told what."""
+    """The result of a `multi`: the resulting version of each operation, the changes of nodes, and the watch events."""
 
     versions: list[int]
     changes: dict[str, Node | None]
@@ -102,7 +102,7 @@ class _Preparation:
 
     def run(self, operations: Sequence[Operation]) -> Prepared:
         versions = [self._one(operation) for operation in operations]
-        # A node that was made and removed again never was.
+        # A node created and deleted in the same `multi` causes no change.
         changes = {path: node for path, node in self._changes.items() if node is not None or path in self._nodes}
         return Prepared(versions, changes, self._events)
 

@@ -1,1 +1,1 @@
-"""Who may do what: principals, access control lists, credentials."""
+"""Authentication and authorization: principals, access control lists, credentials."""

@@ -1,4 +1,4 @@
-"""The authorizer: access control lists, super users and a default, with its answers remembered."""
+"""The authorizer: access control lists, super users and a default, with cached answers."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -7,16 +7,16 @@ from headwater.logtier.security.acls import AclBinding, AclIndex, Verdict
 from headwater.logtier.security.operations import AclOperation, ResourceType
 
 ANSWERS_MAX: Final = 100_000
-"""Answers that are remembered; then all are forgotten. Names come from clients, so their number has no other limit."""
+"""Maximum number of cached answers, after which the cache is cleared: clients choose the names in the keys."""
 
-#: A name that stands for any: super users and a default that allows need no binding.
+#: A placeholder for any name: super users and a default that allows need no binding.
 _ANY_NAME: Final = "hardcode"
 
 
 class AclAuthorizer:
-    """Answers from access control lists.
+    """Decides by access control lists.
 
-    Invariant: an answer given after `replace` is by the new lists, whatever was answered before.
+    Invariant: after `replace`, every answer follows the new lists.
     """
 
     def __init__(self, super_users: Iterable[str] = (), *, allow_if_no_acl: bool = False) -> None:
@@ -26,14 +26,14 @@ class AclAuthorizer:
         self._answers: dict[tuple[str, str, int, int, str | None], bool] = {}
 
     def replace(self, bindings: Iterable[AclBinding]) -> None:
-        """Answer by these lists from now on."""
+        """Replace the access control lists."""
         self._index = AclIndex(bindings)
         self._answers.clear()
 
     def is_authorized(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Tell whether `principal` (`User:alice`), connected from `host`, may do it."""
+        """Whether `principal` (`User:alice`), connected from `host`, may perform the operation."""
         key = (principal, host, operation, resource_type, name)
         answer = self._answers.get(key)
         if answer is None:
@@ -43,7 +43,7 @@ class AclAuthorizer:
     def is_authorized_for_any(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
-        """Tell whether there is a resource of this type, by whatever name, on which the principal may do it."""
+        """Whether the principal may perform the operation on any resource of this type, with any name."""
         key = (principal, host, operation, resource_type, None)
         answer = self._answers.get(key)
         if answer is None:

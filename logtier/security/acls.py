@@ -1,8 +1,8 @@
-"""Access control lists: what a binding says, what a filter finds, and who may do what by them. Pure.
+"""Access control lists: bindings, filters, and decisions. Pure.
 
 Semantics of Kafka's StandardAuthorizer: any matching DENY wins; ALLOW of READ, WRITE, DELETE or ALTER allows DESCRIBE,
-ALLOW of ALTER_CONFIGS allows DESCRIBE_CONFIGS; a DENY implies nothing. `*` as a literal resource name, as a host and as
-`User:*` stands for all of them.
+ALLOW of ALTER_CONFIGS allows DESCRIBE_CONFIGS; a DENY implies nothing. `*` as a literal resource name, as a host and in
+`User:*` matches all.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,13 +15,13 @@ from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, Re
 Code = TypeVar("Code", bound=IntEnum)
 
 WILDCARD: Final = "*"
-"""As a literal resource name or as a host: every one."""
+"""As a literal resource name or as a host: matches all."""
 
 WILDCARD_PRINCIPAL: Final = "User:*"
 
 
 class PatternType(IntEnum):
-    """How a resource name is meant; `any` and `match` only in filters."""
+    """The pattern type of a resource name; `any` and `match` only in filters."""
 
     unknown = 0
     any = 1
@@ -31,7 +31,7 @@ class PatternType(IntEnum):
 
 
 class PermissionType(IntEnum):
-    """What a binding does; `any` only in filters."""
+    """The effect of a binding; `any` only in filters."""
 
     unknown = 0
     any = 1
@@ -40,7 +40,7 @@ class PermissionType(IntEnum):
 
 
 class AclBinding(NamedTuple):
-    """One rule: who, from where, may (or may not) do what to which resources."""
+    """One rule: a principal on a host may, or may not, perform an operation on matching resources."""
 
     resource_type: ResourceType
     resource_name: str
@@ -51,7 +51,7 @@ class AclBinding(NamedTuple):
     permission: PermissionType
 
     def __str__(self) -> str:
-        """One line for logs and people.
+        """Return one line for logs.
 
         >>> str(
         ...     AclBinding(
@@ -66,9 +66,9 @@ class AclBinding(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Which bindings are asked for; None and `any` stand for every value.
+    """A filter of bindings; None and `any` match every value.
 
-    With the pattern type `match`, the name is a resource's, and every binding that applies to it is found.
+    With the pattern type `match`, the name is that of a resource, and every binding that applies to it matches.
     """
 
     resource_type: ResourceType = ResourceType.any
@@ -80,7 +80,7 @@ class AclFilter(NamedTuple):
     permission: PermissionType = PermissionType.any
 
     def matches(self, binding: AclBinding) -> bool:
-        """Whether the binding is asked for."""
+        """Whether the filter matches the binding."""
         return (
             self.resource_type in (ResourceType.any, binding.resource_type)
             and self._matches_name(binding)
@@ -105,15 +105,15 @@ class AclFilter(NamedTuple):
 
 
 class Verdict(Enum):
-    """What the bindings say of one action."""
+    """The decision of the bindings on one operation."""
 
     allowed = "allowed"
     denied = "denied"
-    #: No binding is about the resource at all: what a configured default is for.
+    #: No binding matches the resource: the configured default applies.
     no_binding = "no binding"
 
 
-#: The operations whose ALLOW allows another one.
+#: Operations allowed by an ALLOW of other operations.
 _IMPLYING: Final[Mapping[AclOperation, frozenset[AclOperation]]] = {
     AclOperation.describe: frozenset(
         {AclOperation.describe, AclOperation.read, AclOperation.write, AclOperation.delete, AclOperation.alter}
@@ -123,7 +123,7 @@ _IMPLYING: Final[Mapping[AclOperation, frozenset[AclOperation]]] = {
 
 
 def applies(binding: AclBinding, principal: str, host: str, operation: AclOperation) -> bool:
-    """Whether a binding whose resource matches is about this principal, host and operation."""
+    """Whether a binding with a matching resource applies to this principal, host and operation."""
     if binding.principal not in (principal, WILDCARD_PRINCIPAL) or binding.host not in (WILDCARD, host):
         return False
     if binding.operation in (AclOperation.all, operation):
@@ -133,7 +133,7 @@ def applies(binding: AclBinding, principal: str, host: str, operation: AclOperat
 
 @dataclass(slots=True)
 class _Section:
-    """The bindings of one resource type by name; prefixed ones are found by their distinct lengths."""
+    """The bindings of one resource type by name; prefixed ones are looked up by their distinct lengths."""
 
     literal: dict[str, list[AclBinding]]
     prefixed: dict[str, list[AclBinding]]
@@ -141,7 +141,7 @@ class _Section:
 
 
 class AclIndex:
-    """A set of bindings, arranged so that those of one resource are found without looking at the others.
+    """A set of bindings, indexed by resource.
 
     Invariant: a look-up costs two dictionary accesses and one more for each distinct length among the prefixes.
     """
@@ -156,7 +156,7 @@ class AclIndex:
             section.prefix_lengths = tuple(sorted({len(name) for name in section.prefixed}))
 
     def about(self, resource_type: ResourceType, name: str) -> list[AclBinding]:
-        """The bindings whose pattern matches a resource, whomever they concern."""
+        """Return the bindings whose pattern matches a resource, for any principal."""
         section = self._sections.get(resource_type)
         if section is None:
             return []
@@ -172,19 +172,19 @@ class AclIndex:
     def verdict(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> Verdict:
-        """What the bindings say of one action; a DENY is stronger than any ALLOW."""
+        """Decide on one operation; a DENY overrides any ALLOW."""
         about = self.about(resource_type, name)
         if not about:
             return Verdict.no_binding
         permissions = {binding.permission for binding in about if applies(binding, principal, host, operation)}
-        # Bindings about the resource that concern somebody else shut everybody else out, whatever the default is.
+        # Bindings of the resource for other principals exclude all others, regardless of the default.
         return Verdict.allowed if permissions == {PermissionType.allow} else Verdict.denied
 
     def allows_on_any(self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Whether there is a resource of the type on which the principal may do it (KIP-679).
+        """Whether the principal may perform the operation on any resource of the type (KIP-679).
 
-        Decided by the bindings alone: an ALLOW counts unless a DENY covers all that it covers. Here no operation
-        implies another.
+        Decided by the bindings alone: an ALLOW counts unless a DENY covers all that it covers. No operation implies
+        another here.
         """
         section = self._sections.get(resource_type)
         if section is None:
@@ -217,7 +217,7 @@ class AclIndex:
 
 
 def binding_problem(binding: AclBinding) -> str | None:
-    """Why a binding cannot be taken; None for one that can.
+    """Return why a binding is invalid; None if it is valid.
 
     >>> binding_problem(
     ...     AclBinding(
@@ -247,7 +247,7 @@ def binding_problem(binding: AclBinding) -> str | None:
 
 
 def filter_problem(wanted: AclFilter) -> str | None:
-    """Why a filter cannot be answered; None for one that can."""
+    """Return why a filter is invalid; None if it is valid."""
     if wanted.resource_type is ResourceType.unknown or wanted.pattern_type is PatternType.unknown:
         return "Unknown patternFilter."
     if wanted.operation is AclOperation.unknown or wanted.permission is PermissionType.unknown:
@@ -256,7 +256,7 @@ def filter_problem(wanted: AclFilter) -> str | None:
 
 
 def from_code(kind: type[Code], code: int) -> Code:
-    """A number of the protocol as an enumeration's value; one that is not known is `unknown` (0).
+    """Convert a number of the protocol to an enumeration's value; an unknown number to `unknown` (0).
 
     >>> from_code(PermissionType, 3), from_code(PermissionType, 77)
     (<PermissionType.allow: 3>, <PermissionType.unknown: 0>)

@@ -1,4 +1,4 @@
-"""One line for each access that was denied, in Kafka's words, on the logger that Kafka's own configurations name."""
+"""Logs each denied access in Kafka's format, on the logger named by Kafka's configurations."""
 
 import logging
 
@@ -10,7 +10,7 @@ logger = logging.getLogger("kafka.authorizer.logger")
 def log_denial(
     principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str, request: str
 ) -> None:
-    """Say who was denied what. Names come from clients: they are cut, and what is not printable is escaped."""
+    """Log a denied operation. Names come from clients: they are truncated, and unprintable characters are escaped."""
     logger.info(
         "Principal = %s is Denied operation = %s from host = %s on resource = %s:LITERAL:%s for request = %s",
         shown(principal),
@@ -23,9 +23,9 @@ def log_denial(
 
 
 def log_more_denials(principal: str, host: str, request: str) -> None:
-    """Say that a request was denied more than is told one by one."""
+    """Log that further denials of a request are not listed."""
     logger.info(
-        "Principal = %s is Denied more from host = %s for request = %s; the rest of this request is not listed",
+        "Principal = %s is Denied further resources from host = %s for request = %s; they are not listed",
         shown(principal),
         host,
         request,
@@ -33,7 +33,7 @@ def log_more_denials(principal: str, host: str, request: str) -> None:
 
 
 def shown(text: str, characters_max: int = 249) -> str:
-    r"""What a client said, as it may stand in a line of a log: cut, and escaped where it is not printable.
+    r"""Make a client's text safe for a log line: truncated, and escaped if it is not printable.
 
     >>> shown("orders"), shown("orders\nall is well"), shown("x" * 1000) == "x" * 249
     ('orders', "'orders\\nall is well'", True)

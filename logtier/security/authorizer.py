@@ -1,4 +1,4 @@
-"""The question every handler asks before it acts."""
+"""The interface that handlers use for authorization."""
 
 from typing import Protocol
 
@@ -6,14 +6,14 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 
 
 class Authorizer(Protocol):
-    """Decides whether a principal may do something."""
+    """Decides whether a principal may perform an operation."""
 
     def is_authorized(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Tell whether `principal` (`User:alice`), connected from `host`, may do it."""
+        """Whether `principal` (`User:alice`), connected from `host`, may perform the operation."""
 
     def is_authorized_for_any(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
-        """Tell whether there is a resource of this type, by whatever name, on which the principal may do it."""
+        """Whether the principal may perform the operation on any resource of this type, with any name."""

@@ -1,6 +1,6 @@
-"""The name in a certificate as Java writes it (RFC 2253), so that rules and ACLs made for Kafka hold; pure.
+"""The subject of a certificate in Java's form (RFC 2253), so that rules and ACLs made for Kafka apply; pure.
 
-The name is read from the certificate's own bytes: what OpenSSL and its wrappers give has lost the kinds of its strings.
+The name is parsed from the certificate's bytes: OpenSSL and its wrappers drop the types of its strings.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _VERSION: Final = 0xA0
 
 
 def subject_of(certificate: bytes) -> str:
-    """The subject of a certificate in DER, last part first; ValueError for what is none."""
+    """Return the subject of a certificate in DER, last part first; ValueError for invalid data."""
     fields = list(_elements(_first(_first(certificate, _SEQUENCE), _SEQUENCE)))
     # version (optional), serial number, signature, issuer, validity, subject
     subject = fields[5 if fields[0][0] == _VERSION else 4]
@@ -42,7 +42,7 @@ def subject_of(certificate: bytes) -> str:
 
 
 def name_text(name: bytes) -> str:
-    """The text of the parts of a name in DER."""
+    """Return the text of a distinguished name in DER; ValueError for invalid data."""
     parts = []
     for tag, part in _elements(name):
         if tag != _SET:
@@ -63,7 +63,7 @@ def _attribute(data: bytes) -> str:
 
 
 def _escape(text: str) -> str:
-    """A value with what would end it escaped.
+    """Escape a value.
 
     >>> _escape(" Smith, Inc. ")
     '\\\\ Smith\\\\, Inc.\\\\ '
@@ -109,7 +109,7 @@ def _first(data: bytes, tag: int) -> bytes:
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and content of each element that stands in `data`."""
+    """Yield tag and content of each element in `data`."""
     position = 0
     while position < len(data):
         if position + 2 > len(data):

@@ -1,26 +1,26 @@
-"""How many lines about failed logins, other connections that came to nothing, and refused requests a log gets; pure.
+"""Limits log lines about failed authentications, other failed connections and rejected requests; pure.
 
-Each of them is worth a line while they are few. Somebody who tries passwords, or a client with a wrong one that never
-gives up, would fill the disk with them.
+Each line is useful while there are few. An attacker who tries passwords, or a client that retries forever with a wrong
+one, would otherwise fill the disk.
 """
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 WINDOW_MS: Final = 60_000
-"""Lines are counted for so long."""
+"""Time over which lines are counted."""
 
 LINES_MAX: Final = 20
-"""Lines of one address in that time: enough to see what is wrong."""
+"""Lines per address in that time: enough to see the problem."""
 
 ADDRESSES_MAX: Final = 250
-"""Addresses that are told apart at a time; all others count as one."""
+"""Addresses counted separately at a time; all others count as one."""
 
 OTHERS: Final = "other addresses"
 
 
 class Withheld(NamedTuple):
-    """Failures that were not logged one by one."""
+    """The number of failures of an address that were not logged."""
 
     address: str
     failures: int
@@ -35,8 +35,8 @@ class _Window:
 class FailureLines:
     """Decides which failures are logged, by address.
 
-    Invariant: every failure is told, by a line of its own or in a `Withheld`. Times are milliseconds of a
-    monotonic clock; `due` is to be called every few seconds.
+    Invariant: every failure is reported, by its own line or in a `Withheld`. Times are milliseconds of a monotonic
+    clock; `due` must be called every few seconds.
 
     >>> lines = FailureLines()
     >>> [lines.admit("192.0.2.1", at_ms) for at_ms in range(22)].count(True)
@@ -50,7 +50,7 @@ class FailureLines:
         self._windows: dict[str, _Window] = {}
 
     def admit(self, address: str, now_ms: int) -> bool:
-        """Count a failure; whether it gets a line of its own."""
+        """Count a failure; return whether to log it."""
         window = self._windows.get(address)
         if window is None:
             if len(self._windows) >= ADDRESSES_MAX:
@@ -60,7 +60,7 @@ class FailureLines:
         return window.failures <= LINES_MAX
 
     def due(self, now_ms: int) -> list[Withheld]:
-        """What was withheld in the windows that are over, to be told now."""
+        """Return the withheld failures of finished windows, to be logged now."""
         told = []
         for address, window in list(self._windows.items()):
             if now_ms - window.begun_ms < WINDOW_MS:

@@ -1,4 +1,4 @@
-"""The keys of tokens: a JWKS behind a URL, fetched off the event loop, kept, and fetched again in time."""
+"""The keys of tokens: a JWKS at a URL, fetched outside the event loop, cached and refreshed."""
 
 import asyncio
 import logging
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 JWKS_BYTES_MAX: Final = 1 << 20
-"""Largest answer that is read; a JWKS of ten keys has some kilobytes."""
+"""Largest accepted response; a JWKS of ten keys has some kilobytes."""
 
 KEYS_MAX: Final = 1000
 
 FETCH_TIMEOUT_S: Final = 5
-"""How long a fetch may take in all; a token waits for it at most once."""
+"""Time limit of a fetch; a token waits for at most one."""
 
 UNKNOWN_KEY_PAUSE_MS: Final = 10_000
-"""Tokens of unknown keys lead to a fetch at most so often: anybody can make up key ids."""
+"""Shortest interval between fetches for tokens with unknown keys: any client can invent key ids."""
 
 _KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519"}
@@ -33,7 +33,7 @@ _CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA":
 
 @dataclass(frozen=True, slots=True)
 class RefreshPolicy:
-    """When keys are fetched again (`sasl.oauthbearer.jwks.endpoint....`)."""
+    """The intervals of refreshes and retries (`sasl.oauthbearer.jwks.endpoint....`)."""
 
     refresh_ms: int = 3_600_000
     backoff_ms: int = 100
@@ -41,13 +41,13 @@ class RefreshPolicy:
 
 
 class JwksError(Exception):
-    """Why the keys could not be fetched."""
+    """The keys could not be fetched."""
 
 
 class JwksKeys:
-    """The keys of one URL. Keys that were fetched once stay until others come: an outage of the URL ends no session.
+    """The keys of one URL. Fetched keys stay until a later fetch succeeds: an outage of the URL ends no session.
 
-    Invariant: at most one fetch is under way.
+    Invariant: at most one fetch is running.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class JwksKeys:
         self._refreshing: asyncio.Task[None] | None = None
 
     async def key(self, key_id: str | None, algorithm: str) -> "jwt.PyJWK | None":
-        """The key of an id; without an id the only key that can be meant."""
+        """Return the key of an id for an algorithm; without an id the only key that fits. None if there is none."""
         now_ms = self._clock.monotonic_ms()
         if self._fetched_ms is None:
             await self._refreshed(now_ms)
         elif now_ms - self._fetched_ms >= self._policy.refresh_ms:
-            self._begin(now_ms)  # the keys that we have will do meanwhile
+            self._begin(now_ms)  # the present keys are used meanwhile
         known = self._find(key_id, algorithm)
         if known is None and (self._unknown_key_ms is None or now_ms - self._unknown_key_ms >= UNKNOWN_KEY_PAUSE_MS):
             self._unknown_key_ms = now_ms
@@ -84,11 +84,11 @@ class JwksKeys:
         return known
 
     def start(self) -> None:
-        """Fetch the keys before the first token comes."""
+        """Begin to fetch the keys before the first token arrives."""
         self._begin(self._clock.monotonic_ms())
 
     def stop(self) -> None:
-        """Fetch no more."""
+        """Cancel a running fetch."""
         if self._refreshing is not None:
             self._refreshing.cancel()
 
@@ -98,7 +98,7 @@ class JwksKeys:
             await asyncio.shield(refreshing)
 
     def _begin(self, now_ms: int) -> Awaitable[None] | None:
-        """The fetch under way, or a new one unless the last one failed just now."""
+        """Return the running fetch, or begin one unless the last one failed recently."""
         if self._refreshing is None and now_ms >= self._next_try_ms:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
         return self._refreshing
@@ -143,7 +143,7 @@ class JwksKeys:
 
 
 def parse_jwks(data: bytes) -> dict[str | None, list[dict[str, Any]]]:
-    """The keys of a JWKS by their id; JwksError.
+    """Return the keys of a JWKS by id; JwksError for invalid data.
 
     >>> list(parse_jwks(b'{"keys": [{"kty": "RSA", "kid": "a"}]}'))
     ['a']
@@ -152,9 +152,9 @@ def parse_jwks(data: bytes) -> dict[str | None, list[dict[str, Any]]]:
         document = orjson.loads(data)
         keys = document["keys"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        raise JwksError("the answer is no JWKS") from None
+        raise JwksError("the response is not a JWKS") from None
     if not isinstance(keys, list) or len(keys) > KEYS_MAX or not all(isinstance(key, dict) for key in keys):
-        raise JwksError("the answer is no JWKS")
+        raise JwksError("the response is not a JWKS")
     found: dict[str | None, list[dict[str, Any]]] = {}
     for key in keys:
         key_id = key.get("kid")
@@ -163,7 +163,7 @@ def parse_jwks(data: bytes) -> dict[str | None, list[dict[str, Any]]]:
 
 
 def fetch_jwks(url: str) -> bytes:
-    """Read a JWKS; blocks. JwksError, also for more than `JWKS_BYTES_MAX` or `FETCH_TIMEOUT_S`."""
+    """Read a JWKS; blocks. JwksError, also beyond `JWKS_BYTES_MAX` or `FETCH_TIMEOUT_S`."""
     import urllib.request  # takes a while to import, and few brokers need it
     from http.client import HTTPException
     from urllib.error import URLError
@@ -185,16 +185,16 @@ def fetch_jwks(url: str) -> bytes:
             while chunk := response.read1(1 << 16) if hasattr(response, "read1") else response.read(1 << 16):
                 data += chunk
                 if len(data) > JWKS_BYTES_MAX:
-                    raise JwksError(f"the answer is larger than {JWKS_BYTES_MAX} bytes")
+                    raise JwksError(f"the response is larger than {JWKS_BYTES_MAX} bytes")
                 if time.monotonic() > deadline:
-                    raise JwksError(f"the answer took longer than {FETCH_TIMEOUT_S} s")
+                    raise JwksError(f"the response took longer than {FETCH_TIMEOUT_S} s")
     except URLError as error:
         raise JwksError(str(error.reason)) from None
     except (OSError, ValueError) as error:
         raise JwksError(str(error)) from None
     except HTTPException as error:
-        # Its text is what the other side said, of any length and in any characters.
-        raise JwksError(f"the answer is not HTTP that can be read ({type(error).__name__})") from None
+        # The text of the error comes from the server, with any length and characters.
+        raise JwksError(f"the response is not valid HTTP ({type(error).__name__})") from None
     return bytes(data)
 
 

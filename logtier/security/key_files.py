@@ -1,4 +1,4 @@
-"""Private keys and certificates as files have them: PEM or PKCS#12. For servers and clients; may block."""
+"""Reads private keys and certificates from files: PEM or PKCS#12. For servers and clients; may block."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ class StoredKey:
 
 
 def pkcs12_key(path: str, password: str | None) -> StoredKey:
-    """The key of a PKCS#12 file with its certificates; OSError, ValueError."""
+    """Return the key of a PKCS#12 file with its certificates; OSError, ValueError."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
     with open(path, "rb") as file:
@@ -30,7 +30,7 @@ def pkcs12_key(path: str, password: str | None) -> StoredKey:
 
 
 def pkcs12_certificates(path: str, password: str | None) -> bytes:
-    """All certificates of a PKCS#12 file, in PEM; OSError, ValueError."""
+    """Return all certificates of a PKCS#12 file, in PEM; OSError, ValueError."""
     from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
 
     with open(path, "rb") as file:
@@ -43,7 +43,7 @@ def pkcs12_certificates(path: str, password: str | None) -> bytes:
 
 @contextlib.contextmanager
 def as_file(data: bytes) -> Iterator[str]:
-    """A path that OpenSSL can read `data` from, once; nothing is written to a disk where the system allows it."""
+    """Provide a path from which OpenSSL can read `data`; where the system allows it, nothing is written to a disk."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("headwater-key", os.MFD_CLOEXEC)
         try:
@@ -59,7 +59,7 @@ def as_file(data: bytes) -> Iterator[str]:
 
 
 def cause(error: Exception) -> str:
-    """Why a file could not be used, in a few words."""
+    """Return the reason why a file could not be used, in a few words."""
     if isinstance(error, ssl.SSLError):
         return f"{tls_reason(error)}; is it PEM, and is the password right?"
     if isinstance(error, OSError) and error.strerror:
@@ -68,7 +68,7 @@ def cause(error: Exception) -> str:
 
 
 def tls_reason(error: ssl.SSLError) -> str:
-    """OpenSSL's own words, without the place in its sources.
+    """Return OpenSSL's message without the location in its sources.
 
     >>> tls_reason(ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1000)"))
     'wrong version number'

@@ -1,4 +1,4 @@
-"""How the connections of one listener are secured, made from its configs: TLS, mechanisms, names of certificates."""
+"""The security of one listener's connections, from its configs: TLS, SASL mechanisms, principals of certificates."""
 
 import asyncio
 import logging
@@ -22,24 +22,24 @@ from headwater.logtier.security.tls import ListenerTls
 logger = logging.getLogger(__name__)
 
 CERTIFICATES_CHECK_S: Final = 10
-"""How often it is looked whether the files of keys and certificates have changed."""
+"""Interval of the check for changed key and certificate files."""
 
 
 class UnnamedCertificateError(Exception):
-    """No rule of `ssl.principal.mapping.rules` makes a principal of a certificate's name."""
+    """No rule of `ssl.principal.mapping.rules` maps the subject of a certificate to a principal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerSecurity:
-    """What a connection has to know of its listener.
+    """The security of a listener, as its connections use it.
 
     Attributes:
-        name: The listener's name; clients are told the addresses of the listener that they came through.
+        name: The listener's name; clients get the addresses of the listener through which they connected.
         protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        tls: The context of a new connection; None for plain text.
-        sasl: What clients authenticate by; None where they need not.
-        name_of: The principal of a client by its certificate, which it may not have shown; UnnamedCertificateError.
-        handshake_ms: How long TLS and SASL may take together.
+        tls: Returns the context of a new connection; None for plain text.
+        sasl: SASL settings; None without SASL.
+        name_of: Returns the principal for a client's certificate, or None without one; UnnamedCertificateError.
+        handshake_ms: Time limit of TLS and SASL together.
     """
 
     name: str = "PLAINTEXT"
@@ -51,17 +51,17 @@ class ListenerSecurity:
 
 
 PLAINTEXT_LISTENER: Final = ListenerSecurity()
-"""A listener that asks nothing."""
+"""A listener without TLS and SASL."""
 
 
 class ListenerGuard:
-    """The security of one listener, and what it needs while the broker runs: fresh keys and certificates."""
+    """The security of one listener with its background work: refreshed keys and certificates."""
 
     def __init__(self, config: ListenerConfig, clock: Clock, users: ScramUsers) -> None:
-        """Make it from configs that passed their rules.
+        """Create it from validated configs.
 
         Raises:
-            ConfigError: keys or certificates cannot be read.
+            ConfigError: Keys or certificates cannot be read.
         """
         endpoint = config.listener
         self._name = endpoint.name
@@ -79,7 +79,7 @@ class ListenerGuard:
                 raise UnnamedCertificateError(f"the client's certificate cannot be read: {error}") from None
             name = map_name(subject, rules)
             if name is None:
-                raise UnnamedCertificateError(f"no rule of ssl.principal.mapping.rules is about {subject[:200]!r}")
+                raise UnnamedCertificateError(f"no rule of ssl.principal.mapping.rules matches {subject[:200]!r}")
             return f"User:{name}"
 
         self.security = ListenerSecurity(
@@ -92,14 +92,14 @@ class ListenerGuard:
         )
 
     def start(self) -> None:
-        """Fetch the keys of tokens, and look after certificates from now on."""
+        """Begin to fetch the keys of tokens and to watch the certificate files."""
         if self._keys is not None:
             self._keys.start()
         if self._tls is not None:
             self._watching = asyncio.get_running_loop().create_task(self._watch(self._tls))
 
     def stop(self) -> None:
-        """Look after nothing more."""
+        """End the background work."""
         if self._keys is not None:
             self._keys.stop()
         if self._watching is not None:
@@ -112,7 +112,7 @@ class ListenerGuard:
                 if await asyncio.to_thread(tls.reload_if_changed):
                     logger.info("listener %s: keys and certificates were read again", self._name)
             except ConfigError as error:
-                logger.error("%s; the ones before it stay", error)
+                logger.error("%s; the previous keys and certificates stay in use", error)
 
     def _sasl(self, config: ListenerConfig, clock: Clock, users: ScramUsers) -> SaslListener:
         makers = {mechanism: self._mechanism(mechanism, config, clock, users) for mechanism in config.mechanisms}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import jwt
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Signatures by private keys only: with a shared secret, whoever can check a token could make one."""
+"""Signatures by private keys only: with a shared secret, every verifier of tokens could create them."""
 
 _CONTROL_A: Final = b"\x01"
 _FIRST: Final = re.compile(r"n,(?:a=((?:[^,=\0\x01]|=2C|=3D)*))?,\x01(?:([A-Za-z]+=[^\0\x01]*\x01)*)\x01")
@@ -21,20 +21,20 @@ _AUTH: Final = re.compile(r"\x01auth=(\w+) +([-\w.~+/]+=*)\x01")
 
 
 class TokenError(Exception):
-    """A token that is not valid; the reason is for our log, and holds nothing of the token."""
+    """A token is invalid; the reason is for the log, and reveals nothing of the token."""
 
 
 class KeySource(Protocol):
-    """Where the keys of tokens come from."""
+    """The source of the keys of tokens."""
 
     async def key(self, key_id: str | None, algorithm: str) -> "jwt.PyJWK | None":
-        """The key of an id for an algorithm of `ALGORITHMS`; None if there is none."""
+        """Return the key of an id for an algorithm of `ALGORITHMS`; None if there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token must be, besides signed and not expired."""
+    """Requirements of a token, besides a valid signature and expiry."""
 
     audience: Sequence[str] = ()
     issuer: str | None = None
@@ -45,7 +45,7 @@ class TokenRules:
 
 @dataclass(frozen=True, slots=True)
 class ValidToken:
-    """What is taken from a token: whose it is, and when it ends (wall clock)."""
+    """The subject of a token, and its expiry (wall clock)."""
 
     subject: str
     expires_ms: int
@@ -59,14 +59,14 @@ class TokenValidator:
         self._rules = rules
 
     async def validate(self, token: str) -> ValidToken:
-        """Who a token says its bearer is; TokenError if it cannot be believed."""
+        """Return the subject of a token; TokenError if the token is invalid."""
         import jwt
 
         rules = self._rules
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError as error:
-            raise TokenError(f"the token is no JWT ({type(error).__name__})") from None
+            raise TokenError(f"the token is not a JWT ({type(error).__name__})") from None
         algorithm = header.get("alg")
         if algorithm not in ALGORITHMS:
             raise TokenError("the token is not signed by a private key")
@@ -84,8 +84,8 @@ class TokenValidator:
                 options={"require": ["exp", "iat"], "verify_aud": bool(rules.audience), "verify_sub": False},
             )
         except (jwt.PyJWTError, TypeError, ValueError) as error:
-            # The library's texts name claims, never the token.
-            raise TokenError(f"the token is refused: {type(error).__name__}") from None
+            # The library's messages contain claims, never the token.
+            raise TokenError(f"the token is rejected: {type(error).__name__}") from None
         subject = claims.get(rules.subject_claim)
         if not isinstance(subject, str) or not subject.strip():
             raise TokenError(f"the token has no {rules.subject_claim} claim")
@@ -94,12 +94,12 @@ class TokenValidator:
             raise TokenError(f"the token's {rules.scope_claim} claim is neither a text nor a list")
         expires = claims["exp"]
         if isinstance(expires, bool) or not isinstance(expires, int | float):
-            raise TokenError("the token's exp claim is no number")
+            raise TokenError("the token's exp claim is not a number")
         return ValidToken(subject.strip(), int(expires * 1000))
 
 
 class OAuthBearerServer:
-    """One exchange: the token; after a failure, what is wrong with it, and the client's byte that ends it."""
+    """One exchange: the token; after a failure, the server's error, and the client's byte that ends the exchange."""
 
     __slots__ = ("_failed", "_validator")
 
@@ -108,11 +108,11 @@ class OAuthBearerServer:
         self._failed = False
 
     async def evaluate(self, token: bytes) -> SaslStep:
-        """Take the client's next message."""
+        """Process the client's next message."""
         if self._failed:
             if token == _CONTROL_A:
                 raise AuthenticationError('{"status":"invalid_token"}')
-            raise InvalidTokenError("the client goes on after its token was refused")
+            raise InvalidTokenError("the client continues after its token was rejected")
         try:
             text = token.decode()
         except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What can be done to what: the numbers of the protocol (Kafka protocol guide, ACLs)."""
+"""Operations and resource types: the numbers of the protocol (Kafka protocol guide, ACLs)."""
 
 from enum import IntEnum
 
@@ -25,7 +25,7 @@ class AclOperation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """A kind of resource; `any` only in filters."""
+    """A type of resource; `any` only in filters."""
 
     unknown = 0
     any = 1
@@ -37,5 +37,5 @@ class ResourceType(IntEnum):
     user = 7
 
 
-#: The one resource of type cluster.
+#: The only resource of type cluster.
 CLUSTER_NAME = "kafka-cluster"

@@ -1,4 +1,4 @@
-"""SASL as a server: what every mechanism is asked and answers, and PLAIN (RFC 4616)."""
+"""SASL as a server: the interface of every mechanism, and PLAIN (RFC 4616)."""
 
 import hmac
 from collections.abc import Mapping
@@ -11,22 +11,22 @@ AUTHORIZATION_ID_MESSAGE: Final = (
 
 
 class AuthenticationError(Exception):
-    """The client is not who it says; the message is for the client, and tells nothing that it must not know."""
+    """The authentication failed; the message is for the client, and reveals nothing confidential."""
 
 
 class InvalidTokenError(Exception):
-    """A token that the mechanism cannot take. The message is for our log: the client is told only that it failed."""
+    """A token is invalid for the mechanism. The message is for the log: the client only gets a general failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaslStep:
-    """What a token leads to.
+    """The result of a token.
 
     Attributes:
-        token: The server's answer; may be empty.
-        user: Who the client is; None while the exchange goes on.
-        expires_ms: When the credential ends (wall clock); None for never.
-        refused: Why the client was refused in `token`, for our log; it still has the last word.
+        token: The server's token; may be empty.
+        user: The authenticated user; None while the exchange continues.
+        expires_ms: Expiry of the credential (wall clock); None for never.
+        refused: Reason of a failure reported in `token`, for the log; the client sends a last message.
     """
 
     token: bytes
@@ -39,12 +39,12 @@ class SaslServer(Protocol):
     """One exchange of one mechanism."""
 
     async def evaluate(self, token: bytes) -> SaslStep:
-        """Take the client's next token: AuthenticationError or InvalidTokenError end the exchange."""
+        """Process the client's next token; AuthenticationError or InvalidTokenError end the exchange."""
         ...
 
 
 class PlainServer:
-    """PLAIN: one token with the name and the password."""
+    """PLAIN: one token with user name and password."""
 
     __slots__ = ("_users",)
 
@@ -52,7 +52,7 @@ class PlainServer:
         self._users = users
 
     async def evaluate(self, token: bytes) -> SaslStep:
-        """Take the one token there is."""
+        """Process the only token."""
         try:
             parts = token.decode().split("\0")
         except UnicodeDecodeError:
@@ -64,7 +64,7 @@ class PlainServer:
             raise AuthenticationError("Authentication failed: username not specified")
         if not password:
             raise AuthenticationError("Authentication failed: password not specified")
-        # A name that is not known takes as long as a wrong password.
+        # The check of an unknown name takes as long as that of a wrong password.
         expected = self._users.get(user)
         matches = hmac.compare_digest(password.encode(), (expected or "").encode())
         if expected is None or not matches:

@@ -1,8 +1,8 @@
-"""Authentication on one connection: what may be asked when, who the client is, until when; sans-IO.
+"""Authentication on one connection: permitted requests, principal, expiry; sans-IO.
 
-As Kafka's: SaslHandshake names the mechanism, SaslAuthenticate carries the tokens (KIP-152), or, after a handshake of
-version 0, frames that are nothing but tokens. Who is authenticated may do it again (KIP-368), with the same mechanism
-and as the same user.
+As in Kafka, SaslHandshake selects the mechanism, and SaslAuthenticate carries the tokens (KIP-152), or, after a
+handshake of version 0, frames that contain only a token. An authenticated client may re-authenticate (KIP-368), with
+the same mechanism and as the same user.
 """
 
 import enum
@@ -15,26 +15,26 @@ from headwater.logtier.security.failure_lines import FailureLines
 from headwater.logtier.security.sasl import AuthenticationError, InvalidTokenError, SaslServer
 
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""Who has not said who it is."""
+"""The principal of an unauthenticated client."""
 
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
 
 REAUTHENTICATION_PAUSE_MS: Final = 1000
-"""A client authenticates at most so often; more is refused, as by Kafka."""
+"""Shortest interval between re-authentications; earlier ones are rejected, as in Kafka."""
 
 TOKENS_MAX: Final = 16
-"""Tokens of one exchange; SCRAM has two."""
+"""Maximum number of tokens of one exchange; SCRAM has two."""
 
 BEFORE_AUTHENTICATION_MAX: Final = 16
-"""Requests before the handshake is over; a client needs two, one that guesses at versions some more."""
+"""Maximum number of requests before authentication; a client needs two, or a few more to negotiate versions."""
 
 
 def share_owner(principal: str, host: str) -> Hashable:
-    """Whose share of what clients have in common a client's requests take.
+    """Return the owner of the share of common resources in which a client's requests count.
 
-    Those without a name are told apart by where they are.
+    Unauthenticated clients are distinguished by host.
 
     >>> share_owner("User:alice", "10.0.0.1") == share_owner("User:alice", "10.0.0.2")
     True
@@ -45,7 +45,7 @@ def share_owner(principal: str, host: str) -> Hashable:
 
 
 class SaslState(enum.Enum):
-    """Where a connection is."""
+    """The state of a connection's authentication."""
 
     HANDSHAKE = "handshake"
     AUTHENTICATING = "authenticating"
@@ -55,14 +55,14 @@ class SaslState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SaslListener:
-    """What all connections of a listener share.
+    """The settings shared by all connections of a listener.
 
     Attributes:
-        servers: Makes the exchange of a mechanism, by the mechanisms that are enabled, in the order clients are told.
-        reauthenticate_ms: How long a session lasts, by mechanism; 0 for ever (`connections.max.reauth.ms`).
-        failure_delay_ms: How long a failure is kept from the client.
+        servers: Creates the exchange of a mechanism, by enabled mechanism, in the order reported to clients.
+        reauthenticate_ms: Session lifetime by mechanism; 0 for unlimited (`connections.max.reauth.ms`).
+        failure_delay_ms: Delay before a failure is reported to the client.
         receive_bytes_max: Largest request before authentication.
-        failures: Which failed logins are logged one by one.
+        failures: Limits the log lines of failed authentications.
     """
 
     servers: Mapping[str, Callable[[], SaslServer]]
@@ -74,7 +74,7 @@ class SaslListener:
 
 @dataclass(frozen=True, slots=True)
 class SaslAnswer:
-    """What a token is answered with. `message` and `reason` tell a failure to the client and to our log."""
+    """The response to a token. `message` and `reason` describe a failure to the client and in the log."""
 
     error: ErrorCode = ErrorCode.none
     message: str | None = None
@@ -84,10 +84,9 @@ class SaslAnswer:
 
 
 class SaslSession:
-    """One connection's authentication.
+    """The authentication of one connection.
 
-    Invariant: `principal` is the authenticated one whenever the state is AUTHENTICATED, and stays it while the client
-    authenticates again.
+    Invariant: in state AUTHENTICATED `principal` is the authenticated principal, and keeps it during re-authentication.
     """
 
     __slots__ = (
@@ -119,17 +118,17 @@ class SaslSession:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """What the client may choose from."""
+        """The mechanisms available to the client."""
         return tuple(self.listener.servers)
 
     @property
     def mechanism(self) -> str | None:
-        """What the client chose."""
+        """The mechanism chosen by the client."""
         return self._mechanism
 
     @property
     def is_authenticated(self) -> bool:
-        """Whether everything may be asked now."""
+        """Whether all requests are permitted."""
         return self._state is SaslState.AUTHENTICATED
 
     @property
@@ -139,24 +138,24 @@ class SaslSession:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the connection is to be closed once its last answer is sent."""
+        """Whether the connection must be closed after its last response."""
         return self._state is SaslState.FAILED
 
     @property
     def takes_raw_tokens(self) -> bool:
-        """Whether the next frame is a token and nothing else."""
+        """Whether the next frame contains only a token."""
         return self._state is SaslState.AUTHENTICATING and not self._framed
 
     def admit(self, api_key: int, name: str, now_ms: int) -> None:
-        """Let a request pass, or not.
+        """Check whether a request is permitted in the present state.
 
         Raises:
-            ProtocolViolationError: the connection is to be closed.
-            KafkaError(illegal_sasl_state): it is to be closed after this answer.
+            ProtocolViolationError: The connection must be closed.
+            KafkaError: illegal_sasl_state; the connection must be closed after this response.
         """
         if self._state is SaslState.AUTHENTICATED:
             if self._expires_ms is not None and now_ms >= self._expires_ms and api_key != SASL_HANDSHAKE:
-                raise ProtocolViolationError(f"the session of {self.principal} has expired; {name} came after it")
+                raise ProtocolViolationError(f"the session of {self.principal} expired before {name}")
             return
         if self._state is SaslState.AUTHENTICATING:
             if api_key != SASL_AUTHENTICATE:
@@ -168,13 +167,13 @@ class SaslSession:
         self._requests += 1
         if api_key not in (SASL_HANDSHAKE, API_VERSIONS) or self._state is SaslState.FAILED:
             raise ProtocolViolationError(
-                f"{name} came before authentication: the listener asks for SASL, and the client may not be set to it"
+                f"{name} came before authentication: the listener requires SASL; check the client's configuration"
             )
         if self._requests > BEFORE_AUTHENTICATION_MAX:
             raise ProtocolViolationError(f"more than {BEFORE_AUTHENTICATION_MAX} requests before authentication")
 
     def handshake(self, mechanism: str, version: int, now_ms: int) -> ErrorCode:
-        """Choose the mechanism of the tokens to come."""
+        """Choose the mechanism of the following tokens; return the error code."""
         again = self._state is SaslState.AUTHENTICATED
         if again:
             if self._begun_ms is not None and now_ms - self._begun_ms < REAUTHENTICATION_PAUSE_MS:
@@ -194,11 +193,11 @@ class SaslSession:
         return ErrorCode.none
 
     async def authenticate(self, token: bytes, now_ms: int, wall_ms: int) -> SaslAnswer:
-        """Take the client's next token.
+        """Process the client's next token.
 
         Args:
-            now_ms: Monotonic.
-            wall_ms: The time that credentials expire by.
+            now_ms: Monotonic time.
+            wall_ms: Wall clock time, for the expiry of credentials.
         """
         assert self._server is not None, "admitted only after a handshake"
         again = self.principal != ANONYMOUS

@@ -1,7 +1,7 @@
-"""SCRAM (RFC 5802, RFC 7677) as a server: credentials that do not tell the password, and the exchange; pure.
+"""SCRAM (RFC 5802, RFC 7677) as a server: credentials that do not reveal the password, and the exchange; pure.
 
-A credential is made from a password, or from a salted password as AlterUserScramCredentials sends it (KIP-554), and
-holds neither.
+A credential is derived from a password, or from a salted password sent by AlterUserScramCredentials (KIP-554), and
+contains neither.
 """
 
 import base64
@@ -18,10 +18,10 @@ from headwater.logtier.security.sasl import AUTHORIZATION_ID_MESSAGE, Authentica
 
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
-"""Limits of a credential, as Kafka has them: fewer are too easily guessed, and every client has to do them."""
+"""Limits of a credential, as in Kafka: fewer iterations ease guessing, more cost every client time."""
 
 USER_NAME_LENGTH_MAX: Final = 256
-"""Longest name of a user that a credential is kept for."""
+"""Longest user name of a credential."""
 
 SALT_BYTES_MAX: Final = 1024
 
@@ -36,7 +36,7 @@ _CLIENT_FINAL: Final = re.compile(r"(c=([A-Za-z0-9+/=]+),r=([!-+\--~]+)(?:,[A-Za
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What a server keeps of a password for one mechanism; who steals it cannot log in with it."""
+    """The stored credential of a password for one mechanism; it cannot be used to authenticate."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -47,28 +47,28 @@ class ScramCredential:
     def from_password(
         mechanism: str, password: str, *, salt: bytes | None = None, iterations: int = ITERATIONS_MIN
     ) -> "ScramCredential":
-        """The credential of a password."""
+        """Derive the credential of a password."""
         salt = secrets.token_bytes(24) if salt is None else salt
         salted = hashlib.pbkdf2_hmac(_HASHES[mechanism], password.encode(), salt, iterations)
         return ScramCredential.from_salted_password(mechanism, salted, salt, iterations)
 
     @staticmethod
     def from_salted_password(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> "ScramCredential":
-        """The credential of a password that its owner has already salted and hashed."""
+        """Derive the credential of a salted and hashed password."""
         name = _HASHES[mechanism]
         client_key = hmac.digest(salted, b"Client Key", name)
         stored_key = hashlib.new(name, client_key).digest()
         return ScramCredential(salt, stored_key, hmac.digest(salted, b"Server Key", name), iterations)
 
 
-#: What a client learns of a credential before it has proven anything: bytes of its salt, and its iterations.
+#: Properties of a credential visible before authentication: size of the salt in bytes, and iterations.
 CredentialShape = tuple[int, int]
 
 _USUAL_SHAPE: Final[CredentialShape] = (24, ITERATIONS_MIN)
 
 
 def credential_shapes(credentials: Iterable[ScramCredential]) -> Sequence[CredentialShape]:
-    """Each shape that credentials have, once, in an order that does not depend on theirs.
+    """Return the distinct shapes of credentials, sorted.
 
     >>> one, other = (ScramCredential(bytes(size), b"", b"", 8192) for size in (24, 16))
     >>> credential_shapes([one, other, one])
@@ -83,14 +83,14 @@ UNKNOWN_USERS_KEY_BYTES: Final = 32
 def made_up_credential(
     mechanism: str, user: str, key: bytes, shapes: Sequence[CredentialShape] = ()
 ) -> ScramCredential:
-    """What a client is shown of a user that there is not: always the same for a mechanism and a name; no proof fits.
+    """Return the credential shown for an unknown user: constant per mechanism and name; no proof matches it.
 
-    It has one of the shapes, and an own salt for each. Where another shape comes or goes, only users change whose shape
-    that is, and they change as if they had another password.
+    It has one of the shapes, with a separate salt for each. When a shape is added or removed, only unknown users of
+    that shape change, as if their password had been changed.
 
     Args:
-        key: A secret that outlives the broker: whoever has it can tell who is made up.
-        shapes: Those of the credentials that there are.
+        key: A secret that outlives the broker; it reveals which users are unknown.
+        shapes: The shapes of the existing credentials.
     """
     seed = hmac.digest(key, f"{mechanism}\0{user}".encode(), "sha256")
     drawn, (salt_bytes, iterations) = max(
@@ -101,11 +101,11 @@ def made_up_credential(
 
 
 class ScramUsers:
-    """The users that there are, as listeners ask for them.
+    """The users known to the listeners.
 
     Args:
-        users: Gives credentials by user and mechanism: the same object until one of them changes.
-        unknown_users_key: The cluster's secret by which the salts of all other users are made up.
+        users: Returns credentials by user and mechanism: the same object until a credential changes.
+        unknown_users_key: Returns the cluster's secret from which the salts of unknown users are derived.
     """
 
     def __init__(
@@ -117,15 +117,15 @@ class ScramUsers:
         self._shapes: dict[str, Sequence[CredentialShape]] = {}
 
     def credential(self, mechanism: str, user: str) -> ScramCredential | None:
-        """The credential of a user for a mechanism."""
+        """Return the credential of a user for a mechanism, or None."""
         return self._users().get(user, {}).get(mechanism)
 
     def made_up(self, mechanism: str, user: str) -> ScramCredential:
-        """What a client is shown for a user that there is not."""
+        """Return the credential shown for an unknown user."""
         return made_up_credential(mechanism, user, self._unknown_users_key(), self.shapes(mechanism))
 
     def shapes(self, mechanism: str) -> Sequence[CredentialShape]:
-        """The shapes of a mechanism's credentials."""
+        """Return the shapes of a mechanism's credentials."""
         users = self._users()
         if users is not self._known:
             self._known = users
@@ -139,11 +139,11 @@ class ScramUsers:
 class ScramServer:
     """One exchange: the client's first message, the server's first, the client's final, the server's final.
 
-    Whether the user exists is told by nothing before the end, and then not either: a user that there is not gets a salt
-    and an iteration count, always the same for a name, and fails as with a wrong password.
+    The exchange does not reveal whether the user exists: an unknown user gets a salt and an iteration count, constant
+    per name, and fails as with a wrong password.
 
     Args:
-        users: Who there is, and what is shown of all others.
+        users: The known users, and the credentials shown for unknown ones.
     """
 
     __slots__ = (
@@ -174,7 +174,7 @@ class ScramServer:
         self._known = False
 
     async def evaluate(self, token: bytes) -> SaslStep:
-        """Take the client's next message."""
+        """Process the client's next message."""
         return self._first(token) if self._credential is None else self._final(token, self._credential)
 
     def _first(self, token: bytes) -> SaslStep:
@@ -192,7 +192,7 @@ class ScramServer:
             raise AuthenticationError(AUTHORIZATION_ID_MESSAGE)
         credential = self._users.credential(self._mechanism, self._user)
         self._known = credential is not None
-        # Made up for those that there are, too: else the time would tell.
+        # Derived for known users as well: otherwise the time would reveal them.
         made_up = self._users.made_up(self._mechanism, self._user)
         self._credential = credential or made_up
         self._gs2_header = text[: header.end()].encode()
@@ -231,7 +231,7 @@ def _text(token: bytes) -> str:
 
 
 def _unescape(name: str) -> str:
-    """A name without SCRAM's escapes.
+    """Decode a name without SCRAM's escapes.
 
     >>> _unescape("a=2Cb=3Dc")
     'a,b=c'

@@ -1,6 +1,6 @@
-"""TLS contexts from configs: keys and certificates in PEM or PKCS#12, versions, suites, who must show a certificate.
+"""TLS contexts from configs: keys and certificates in PEM or PKCS#12, versions, suites, client authentication.
 
-Everything here may read files: at start, and for a reload in a thread.
+All functions may read files: at the start, and on a thread for a reload.
 """
 
 import os
@@ -16,14 +16,14 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 _NEVER: Final = ("!aNULL", "!eNULL", "!LOW", "!EXPORT", "!RC4", "!3DES", "!MD5", "!PSK")
-"""Suites that protect nothing, in OpenSSL's words."""
+"""Insecure suites, in OpenSSL's syntax."""
 
 TLS_1_3_SUITES: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
-"""Python cannot choose among them."""
+"""Python cannot select among the suites of TLS 1.3."""
 
 
 class ListenerTls:
-    """The TLS of one listener. `context` is for new connections; it is replaced when its files change."""
+    """The TLS of one listener. `context` returns the context of new connections, replaced when its files change."""
 
     def __init__(self, config: ListenerConfig) -> None:
         self._config = config
@@ -34,11 +34,11 @@ class ListenerTls:
         self._context = make_context(config)
 
     def context(self) -> ssl.SSLContext:
-        """What a new connection is encrypted by."""
+        """Return the TLS context for a new connection."""
         return self._context
 
     def reload_if_changed(self) -> bool:
-        """Read keys and certificates again if a file has changed; ConfigError, and the old ones stay."""
+        """Read keys and certificates again if a file has changed; after a ConfigError the previous ones stay."""
         signature = self._signature()
         if signature == self._seen:
             return False
@@ -47,7 +47,7 @@ class ListenerTls:
         return True
 
     def _signature(self) -> list[tuple[int, int, int]]:
-        """What differs as soon as a file is another one."""
+        """Return values that differ after any change of a file."""
         found = []
         for path in self._files:
             try:
@@ -59,14 +59,14 @@ class ListenerTls:
 
 
 def make_context(config: ListenerConfig) -> ssl.SSLContext:
-    """The context of a listener; ConfigError in one line, which holds no secret."""
+    """Create the TLS context of a listener; ConfigError with one line, without secrets."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     _set_versions_and_ciphers(context, config)
     _load_key(context, config)
     context.verify_mode = _CLIENT_AUTH[config.value("ssl.client.auth")]
     if config.listener.uses_sasl:
-        # Kafka's rule: where SASL says who the client is, its certificate does not have to (KIP-684 is by listener).
+        # Kafka's rule: with SASL no client certificate is requested, except by a listener's config (KIP-684).
         own = config.own_value("ssl.client.auth")
         context.verify_mode = ssl.CERT_NONE if own is None else _CLIENT_AUTH[own]
     if context.verify_mode != ssl.CERT_NONE:
@@ -86,14 +86,14 @@ def _set_versions_and_ciphers(context: ssl.SSLContext, config: ListenerConfig) -
             enabled.remove("TLSv1.3")
         if "TLSv1.3" in enabled and newer != TLS_1_3_SUITES:
             raise _problem(
-                config, f"ssl.cipher.suites: TLS 1.3 has its suites all or none: {', '.join(sorted(TLS_1_3_SUITES))}"
+                config, f"ssl.cipher.suites: list all suites of TLS 1.3 or none: {', '.join(sorted(TLS_1_3_SUITES))}"
             )
         if older:
             _set_ciphers(context, config, older)
         elif "TLSv1.2" in enabled:
             enabled.remove("TLSv1.2")
     if not enabled:
-        raise _problem(config, "ssl.cipher.suites and ssl.enabled.protocols leave no version of TLS")
+        raise _problem(config, "ssl.cipher.suites and ssl.enabled.protocols permit no version of TLS")
     context.minimum_version = _VERSIONS[enabled[0]]
     context.maximum_version = _VERSIONS[enabled[-1]]
 
@@ -111,7 +111,7 @@ def _set_ciphers(context: ssl.SSLContext, config: ListenerConfig, suites: list[s
 
 
 def openssl_name(suite: str) -> str:
-    """OpenSSL's name of a suite that has a standard (IANA) name; any other name as it is.
+    """Return OpenSSL's name of a suite with a standard (IANA) name; other names unchanged.
 
     >>> openssl_name("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384")
     'ECDHE-RSA-AES256-GCM-SHA384'
@@ -131,7 +131,7 @@ def _load_key(context: ssl.SSLContext, config: ListenerConfig) -> None:
     location, password = config.value("ssl.keystore.location"), config.value("ssl.key.password")
 
     def key_password() -> str:
-        # Without an answer OpenSSL would ask on the terminal.
+        # Without a password OpenSSL would prompt on the terminal.
         return password or ""
 
     try:

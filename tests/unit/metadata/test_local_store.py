@@ -283,7 +283,7 @@ def test_a_place_that_is_no_folder_is_refused_in_one_line(tmp_path: Path) -> Non
     async def never(store: MetadataStore) -> None:
         raise AssertionError("it must not open")
 
-    with pytest.raises(StoreUnavailableError, match="metadata cannot be kept here"):
+    with pytest.raises(StoreUnavailableError, match="metadata cannot be stored in this folder"):
         run(tmp_path / "file" / "x", never)
 
 
@@ -322,7 +322,7 @@ def test_after_a_failed_sync_nothing_is_written_or_seen_any_more(tmp_path: Path)
     async def step(store: MetadataStore) -> None:
         await store.create("/a", b"")
         disk.fail_sync = True
-        with pytest.raises(StoreUnavailableError, match="metadata could not be written"):
+        with pytest.raises(StoreUnavailableError, match="metadata cannot be written"):
             await store.create("/b", b"")
         disk.fail_sync = False
         assert not await store.exists("/b")

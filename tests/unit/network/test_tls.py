@@ -193,7 +193,7 @@ def test_without_a_rule_for_its_name_a_client_is_turned_away(
             await close(writer)
 
     run(main())
-    assert "no rule of ssl.principal.mapping.rules is about 'CN=Bob'" in caplog.text
+    assert "no rule of ssl.principal.mapping.rules matches 'CN=Bob'" in caplog.text
 
 
 def test_a_client_that_must_show_a_certificate_and_does_not_is_refused(

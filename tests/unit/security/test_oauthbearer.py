@@ -249,7 +249,7 @@ def test_an_outage_of_the_endpoint_leaves_the_keys_that_there_are() -> None:
 
 @pytest.mark.parametrize("document", [[], {}, {"keys": 1}, {"keys": [1]}, {"keys": [{}] * (jwks.KEYS_MAX + 1)}])
 def test_what_is_no_jwks_is_told(document: Any) -> None:
-    with pytest.raises(JwksError, match="no JWKS"):
+    with pytest.raises(JwksError, match="not a JWKS"):
         jwks.parse_jwks(json.dumps(document).encode())
 
 
@@ -306,7 +306,7 @@ def test_a_token_is_believed_by_a_jwks_of_an_http_url() -> None:
         (b"HTTP/1.1 200 " + b"x" * 100_000 + b"\r\n\r\n", "LineTooLong"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\ncut off", "IncompleteRead"),
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "Not Found"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + b'{"keys": [', "no JWKS"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + b'{"keys": [', "not a JWKS"),
         (b"", "closed connection"),
     ],
 )
