@@ -1,1 +1,1 @@
-"""The Kafka protocol: headers, messages by (key, version), the hand-written Produce and Fetch responses, errors."""
+"""The Kafka protocol: headers, messages by (key, version), hand-written Produce and Fetch messages, errors."""

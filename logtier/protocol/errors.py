@@ -1,4 +1,4 @@
-"""Errors that travel to a client as a Kafka error code."""
+"""Errors sent to a client as a Kafka error code."""
 
 from kio.schema.errors import ErrorCode
 
@@ -6,11 +6,11 @@ __all__ = ["ErrorCode", "KafkaError", "ProtocolViolationError"]
 
 
 class KafkaError(Exception):
-    """Something a client is told by an error code: bad input, or a state it has to wait for or mend.
+    """An error reported to a client by an error code: invalid input, or a state that the client must await or correct.
 
     Args:
         code: The protocol's error code (Kafka protocol guide, "Error Codes").
-        message: What a person needs to know; sent where the response has a message field, and logged.
+        message: The explanation for users; logged, and sent if the response has a message field.
     """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
@@ -19,13 +19,13 @@ class KafkaError(Exception):
         self.message = message
 
     def without_traceback(self) -> "KafkaError":
-        """The same error for a holder that outlives the request.
+        """Return the same error without a traceback, to be stored beyond the request.
 
-        One that was raised holds every frame that it went through, and so do the errors that it was raised from: a
-        frame that keeps it is in a circle with it, and the request's bytes stay until the next garbage collection.
+        A raised error refers to every frame it passed through, as do the errors it was raised from: a frame that stores
+        it forms a cycle with it, and the bytes of the request stay in memory until the next garbage collection.
         """
         return KafkaError(self.code, self.message)
 
 
 class ProtocolViolationError(Exception):
-    """Bytes that are no Kafka request, or one we cannot answer: the connection is closed."""
+    """The bytes are not a valid Kafka request, or the request cannot be answered: the connection is closed."""

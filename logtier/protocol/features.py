@@ -1,11 +1,11 @@
-"""Kafka's feature levels, as ApiVersions tells them: what clients may rely on beyond the versions of single APIs."""
+"""Kafka's feature levels, reported by ApiVersions: functions beyond the versions of single APIs."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 
 class Feature(NamedTuple):
-    """Levels that this release knows, and the one that holds."""
+    """The supported range of levels of a feature, and the finalized level."""
 
     first: int
     last: int
@@ -17,9 +17,9 @@ FEATURES: Final[Mapping[str, Feature]] = {
     "group.version": Feature(0, 1, 1),
     # Kafka 4.1's; its levels are steps of Kafka's own metadata and APIs.
     "metadata.version": Feature(7, 27, 27),
-    # 2: each transaction has an epoch of its own, and partitions are added by writing to them (KIP-890).
+    # 2: each transaction has its own epoch, and a write adds the partition to the transaction (KIP-890).
     "transaction.version": Feature(0, 2, 2),
 }
 
 FINALIZED_FEATURES_EPOCH: Final = 0
-"""How often the finalized levels have been changed: a release decides them for good."""
+"""Number of changes of the finalized levels, which each release fixes."""

@@ -1,4 +1,4 @@
-"""The Fetch response, written by hand: its records are slices of files that are sent without being read.
+"""Encodes the Fetch response, whose records are slices of files sent without being read.
 
 Kafka's FetchResponse.json, versions 4-18: flexible from 12, topic ids instead of names from 13.
 """
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_FLEXIBLE_VERSION = 12
 FIRST_VERSION_WITH_TOPIC_IDS = 13
-#: Up to here records are read and joined with what surrounds them: one send costs less than the two system calls more.
+#: Smaller records are read and joined with the surrounding fields, which saves two system calls.
 COPIED_RECORDS_BYTES_MAX = 32 << 10
 
 _FRAME = struct.Struct(">ii")
@@ -36,40 +36,40 @@ _NO_REPLICA = _PREFERRED_REPLICA.pack(-1)
 
 
 class RecordFile(Protocol):
-    """An open segment."""
+    """An open segment file."""
 
     @property
     def path(self) -> str:
-        """Its name, for messages."""
+        """Path of the file, for messages."""
 
     @property
     def size(self) -> int:
-        """Bytes in the file."""
+        """Size of the file, in bytes."""
 
     def fileno(self) -> int:
-        """The descriptor that the slice is sent from."""
+        """Return the descriptor from which the slice is sent."""
 
     def pread(self, size: int, position: int) -> bytes:
         """Read up to `size` bytes."""
 
 
 class RecordSlice(Protocol):
-    """Whole record batches as they lie in a file."""
+    """Record batches in a file; the first one is whole."""
 
     @property
     def file(self) -> RecordFile:
-        """The segment; kept open by the slice."""
+        """The segment file, kept open by the slice."""
 
     @property
     def position(self) -> int:
-        """Where the slice begins, in bytes."""
+        """Position of the slice in the file, in bytes."""
 
     @property
     def size(self) -> int:
-        """Its bytes; 0 for no records."""
+        """Size of the slice, in bytes; 0 for no records."""
 
 
-#: What is to be done about records that the disk does not give.
+#: Handles a disk error while records are read.
 CannotRead = Callable[[RecordSlice, OSError], None]
 
 
@@ -77,17 +77,17 @@ def _log_unreadable(records: RecordSlice, error: OSError) -> None:
     logger.error("%s cannot be read at byte %d: %s", records.file.path, records.position, error)
 
 
-@dataclass(slots=True)  # not frozen: one is made of every partition of every fetch, and that doubles what it costs
+@dataclass(slots=True)  # not frozen, which doubles the cost: every fetch creates one per partition
 class FetchedPartition:
     """One partition of a response.
 
     Attributes:
-        high_watermark: The first offset that is not replicated to all yet.
-        last_stable_offset: The first offset of an open transaction, or the high watermark.
-        records: What was found, None with an error or when there is nothing.
-        aborted_transactions: For read_committed, the transactions among the records that were aborted: (producer id,
-            first offset) and what else is known of each.
-        is_cold: Whether the records are not in the page cache, as far as is known.
+        high_watermark: The first offset that is not fully replicated.
+        last_stable_offset: The first offset of an ongoing transaction, or the high watermark.
+        records: The records read; None with an error or without records.
+        aborted_transactions: For read_committed, the aborted transactions with records in the slice: (producer id,
+            first offset, ...).
+        is_cold: Whether the records are known not to be in the page cache.
     """
 
     index: int
@@ -114,13 +114,13 @@ def encode_fetch_response(
     throttle_ms: int = 0,
     cannot_read: CannotRead = _log_unreadable,
 ) -> list[Part]:
-    """Make the parts of a Fetch response, length and header included.
+    """Return the parts of a Fetch response, including length and header.
 
     Args:
         topics: Name, id and partitions of each topic.
         session_id: The incremental fetch session (KIP-227), 0 for none.
-        throttle_ms: How long the client's connection is not read, since it exceeded a quota.
-        cannot_read: Told of records that the disk does not give; their partition gets an error.
+        throttle_ms: Throttle time of the client's quota, in ms.
+        cannot_read: Called for records that the disk fails to read; their partition gets an error.
     """
     flexible = version >= FIRST_FLEXIBLE_VERSION
     parts: list[Part] = [b""]
@@ -161,7 +161,7 @@ def encode_fetch_response(
 
 
 def _copied(fetched: FetchedPartition, cannot_read: CannotRead) -> tuple[FetchedPartition, bytes]:
-    """Read records that are few; a disk that does not give them makes an error of this partition alone."""
+    """Read small records; a disk error becomes the error of this partition alone."""
     records = fetched.records
     if records is None or fetched.is_cold or not 0 < records.size <= COPIED_RECORDS_BYTES_MAX:
         return fetched, b""
@@ -176,7 +176,7 @@ def _copied(fetched: FetchedPartition, cannot_read: CannotRead) -> tuple[Fetched
 
 
 def _partition_head(version: int, flexible: bool, fetched: FetchedPartition) -> bytes:
-    """Everything of a partition but its records, up to their length."""
+    """Encode a partition up to the length of its records."""
     if version >= 5:
         head = _PARTITION_V5.pack(
             fetched.index,

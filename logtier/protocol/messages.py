@@ -1,9 +1,9 @@
-"""Kafka messages by (API key, version): requests in, responses out.
+"""Kafka messages by (API key, version): decoding of requests, encoding of responses.
 
-kio has a class for every message at every version; all of them together take almost a second to import, so each is
-imported when the first client asks for it. Handlers see a request as kio's entity and give back a plain tree of dicts
-and lists with the field names of the newest version; `encode_response` makes of it the message of the version that was
-asked for. What a version does not have is dropped, so a handler is written once.
+kio has a class for every message at every version; importing all of them takes almost a second, so each is imported on
+first use. Handlers receive a request as kio's entity and return a tree of dicts and lists with the field names of the
+newest version; `encode_response` converts it to the requested version. Fields that a version does not have are dropped,
+so that each handler is written once.
 """
 
 import struct
@@ -37,10 +37,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class RequestHeader(NamedTuple):
-    """What precedes every request (Kafka protocol guide, "Headers").
+    """The header of every request (Kafka protocol guide, "Headers").
 
     Attributes:
-        body_offset: Where the request body begins in the frame, in bytes.
+        body_offset: Position of the request body in the frame, in bytes.
     """
 
     api_key: int
@@ -60,7 +60,7 @@ def api_name(api_key: int) -> str:
 
 
 def milliseconds(duration: timedelta) -> int:
-    """A duration of a request in whole milliseconds.
+    """Convert a duration of a request to whole milliseconds.
 
     >>> milliseconds(timedelta(seconds=1.5))
     1500
@@ -74,10 +74,10 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 
 def read_request_header(frame: bytes | memoryview) -> RequestHeader:
-    """Read the header of a request frame (without its length prefix).
+    """Decode the header of a request frame (without its length prefix).
 
     Raises:
-        ProtocolViolationError: if the frame is too short for its header.
+        ProtocolViolationError: The header is incomplete or invalid.
     """
     try:
         api_key, api_version, correlation_id, length = _HEADER.unpack_from(frame)
@@ -94,10 +94,10 @@ def read_request_header(frame: bytes | memoryview) -> RequestHeader:
 
 
 def read_request(header: RequestHeader, frame: bytes | memoryview) -> Any:
-    """Read the body of a request as kio's entity of its version, or a Produce request as one with views into `frame`.
+    """Decode a request body as kio's entity of its version; a Produce request refers to `frame` by views.
 
     Raises:
-        ProtocolViolationError: if the bytes are no such request.
+        ProtocolViolationError: The bytes are not a valid request.
     """
     position = header.body_offset
     if header.api_key == PRODUCE_KEY:
@@ -122,26 +122,26 @@ def read_request(header: RequestHeader, frame: bytes | memoryview) -> Any:
         raise ProtocolViolationError(
             f"malformed {name} request, version {header.api_version}: {str(error) or type(error).__name__}"
         ) from error
-    # Bytes after the end are borne, as Kafka bears them: librdkafka appends three to every Metadata request from
-    # version 9 on.
+    # Bytes after the end are ignored, as in Kafka: librdkafka appends three to every Metadata request from version 9
+    # on.
     return request
 
 
 def response_prefix(api_key: int, version: int, correlation_id: int, body_size: int) -> bytes:
-    """Length and header of a response whose body of `body_size` bytes follows."""
+    """Return length and header of a response with a body of `body_size` bytes."""
     if is_flexible(api_key, version) and api_key != API_VERSIONS_KEY:
         return _RESPONSE_V1.pack(body_size + 5, correlation_id, 0)
     return _RESPONSE_V0.pack(body_size + 4, correlation_id)
 
 
 def encode_response(api_key: int, version: int, tree: Mapping[str, Any]) -> bytes:
-    """Make the body of a response from a tree of the newest version's field names.
+    """Encode the body of a response from a tree with the newest version's field names.
 
-    Durations are given in int milliseconds, error codes as `ErrorCode`, ids as `UUID` (None: the zero id). Absent
-    fields take the protocol's defaults, absent error codes say `none`.
+    Durations are int milliseconds, error codes `ErrorCode`, ids `UUID` (None: the zero id). Missing fields take the
+    protocol's defaults, missing error codes are `none`.
 
     Raises:
-        TypeError: if the tree has a field that no version has, or lacks one without default (a programmer error).
+        TypeError: The tree has a field that no version has, or lacks one without default (a programming error).
     """
     schema = response_class(api_key, version)
     entity = _build(_plan(schema, api_key, ()), tree)
@@ -152,7 +152,7 @@ def encode_response(api_key: int, version: int, tree: Mapping[str, Any]) -> byte
 
 @cache
 def has_throttle_time(api_key: int) -> bool:
-    """Whether the responses of an API, of some version at least, tell how long the client has to wait."""
+    """Whether any version of an API's response has a throttle time."""
     return _is_in_any_version(api_key, (), "throttle_time")
 
 
@@ -166,7 +166,7 @@ def _request_class(api_key: int, version: int) -> Any:
 
 @cache
 def response_class(api_key: int, version: int) -> Any:
-    """kio's class of a response."""
+    """Return kio's class of a response."""
     return load_response_schema(api_key, version)
 
 
@@ -178,11 +178,11 @@ def _request_reader(api_key: int, version: int) -> tuple[Callable[[bytes, int], 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How one entity class is made from a dict: a converter (or None) for each of its fields."""
+    """The construction of an entity class from a dict: a converter (or None) for each of its fields."""
 
     entity: Any
     converters: dict[str, Callable[[Any], Any] | None]
-    #: No error and no throttling, where kio asks for a value.
+    #: Values of error codes and throttle times, which have no default in kio.
     defaults: dict[str, Any]
     api_key: int
     path: tuple[str, ...]
@@ -214,9 +214,9 @@ def _build(plan: _Plan, tree: Mapping[str, Any]) -> Any:
 
 @cache
 def _is_in_any_version(api_key: int, path: tuple[str, ...], name: str) -> bool:
-    """Whether a field stands at this place of a response in one version or another.
+    """Whether any version of a response has the field at this path.
 
-    The newest version is asked first: it has nearly every field, and each version that is asked has to be imported.
+    The newest version is checked first: it has nearly every field, and each checked version must be imported.
     """
     versions = sorted(schema_name_map[api_key_map[api_key]], reverse=True)
     return any(name in _names(api_key, version, path) for version in versions)
@@ -257,5 +257,5 @@ def _to_timedelta(value: int) -> timedelta:
 
 
 def _to_datetime(value: int) -> datetime:
-    # -1, which stands for no time, is the millisecond before the epoch to kio, whether the field may be null or not.
+    # -1, for no time, is the millisecond before the epoch in kio, also for nullable fields.
     return _EPOCH + timedelta(milliseconds=value)

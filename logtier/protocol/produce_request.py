@@ -1,7 +1,7 @@
-"""Reads Produce requests, versions 3-13, without copying their records.
+"""Decodes Produce requests, versions 3-13, without copying their records.
 
-Written by hand because it is most of what a busy broker reads, and kio's reader takes only bytes and copies each
-partition's records out of them.
+Written by hand since it is most of the input of a busy broker: kio's reader accepts only bytes and copies the records
+of each partition.
 """
 
 import struct
@@ -23,19 +23,19 @@ _INDEX_SIZE: Final = struct.Struct(">ii")
 _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 
-#: The fewest bytes that a topic and a partition of one can have; no count is believed that the rest cannot hold.
+#: Minimum size of a topic and of a partition, in bytes; counts that do not fit into the rest are rejected.
 _SMALLEST_TOPIC_BYTES: Final = 3
 _SMALLEST_PARTITION_BYTES: Final = 5
 _UUID_BYTES: Final = 16
-#: A producer writes to the same topics again and again; to make a UUID is work.
+#: Cached topic ids: producers repeat their topics, and creating a UUID is expensive.
 _TOPIC_IDS_KEPT: Final = 1024
-#: In the first byte of a number: it is negative, hence a null string's length.
+#: Sign bit in the first byte of a length: a negative length means null.
 _SIGN: Final = 0x80
 
 
 @dataclass(slots=True)
 class PartitionProduceData:
-    """Batches for one partition; `records` is a view into the frame, None where the client sent null."""
+    """Batches of one partition; `records` is a view into the frame, None for null."""
 
     index: int
     records: memoryview | None
@@ -43,7 +43,7 @@ class PartitionProduceData:
 
 @dataclass(slots=True)
 class TopicProduceData:
-    """Batches for one topic, named by `topic_id` from version 13 on and by `name` before; the other one is empty."""
+    """Batches of one topic, identified by `topic_id` from version 13 on and by `name` before; the other is empty."""
 
     name: str
     topic_id: UUID | None
@@ -61,10 +61,10 @@ class ProduceRequest:
 
 
 def read_produce_request(frame: memoryview, position: int, version: int) -> ProduceRequest:
-    """Read the request whose header goes up to `position` but for its tagged fields.
+    """Decode a request; `position` is the end of its header without tagged fields.
 
     Raises:
-        ProtocolViolationError: if the bytes are no such request.
+        ProtocolViolationError: The bytes are not a valid request.
     """
     try:
         if version >= FIRST_FLEXIBLE_VERSION:
@@ -75,7 +75,7 @@ def read_produce_request(frame: memoryview, position: int, version: int) -> Prod
         raise ProtocolViolationError(f"malformed produce request, version {version}: {error}") from error
 
 
-# Both loops have what is nearly always there (null, no tags) in them, without a call for each.
+# Both loops handle the usual cases (null, no tags) inline, without a function call.
 
 
 def _read_classic(frame: memoryview, position: int) -> ProduceRequest:
@@ -178,7 +178,7 @@ def _bad_count(count: int, left_bytes: int) -> ValueError:
 
 
 def _too_many() -> ValueError:
-    return ValueError(f"it has more than {WHOLE_ELEMENTS_MAX} elements, send several requests")
+    return ValueError(f"it has more than {WHOLE_ELEMENTS_MAX} elements; split it into several requests")
 
 
 def _string(frame: memoryview, position: int) -> tuple[str, int]:

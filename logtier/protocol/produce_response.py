@@ -1,4 +1,4 @@
-"""The Produce response, written by hand: kio's writer takes 30 times as long, and it is made for every batch.
+"""Encodes the Produce response: kio's writer takes 30 times as long, and every batch needs a response.
 
 Kafka's ProduceResponse.json, versions 3-13: flexible from 9, error messages from 8, topic ids instead of names in 13.
 """
@@ -20,7 +20,7 @@ _FRAME = struct.Struct(">ii")
 _COUNT = struct.Struct(">i")
 _WITHOUT_START = struct.Struct(">ihqq")
 _WITH_START = struct.Struct(">ihqqq")
-#: And an empty compact array of record errors, a null message, no tags.
+#: Followed by an empty compact array of record errors, a null message, no tags.
 _FLEXIBLE = struct.Struct(">ihqqqBBB")
 _NULL_STRING = b"\xff\xff"
 _NO_RECORD_ERRORS = b"\x00\x00\x00\x00"
@@ -30,12 +30,12 @@ _NO_TAGS = b"\x00"
 
 
 class ProducedPartition(NamedTuple):
-    """What became of the batches for one partition.
+    """The result of the batches of one partition.
 
     Attributes:
         base_offset: Offset of the first record, -1 with an error.
-        log_append_time_ms: The broker's time where the topic uses LogAppendTime, else -1.
-        message: What went wrong, sent from version 8 on.
+        log_append_time_ms: The broker's time with LogAppendTime, otherwise -1.
+        message: The error message, sent from version 8 on.
     """
 
     partition_index: int
@@ -52,11 +52,11 @@ def encode_produce_response(
     topics: Sequence[tuple[str, UUID | None, Sequence[ProducedPartition]]],
     throttle_ms: int = 0,
 ) -> bytes:
-    """Make the whole frame of a Produce response, length and header included.
+    """Return the whole frame of a Produce response, including length and header.
 
     Args:
         topics: Name, id and partitions of each topic, in the order of the request.
-        throttle_ms: How long the client's connection is not read, since it exceeded a quota.
+        throttle_ms: Throttle time of the client's quota, in ms.
     """
     flexible = version >= FIRST_FLEXIBLE_VERSION
     with_start = version >= FIRST_VERSION_WITH_START_OFFSETS

@@ -1,7 +1,7 @@
-"""The response that says an error to a whole request, and nothing else (`getErrorResponse` of Kafka's requests).
+"""Builds the response that reports one error for a whole request (`getErrorResponse` of Kafka's requests).
 
-Newer responses have a place for it at their top. The others tell it of each thing that was asked for, as Kafka does:
-they have arrays that mirror those of the request. That is read off the schemas: no API needs code of its own for it.
+Newer responses have a top-level error. The others report it for each requested element, as Kafka does: their arrays
+mirror those of the request. The schemas determine the shape, so that no API needs its own code.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +21,16 @@ _METADATA_KEY: Final = 3
 _ALTER_REPLICA_LOG_DIRS_KEY: Final = 34
 _DESCRIBE_LOG_DIRS_KEY: Final = 35
 
-#: Responses without a place at the top in which nothing is told of each thing either. A producer that is told gives its
-#: records up, some of which may be stored; where it loses the connection it tries again, and they are known by their
-#: numbers. librdkafka's consumer asks again at once, without a pause. Log folders are not what was asked for.
+#: Responses without a top-level error that do not report it per element either. A producer with an error drops its
+#: records, some of which may be stored; after a lost connection it retries, and the sequence numbers reveal duplicates.
+#: librdkafka's consumer would retry without a pause. The elements of DescribeLogDirs are not those of the request.
 _NOT_MIRRORED: Final = (_PRODUCE_KEY, _FETCH_KEY, _DESCRIBE_LOG_DIRS_KEY)
 
-#: What a field of a response is called in the request, where it is called otherwise.
+#: Names of response fields that differ in the request.
 _IN_REQUEST: Final = {"partition_index": "partition", "topic_name": "name", "user": "name"}
-#: What says what a thing is although the schema has a default for it.
+#: An identifying field, although the schema has a default for it.
 _NAME: Final = "name"
-#: The array that says what a thing is, of a client quota.
+#: The identifying array of a client quota.
 _ENTITY: Final = "entity"
 
 
@@ -44,35 +44,36 @@ class _Said:
 
 @dataclass(frozen=True, slots=True)
 class _Topics:
-    """A request with the topics that another one has in its folders."""
+    """A request with the topics of all folders of another one."""
 
     topics: Sequence[Any]
 
 
 def refusal(api_key: int, version: int, code: ErrorCode, message: str, request: Any = None) -> dict[str, Any] | None:
-    """Make the tree of a response that says an error and nothing else.
+    """Build the tree of a response that reports an error and nothing else.
 
     Args:
-        request: What was asked; without it only the top of the response can tell.
+        request: The request; without it only a top-level error is possible.
 
     Returns:
-        None where there is no place for the error: the response has none at its top, and nothing was asked for of which
-        it could be told (a list of all topics), or should be (records: their clients do better without an answer).
+        None if the response has no place for the error: no top-level error, and no requested elements to report it for
+            (a list of all topics), or elements that should not have it (records: their clients behave better without a
+            response).
     """
     if api_key in _NOT_MIRRORED:
         request = None
     elif api_key == _ALTER_REPLICA_LOG_DIRS_KEY and request is not None:
-        # The only response that is not built like its request, which has folders around the topics.
+        # The only response with another structure than its request, whose topics are within folders.
         request = _Topics(tuple(chain.from_iterable(folder.topics for folder in request.dirs)))
     schema = response_class(api_key, version)
-    # Clients look for the error of a topic in Metadata's, whatever stands at the top.
+    # Clients of Metadata look for the error of each topic, regardless of a top-level error.
     tells_each = api_key == _METADATA_KEY or not _has_error(schema)
     tree = _tree(schema, request, _Said(code, message or None), tells_each=tells_each)
     return tree if _is_told(tree) else None
 
 
 def _tree(schema: Any, asked: Any, said: _Said, *, tells_each: bool) -> dict[str, Any]:
-    """What a part of the response says of what was `asked` for: an entity of the request, a name or number in it."""
+    """Build a part of the response for `asked`: an entity of the request, or a name or number in it."""
     tree: dict[str, Any] = {}
     scalar = asked if isinstance(asked, str | int) else None
     for field in fields(schema):
@@ -88,7 +89,7 @@ def _tree(schema: Any, asked: Any, said: _Said, *, tells_each: bool) -> dict[str
         elif name == "throttle_time" or (field.default is not MISSING and name != _NAME):
             continue
         elif scalar is not None and _takes(field, scalar):
-            # The first field that can be: what it is about stands before what is said of it.
+            # The first matching field: identifying fields precede the others.
             tree[name], scalar = scalar, None
         else:
             tree[name] = _copied(field, asked)
@@ -96,7 +97,7 @@ def _tree(schema: Any, asked: Any, said: _Said, *, tells_each: bool) -> dict[str
 
 
 def _is_told(tree: Mapping[str, Any]) -> bool:
-    """Whether the error stands anywhere: of a topic without partitions, for one, nothing is told."""
+    """Whether the error is reported anywhere: a topic without partitions, for example, has no place for it."""
     return any(
         isinstance(value, ErrorCode) or (isinstance(value, list) and any(map(_is_told, value)))
         for value in tree.values()
@@ -105,7 +106,7 @@ def _is_told(tree: Mapping[str, Any]) -> bool:
 
 @cache
 def _has_error(schema: Any) -> bool:
-    """Whether an entity has an error of its own."""
+    """Whether an entity has an error field."""
     return any(map(_is_error, fields(schema)))
 
 
@@ -121,9 +122,9 @@ def _is_error(field: Any) -> bool:
 
 
 def _elements(asked: Any, name: str) -> Iterator[Any]:
-    """The things that were asked for: of the array with the same name, or of the arrays there are.
+    """Yield the requested elements: those of the array with the same name, or those of all arrays.
 
-    There is one in all requests but that of SCRAM credentials, which are to be removed or to be set.
+    Every request has one array, except that for SCRAM credentials, with deletions and upsertions.
     """
     same = getattr(asked, name, None)
     if isinstance(same, list | tuple):
@@ -141,7 +142,7 @@ def _takes(field: Any, scalar: str | int) -> bool:
 
 
 def _copied(field: Any, asked: Any) -> Any:
-    """What the request has in this place, or what says nothing."""
+    """Return the value of the request's field, or a blank value."""
     kind, is_array = inner_type(field.type)
     if is_array and field.name != _ENTITY:
         return _blank(field)
@@ -149,7 +150,7 @@ def _copied(field: Any, asked: Any) -> Any:
     if value is None and field.name in _IN_REQUEST:
         value = getattr(asked, _IN_REQUEST[field.name], None)
     if value is None:
-        # A topic that was asked for by its id: Kafka says the empty name.
+        # A topic requested by id: Kafka responds with an empty name.
         return "" if field.name == _NAME else _blank(field)
     if is_array:
         return [{each.name: getattr(item, each.name) for each in fields(kind)} for item in value]
@@ -157,7 +158,7 @@ def _copied(field: Any, asked: Any) -> Any:
 
 
 def _blank(field: Any) -> Any:
-    """What a field holds that says nothing."""
+    """Return the blank value of a field."""
     if NoneType in get_args(field.type):
         return None
     kind, is_array = inner_type(field.type)
@@ -165,7 +166,7 @@ def _blank(field: Any) -> Any:
         return ()
     if is_dataclass(kind):
         return {each.name: _blank(each) for each in fields(kind) if each.default is MISSING}
-    # No offset, no node, no time: 0 would be one.
+    # -1: 0 would be a valid offset, node or time.
     return _BLANKS.get(field.metadata["kafka_type"], -1)
 
 

@@ -1,8 +1,8 @@
-"""Do the counts and lengths in a message hold? Asked before kio reads it, because kio believes them.
+"""Checks the counts and lengths of a message before kio reads it, because kio trusts them.
 
-kio's reader makes room for as many elements as an array claims, and where there is no room for 2^32 of them the process
-ends at once; and it takes a null for every array. So the message is walked first, guided by kio's own schema, with
-nothing made of it: that finds a count that the rest of the frame cannot hold, and a null where the schema has none.
+kio's reader allocates memory for as many elements as an array claims, which ends the process for 2^32 elements; and it
+accepts null for every array. Therefore the message is walked first by kio's schema, without creating objects: this
+finds counts that the rest of the frame cannot hold, and nulls in arrays that are not nullable.
 """
 
 import struct
@@ -19,12 +19,12 @@ _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 
 ELEMENTS_MAX: Final = 100_000
-"""Elements of all arrays of a request that is answered in slices: more than one broker's partitions. Each costs some
-ten microseconds and a kilobyte until it is answered."""
+"""Maximum number of elements in all arrays of a request answered in slices: more than a broker has partitions. Each
+element costs about ten microseconds and a kilobyte."""
 
 WHOLE_ELEMENTS_MAX: Final = 20_000
-"""Those of a request that is answered as a whole, while everybody waits: some tenths of a second at most. A fetch names
-no more partitions than its broker leads, and a producer's request of 1 MiB holds fewer batches."""
+"""Maximum for a request answered at once, while other clients wait: a few tenths of a second. A fetch has at most the
+partitions led by its broker, and a producer's request of 1 MiB has fewer batches."""
 
 ANSWERED_IN_SLICES: Final = frozenset(
     {
@@ -52,11 +52,11 @@ ANSWERED_IN_SLICES: Final = frozenset(
         "txn_offset_commit",
     }
 )
-"""APIs whose requests are (`headwater.logtier.handlers.long_requests`)."""
+"""APIs whose requests are answered in slices (`headwater.logtier.handlers.long_requests`)."""
 
 
 class _Budget:
-    """The elements that the rest of a request may have."""
+    """The remaining number of elements of a request."""
 
     __slots__ = ("_elements_max", "_left")
 
@@ -66,11 +66,11 @@ class _Budget:
     def take(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
-            raise ValueError(f"it has more than {self._elements_max} elements, send several requests")
+            raise ValueError(f"it has more than {self._elements_max} elements; split it into several requests")
 
 
 def elements_max(api_name: str) -> int:
-    """How many elements a request may have, in all its arrays.
+    """Return the maximum number of elements in all arrays of a request.
 
     >>> elements_max("metadata"), elements_max("write_txn_markers")
     (100000, 20000)
@@ -78,21 +78,21 @@ def elements_max(api_name: str) -> int:
     return ELEMENTS_MAX if api_name in ANSWERED_IN_SLICES else WHOLE_ELEMENTS_MAX
 
 
-#: From where a value begins to where it ends.
+#: Maps the start of a value to its end.
 _Walk: TypeAlias = Callable[[bytes, int, "_Budget"], int]
-#: A part of an entity: so many bytes of whatever content, or what has to be looked at.
+#: A part of an entity: a number of bytes to skip, or a function that checks it.
 _Step: TypeAlias = int | _Walk
 
 
 def check_counts(entity: Any, frame: bytes, position: int, elements: int = ELEMENTS_MAX) -> None:
-    """Walk the message of class `entity` that begins at `position`, and may have so many elements.
+    """Walk the message of class `entity` at `position`, which may have at most `elements` elements.
 
     Raises:
-        ValueError, IndexError, struct.error: if the frame does not hold what the message claims to have.
+        ValueError, IndexError, struct.error: The frame does not hold what the message claims.
     """
     end = _walk(entity)(frame, position, _Budget(elements))
     if end > len(frame):
-        raise ValueError(f"it claims {end - position} bytes, {len(frame) - position} are there")
+        raise ValueError(f"it claims {end - position} bytes, the frame has {len(frame) - position}")
 
 
 @cache
@@ -208,7 +208,7 @@ def _legacy_array(element: _Step, name_unless_nullable: str | None) -> _Walk:
 
 
 def _elements(element: _Step, count: int, frame: bytes, position: int, budget: _Budget) -> int:
-    if count > len(frame) - position:  # every element takes a byte at least
+    if count > len(frame) - position:  # every element takes at least a byte
         raise ValueError(f"an array claims {count} elements in {len(frame) - position} bytes")
     if count > 0:
         budget.take(count)
@@ -220,7 +220,7 @@ def _elements(element: _Step, count: int, frame: bytes, position: int, budget: _
 
 
 def _nullable(entity: _Walk) -> _Walk:
-    """A structure with a byte before it that is negative for null (KIP-893)."""
+    """A structure preceded by a byte that is negative for null (KIP-893)."""
 
     def walk(frame: bytes, position: int, budget: _Budget) -> int:
         return position + 1 if frame[position] >= 0x80 else entity(frame, position + 1, budget)

@@ -1,9 +1,9 @@
-"""What kio's classes say of the types of their fields."""
+"""The field types of kio's classes."""
 
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
-#: How many bytes a field takes whose type alone says it.
+#: Sizes of field types with a fixed size, in bytes.
 FIXED_BYTES: Final = {
     "bool": 1,
     "int8": 1,
@@ -24,7 +24,7 @@ FIXED_BYTES: Final = {
 
 
 def inner_type(annotation: Any) -> tuple[Any, bool]:
-    """The type inside `X | None` and `tuple[X, ...]`, and whether there was a tuple.
+    """Return the type inside `X | None` and `tuple[X, ...]`, and whether there was a tuple.
 
     >>> inner_type(tuple[int, ...] | None), inner_type(str | None)
     ((<class 'int'>, True), (<class 'str'>, False))

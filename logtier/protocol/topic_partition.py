@@ -1,10 +1,10 @@
-"""The name of one partition."""
+"""The identifier of a partition."""
 
 from typing import NamedTuple
 
 
 class TopicPartition(NamedTuple):
-    """A topic's partition, as it is named in logs, on disk and in errors.
+    """A topic's partition, printed as in logs, on disk and in errors.
 
     >>> str(TopicPartition("flights", 3))
     'flights-3'

@@ -1,7 +1,7 @@
-"""Tagged fields that a schema does not have (KIP-482): a client newer than the schema may send them, to be skipped.
+"""Removes tagged fields that a schema does not have (KIP-482): newer clients may send them, and they must be skipped.
 
-kio refuses them, so a request that has one is written anew without it, guided by kio's own schema, and read again. That
-happens to requests that could not be read only; all others never come here.
+kio rejects such fields, so a request that has one is rewritten without it, guided by kio's schema, and read again. Only
+requests that failed to be read come here.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from headwater.logtier.protocol.errors import ProtocolViolationError
 from headwater.logtier.protocol.schema_types import FIXED_BYTES, inner_type
 from headwater.logtier.protocol.wire import read_unsigned_varint, unsigned_varint
 
-#: Their length plus one stands before them, 0 for null.
+#: Types preceded by their length plus one, 0 for null.
 _COUNTED: Final = frozenset({"string", "bytes", "records"})
 
-#: Copies one value from a position on, without unknown fields, and returns where it ends.
+#: Copies the value at a position without unknown fields, and returns its end.
 _Copy = Callable[[bytes, int, bytearray], int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entity:
-    """How to copy the values of a flexible entity: those that always stand there, and those that have a tag."""
+    """How to copy the values of a flexible entity: the untagged fields, and the tagged ones by tag."""
 
     untagged: tuple[_Copy, ...]
     tagged: dict[int, _Copy]
@@ -32,7 +32,10 @@ class _Entity:
 def without_unknown_tags(entity: Any, body: bytes) -> bytes:
     """Return a request body without the tagged fields that `entity`, a flexible class of kio's, does not have.
 
-    What follows the request is kept. Raises ProtocolViolationError where the bytes are no such request.
+    Bytes after the request are preserved.
+
+    Raises:
+        ProtocolViolationError: The bytes are not a valid request.
     """
     copied = bytearray()
     try:
@@ -85,7 +88,7 @@ def _primitive(kafka_type: str) -> _Copy:
 def _array(copy_element: _Copy) -> _Copy:
     def copy(body: bytes, position: int, out: bytearray) -> int:
         count, start = read_unsigned_varint(body, position)
-        if count - 1 > len(body) - start:  # every element takes a byte at least
+        if count - 1 > len(body) - start:  # every element takes at least a byte
             raise ProtocolViolationError(f"an array claims {count - 1} elements in {len(body) - start} bytes")
         out += body[position:start]
         position = start
@@ -97,7 +100,7 @@ def _array(copy_element: _Copy) -> _Copy:
 
 
 def _nullable(copy_entity: _Copy) -> _Copy:
-    """A structure with a byte before it that is negative for null (KIP-893)."""
+    """A structure preceded by a byte that is negative for null (KIP-893)."""
 
     def copy(body: bytes, position: int, out: bytearray) -> int:
         marker = body[position]

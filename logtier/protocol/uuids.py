@@ -1,4 +1,4 @@
-"""Topic ids as Kafka's tools print them: 22 characters of URL-safe base64 (KIP-516)."""
+"""Topic ids as printed by Kafka's tools: 22 characters of URL-safe base64 (KIP-516)."""
 
 import base64
 import binascii
@@ -11,7 +11,7 @@ ONE = UUID(int=1)
 
 
 def to_text(value: UUID) -> str:
-    """Print an id as Kafka does.
+    """Print an id in Kafka's format.
 
     >>> to_text(UUID("8a1f6a0e-2c1b-4d7e-9f10-aabbccddeeff"))
     'ih9qDiwbTX6fEKq7zN3u_w'
@@ -20,10 +20,10 @@ def to_text(value: UUID) -> str:
 
 
 def from_text(text: str) -> UUID:
-    """Parse what `to_text` prints.
+    """Parse the output of `to_text`.
 
     Raises:
-        ValueError: if the text is no id.
+        ValueError: The text is not an id.
 
     >>> from_text("ih9qDiwbTX6fEKq7zN3u_w")
     UUID('8a1f6a0e-2c1b-4d7e-9f10-aabbccddeeff')
@@ -40,7 +40,7 @@ def from_text(text: str) -> UUID:
 
 
 def random_uuid(prng: random.Random) -> UUID:
-    """Draw an id that is not reserved and does not read as a command-line option (KAFKA-13150).
+    """Draw an id that is not reserved and does not look like a command-line option (KAFKA-13150).
 
     >>> random_uuid(random.Random(7)).version
     4

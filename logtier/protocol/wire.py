@@ -1,4 +1,4 @@
-"""The few primitive types that the hand-written messages need (Kafka protocol guide, "Protocol Primitive Types")."""
+"""Primitive types of the hand-written messages (Kafka protocol guide, "Protocol Primitive Types")."""
 
 import struct
 
@@ -7,7 +7,7 @@ _ONE_BYTE = [bytes([value]) for value in range(128)]
 
 
 def unsigned_varint(value: int) -> bytes:
-    """Seven bits a byte, the least first.
+    """Encode an UNSIGNED_VARINT: seven bits a byte, the lowest first.
 
     >>> unsigned_varint(300).hex()
     'ac02'
@@ -23,7 +23,7 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def compact_length(count: int) -> bytes:
-    """The length of a compact array, string or bytes: one more than it is, zero for null.
+    """Encode the length of a compact array, string or bytes: the length plus one, zero for null.
 
     >>> compact_length(0), compact_length(200).hex()
     (b'\\x01', 'c901')
@@ -32,7 +32,7 @@ def compact_length(count: int) -> bytes:
 
 
 def compact_string(text: str | None) -> bytes:
-    """A COMPACT_NULLABLE_STRING.
+    """Encode a COMPACT_NULLABLE_STRING.
 
     >>> compact_string("ab"), compact_string(None)
     (b'\\x03ab', b'\\x00')
@@ -44,7 +44,7 @@ def compact_string(text: str | None) -> bytes:
 
 
 def string(text: str) -> bytes:
-    """A STRING.
+    """Encode a STRING.
 
     >>> string("ab")
     b'\\x00\\x02ab'
@@ -54,7 +54,7 @@ def string(text: str) -> bytes:
 
 
 def read_unsigned_varint(frame: bytes | memoryview, position: int) -> tuple[int, int]:
-    """The value at `position` and where the next field begins; IndexError past the end, ValueError if it is endless.
+    """Return the value at `position` and its end; IndexError beyond the frame, ValueError above five bytes.
 
     >>> read_unsigned_varint(b"\\xac\\x02", 0)
     (300, 2)
@@ -74,7 +74,7 @@ def read_unsigned_varint(frame: bytes | memoryview, position: int) -> tuple[int,
 
 
 def skip_tagged_fields(frame: bytes | memoryview, position: int) -> int:
-    """Where the fields behind the tagged ones begin (KIP-482): nearly always there is one zero byte to step over."""
+    """Return the end of the tagged fields at `position` (KIP-482), nearly always one zero byte."""
     if frame[position] == 0:
         return position + 1
     count, position = read_unsigned_varint(frame, position)
@@ -83,5 +83,5 @@ def skip_tagged_fields(frame: bytes | memoryview, position: int) -> int:
         size, position = read_unsigned_varint(frame, position)
         position += size
         if position > len(frame):
-            raise ValueError("a tagged field is longer than what is left")
+            raise ValueError("a tagged field exceeds the frame")
     return position

@@ -40,7 +40,7 @@ __all__ = [
     "records_bytes",
 ]
 
-# Where each field of the header starts, and the size of the whole.
+# Position of each field of the header, and the size of the header.
 BASE_OFFSET: Final = 0
 BATCH_LENGTH: Final = 8
 PARTITION_LEADER_EPOCH: Final = 12
@@ -59,7 +59,7 @@ HEADER_BYTES: Final = RECORDS
 
 # The batch length field does not count itself and the base offset before it.
 LOG_OVERHEAD: Final = 12
-# What the broker rewrites when it assigns offsets.
+# The fields that the broker rewrites when it assigns offsets.
 PREFIX_BYTES: Final = MAGIC
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -89,8 +89,8 @@ CONTROL_COMMIT: Final = 1
 CONTROL_KEY: Final = struct.Struct(">hh")
 END_TRANSACTION_MARKER: Final = struct.Struct(">hi")
 
-# The most that one batch may decompress to, wherever the broker has to look inside: many times what a sane producer
-# sends (its batch.size and max.request.size count before compression), little beside the memory of a broker.
+# Maximum decompressed size of a batch that the broker decodes: far above the batches of a normal producer (whose
+# batch.size and max.request.size count before compression), and small compared with the memory of a broker.
 DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
 
 _VARINT_BYTES_MAX = 5
@@ -100,14 +100,14 @@ _RECORD_BYTES_MIN = 7
 
 
 class EndTransactionMarker(NamedTuple):
-    """What a control batch says of the transaction that it ends in its partition."""
+    """The content of a control batch that ends a transaction in its partition."""
 
     committed: bool
     coordinator_epoch: int
 
 
 class Record(NamedTuple):
-    """One record. `offset` is absolute and filled in by `decode_records`; the encoder ignores it."""
+    """One record. `offset` is absolute and set by `decode_records`; the encoder ignores it."""
 
     key: bytes | None
     value: bytes | None
@@ -118,7 +118,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordBatchHeader:
-    """The 61 bytes before the records, as values."""
+    """The fields of the 61 bytes before the records."""
 
     base_offset: int
     batch_length: int
@@ -136,26 +136,26 @@ class RecordBatchHeader:
 
     @classmethod
     def parse(cls, data: Buffer, position: int = 0) -> "RecordBatchHeader":
-        """Parse the header at `position`; raise CorruptRecordsError when bytes are missing or it is no v2 batch."""
+        """Parse the header at `position`; CorruptRecordsError if bytes are missing or the batch is not v2."""
         if len(data) - position < HEADER_BYTES:
             raise CorruptRecordsError(
                 f"a batch header takes {HEADER_BYTES} bytes, only {len(data) - position} remain at position {position}"
             )
         header = cls(*HEADER.unpack_from(data, position))
         if header.magic != MAGIC_V2:
-            raise CorruptRecordsError(f"the batch at position {position} has magic {header.magic}, only 2 is known")
+            raise CorruptRecordsError(f"the batch at position {position} has magic {header.magic}, supported is 2")
         if header.size_bytes < HEADER_BYTES:
             raise CorruptRecordsError(f"the batch at position {position} claims a length of {header.batch_length}")
         return header
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole batch."""
+        """Size of the whole batch, in bytes."""
         return self.batch_length + LOG_OVERHEAD
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record (of a compacted batch: that it had before compaction)."""
+        """Offset of the last record (of a compacted batch: before compaction)."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -172,7 +172,7 @@ class RecordBatchHeader:
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch holds markers for consumers' eyes only, never an application's records."""
+        """Whether the batch has control records (markers), which consumers do not return to applications."""
         return bool(self.attributes & CONTROL)
 
     @property
@@ -182,12 +182,12 @@ class RecordBatchHeader:
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether the broker's clock, not the producer's, gave the timestamp."""
+        """Whether timestamps are the broker's append time, not the producer's."""
         return bool(self.attributes & TIMESTAMP_TYPE_LOG_APPEND)
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """Return the sequence number `increment` after `sequence`; they wrap from 2^31 - 1 to 0.
+    """Return the sequence number `increment` after `sequence`; sequence numbers wrap from 2^31 - 1 to 0.
 
     >>> increment_sequence(2**31 - 1, 1), increment_sequence(2**31 - 2, 3)
     (0, 1)
@@ -196,10 +196,10 @@ def increment_sequence(sequence: int, increment: int) -> int:
 
 
 def check_batch(batch: Buffer) -> RecordBatchHeader:
-    """Return the header of exactly one whole batch, its length and checksum verified."""
+    """Return the header of one whole batch after checking its length and checksum; CorruptRecordsError."""
     header = RecordBatchHeader.parse(batch)
     if header.size_bytes != len(batch):
-        raise CorruptRecordsError(f"a batch of {header.size_bytes} bytes came with {len(batch)}")
+        raise CorruptRecordsError(f"the header of a batch claims {header.size_bytes} bytes, the data has {len(batch)}")
     actual = crc32c(memoryview(batch)[ATTRIBUTES:])
     if actual != header.crc:
         raise CorruptRecordsError(
@@ -209,7 +209,7 @@ def check_batch(batch: Buffer) -> RecordBatchHeader:
 
 
 def iterate_batches(data: Buffer) -> Iterator[tuple[RecordBatchHeader, memoryview]]:
-    """Yield each whole batch of `data`; a trailing part of a batch, as a fetch may return it, ends the iteration.
+    """Yield each whole batch of `data`; a truncated last batch, as in a fetch, ends the iteration.
 
     Lengths are checked, checksums are not (see `check_batch`).
     """
@@ -277,9 +277,9 @@ def records_bytes(batch: Buffer, header: RecordBatchHeader, *, limit_bytes: int 
 
 
 def decode_records(batch: Buffer, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
-    """Decode all records of one whole batch (control records too: see its header); the checksum is not verified.
+    """Decode all records of one whole batch, including control records; the checksum is not verified.
 
-    Offsets are absolute; with log append time every record has the batch's timestamp. Raises CorruptRecordsError.
+    Offsets are absolute; with LogAppendTime every record has the batch's timestamp. Raises CorruptRecordsError.
     """
     header = RecordBatchHeader.parse(batch)
     body = records_bytes(batch, header, limit_bytes=limit_bytes)
@@ -334,7 +334,7 @@ def end_transaction_marker(
 
 
 def decode_end_transaction_marker(batch: Buffer) -> EndTransactionMarker | None:
-    """Read a control batch; None if it ends no transaction: another kind of marker, or one that compaction emptied.
+    """Decode a control batch; None for another type of marker or an empty batch after compaction.
 
     Raises CorruptRecordsError.
 
@@ -348,7 +348,7 @@ def decode_end_transaction_marker(batch: Buffer) -> EndTransactionMarker | None:
     if not records:
         return None
     key, value = records[0].key, records[0].value
-    # Later versions of key and value may be longer; what is known comes first.
+    # Later versions of key and value may be longer; the known fields come first.
     if key is None or len(key) < CONTROL_KEY.size:
         raise CorruptRecordsError("a control record has no type")
     kind = CONTROL_KEY.unpack_from(key)[1]
@@ -412,7 +412,7 @@ def _write_varint(out: bytearray, value: int) -> None:
 
 def _read_varint(data: bytes, position: int, bytes_max: int) -> tuple[int, int]:
     value = data[position]
-    if value < 0x80:  # by far the most common
+    if value < 0x80:  # by far the most common case
         return (value >> 1) ^ -(value & 1), position + 1
     value &= 0x7F
     for shift in range(7, 7 * bytes_max, 7):

@@ -1,7 +1,7 @@
-"""Record batches to Arrow: what a fetch returns becomes the columns of Spark's `format("kafka")`.
+"""Converts record batches to Arrow: the result of a fetch becomes the columns of Spark's `format("kafka")`.
 
-For Spark tasks and tools only; never imported by a broker (numba and Arrow cost 91 MiB and most of a second). Bad bytes
-raise CorruptRecordsError with the partition and the batch's offset.
+For Spark tasks and tools only; never imported by a broker (numba and Arrow cost 91 MiB and most of a second). Invalid
+bytes raise CorruptRecordsError with the partition and the batch's offset.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from headwater.logtier.records.compression import Buffer, CorruptRecordsError, d
 
 __all__ = ["CorruptRecordsError", "column_schema", "decode_columns", "warm_decoder"]
 
-# Rows of one Arrow batch: large enough that per-batch costs vanish, small enough for Spark's off-heap memory.
+# Rows of one Arrow batch: large enough for negligible per-batch costs, small enough for Spark's off-heap memory.
 ROWS_MAX = 20_000
-# Records decoded in one go; far below the 2 GiB that Arrow's 32-bit offsets reach, even with one batch of the largest
-# decompressed size on top.
+# Bytes of records decoded at once; far below the 2 GiB limit of Arrow's 32-bit offsets, even with an additional batch
+# of the largest decompressed size.
 GROUP_BYTES = 16 << 20
 
 _KEY_VALUE_HEADERS = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -44,7 +44,7 @@ _PRODUCER_ID = struct.Struct(">q")
 
 
 def column_schema(*, include_headers: bool = False, headers_seen: str | None = None) -> pa.Schema:
-    """The columns of `format("kafka")`, in its order and with its names and types; `headers_seen` behind them."""
+    """Return the columns of `format("kafka")`, with its order, names and types, followed by `headers_seen`."""
     fields: list[pa.Field[Any]] = [
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
@@ -63,7 +63,7 @@ def column_schema(*, include_headers: bool = False, headers_seen: str | None = N
 
 
 def read_only(buffer: Any, dtype: Any = np.uint8) -> npt.NDArray[Any]:
-    """A read-only array over a buffer, so that a kernel is compiled once for bytes, bytearrays and Arrow's memory."""
+    """Return a read-only array over a buffer, so that a kernel is compiled once for all types of buffers."""
     array = np.frombuffer(buffer, dtype=dtype) if buffer is not None else np.zeros(0, dtype=dtype)
     array.flags.writeable = False
     return array
@@ -81,13 +81,11 @@ def decode_columns(
     aborted: Sequence[tuple[int, int]] = (),
     rows_max: int = ROWS_MAX,
 ) -> Iterator[pa.RecordBatch]:
-    """Decodes whole record batches to Arrow, only the records with offsets in [start_offset, end_offset).
+    """Decode whole record batches to Arrow, restricted to offsets in [start_offset, end_offset).
 
-    Batches outside of the range are passed over; a part of a batch at the end (as fetches have) is ignored; control
-    batches are skipped, and so are those of the `aborted` transactions, (producer id, first offset) as the fetch told
-    them. CRCs of all decoded batches are checked.
-
-    A column of the name `headers_seen` says whether this record, or one that was decoded with it, has headers.
+    Batches outside the range, control batches and batches of the `aborted` transactions, (producer id, first offset) as
+    in a fetch response, are skipped; a truncated last batch is ignored. CRCs of all decoded batches are checked. A
+    column named `headers_seen` tells whether the record, or one decoded together with it, has headers.
     """
     if len(records) < HEADER_BYTES:
         return
@@ -124,10 +122,10 @@ def _corrupt(where: str, table: _Ints, row: int, code: int) -> CorruptRecordsErr
 
 
 def _aborted_batches(records: memoryview, table: _Ints, aborted: Sequence[tuple[int, int]]) -> npt.NDArray[np.bool_]:
-    """Which of the scanned batches belong to aborted transactions.
+    """Return which of the scanned batches belong to aborted transactions.
 
-    A producer has one transaction at a time in a partition: from an aborted one's first offset on, its batches are to
-    be left out until its next marker, which can only be the one that aborted it.
+    A producer has one transaction at a time in a partition: from the first offset of an aborted one, its batches are
+    excluded until its next marker, which is the abort marker.
     """
     left_out = np.zeros(len(table), np.bool_)
     flags = table[:, kernels.CODEC_AND_FLAGS]
@@ -157,7 +155,7 @@ def _check_crcs(records: memoryview, table: _Ints, where: str) -> None:
 
 @dataclass(slots=True)
 class _Source:
-    """Consecutive batches whose (decompressed) records lie in one buffer."""
+    """Consecutive batches whose (decompressed) records are in one buffer."""
 
     data: npt.NDArray[np.uint8]
     table: _Ints
@@ -166,7 +164,7 @@ class _Source:
 def _groups(
     records: memoryview, data: npt.NDArray[np.uint8], table: _Ints, where: str
 ) -> Iterator[tuple[int, list[_Source]]]:
-    """Cuts the batches into groups of about GROUP_BYTES of decompressed records: (bytes, sources)."""
+    """Split the batches into groups of about GROUP_BYTES of decompressed records: (bytes, sources)."""
     sources: list[_Source] = []
     group_bytes = 0
     codecs = table[:, kernels.CODEC_AND_FLAGS] & COMPRESSION_MASK
@@ -203,7 +201,7 @@ def _decompress(records: memoryview, table: _Ints, row: int, codec: int, where: 
 
 @dataclass(slots=True)
 class _Decoded:
-    """The columns of one group, before they are cut into Arrow batches."""
+    """The columns of one group, before their split into Arrow batches."""
 
     offsets: _Ints
     key: Any
@@ -215,7 +213,7 @@ class _Decoded:
 
 
 def _buffer(array: Any) -> pa.Buffer:
-    """Arrow's view of an array's memory, without a copy."""
+    """Return Arrow's view of an array's memory, without a copy."""
     return pa.py_buffer(array)
 
 
@@ -228,7 +226,7 @@ def _binary(type_: Any, offsets: Any, data: Any, valid: npt.NDArray[np.bool_] | 
 
 def _decode_group(group_bytes: int, sources: list[_Source], where: str, include_headers: bool) -> _Decoded:
     for source in sources:
-        # Before anything is allocated: a hostile count must not take memory that its bytes do not justify.
+        # Checked before any allocation: a malicious count must not allocate memory beyond its bytes.
         sizes = source.table[:, kernels.RECORDS_END] - source.table[:, kernels.RECORDS_START]
         impossible = np.flatnonzero(source.table[:, kernels.COUNT] > sizes)
         if len(impossible):
@@ -275,14 +273,14 @@ def _decode_group(group_bytes: int, sources: list[_Source], where: str, include_
         pa.Array.from_buffers(pa.timestamp("us", "UTC"), rows, [None, _buffer(timestamps)]),
         timestamp_types,
         headers,
-        bool((header_ranges[:, 1] - header_ranges[:, 0] > 1).any()),  # one byte says that there are none
+        bool((header_ranges[:, 1] - header_ranges[:, 0] > 1).any()),  # one byte: no headers
     )
 
 
 def _decode_headers(
     group_bytes: int, sources: list[_Source], counts: list[int], header_ranges: _Ints, where: str
 ) -> Any:
-    """The headers column; null where a record has none, as in `format("kafka")`."""
+    """Return the headers column; null for a record without headers, as in `format("kafka")`."""
     rows = sum(counts)
     list_offsets = np.zeros(rows + 1, np.int32)
     start = 0
@@ -316,7 +314,7 @@ def _decode_headers(
         start += count
     keys = _binary(pa.string(), key_offsets, key_data, None)
     try:
-        keys.validate(full=True)  # a header's key is UTF-8 by the protocol, but nobody has checked it before
+        keys.validate(full=True)  # the protocol requires UTF-8 keys, but the broker does not check them
     except pa.ArrowInvalid as error:
         offset = int(sources[0].table[0, kernels.BASE_OFFSET])
         raise CorruptRecordsError(f"{where}: a header's key at or after offset {offset} is not UTF-8") from error
@@ -332,7 +330,7 @@ def _decode_headers(
 
 
 class _Constants:
-    """The columns that are the same in every row, made once and sliced."""
+    """The constant columns, created once and sliced."""
 
     def __init__(self, topic: str, partition: int, headers_seen: str | None) -> None:
         self._headers_seen = headers_seen
@@ -342,7 +340,7 @@ class _Constants:
         self._partitions: Any = pa.nulls(0, pa.int32())
 
     def record_batch(self, decoded: _Decoded, start: int, rows: int) -> pa.RecordBatch:
-        """One Arrow batch of the decoded rows [start, start + rows)."""
+        """Return one Arrow batch of the decoded rows [start, start + rows)."""
         if len(self._topics) < rows:
             self._topics = pa.repeat(pa.scalar(self._topic, pa.string()), rows)
             self._partitions = pa.array(np.full(rows, self._partition, np.int32))
@@ -364,7 +362,7 @@ class _Constants:
 
 
 def warm_decoder() -> None:
-    """Compiles the kernels that decode, or loads them from numba's cache."""
+    """Compile the decoding kernels, or load them from numba's cache."""
     batch = build_batch([Record(b"key", b"value", 0, (("header", b"value"),)), Record(None, None, 0)])
     for _ in decode_columns(batch, "warm", 0, include_headers=True):
         pass

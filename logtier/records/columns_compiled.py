@@ -1,8 +1,8 @@
-"""How the kernels of `columns_kernels` are compiled: by numba, once, and cached on disk for every later process.
+"""Compilation of the kernels of `columns_kernels`: by numba, once, cached on disk for later processes.
 
-numba caches beside the source, else in the user's cache folder, and refuses to define a cached function where it can
-write neither (a read-only installation run by a user without a home). Then a folder of this user's own under the
-system's temporary folder serves; without even that, every process compiles for itself.
+numba caches beside the source or in the user's cache folder, and refuses to define a cached function if it can write to
+neither (a read-only installation and a user without a home). A private folder of the user in the system's temporary
+folder is used then; if that fails as well, every process compiles for itself.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def kernel(function: _F) -> _F:
-    """numba's decorator, typed, without bounds checks and without Python's lock."""
+    """Compile a function by numba, with a typed decorator, without bounds checks and without Python's lock."""
     try:
         return _compiled(function, cache=True)
-    except RuntimeError:  # "no locator available": nowhere to write
+    except RuntimeError:  # "no locator available": no writable cache folder
         pass
     folder = private_folder()
     if folder is None:
@@ -38,7 +38,7 @@ def _compiled(function: _F, *, cache: bool) -> _F:
 
 
 def private_folder() -> str | None:
-    """A folder under the system's temporary one that nobody else can write: what lies in it is run. None if none is."""
+    """Return a temporary folder writable only by this user, since its content is executed; None if there is none."""
     try:
         path = os.path.join(tempfile.gettempdir(), f"headwater-numba-{os.getuid()}")
         os.makedirs(path, mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Arrow to record batches: rows are dealt to partitions by key and encoded, a batch at a time, per partition."""
+"""Converts Arrow to record batches: rows are assigned to partitions by key and encoded batch by batch."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from headwater.logtier.records.compression import NONE, compress
 __all__ = ["BatchEncoder", "EncodedBatch", "warm_encoder"]
 
 BATCH_BYTES = 256 << 10
-# Rows without a key change partition this often: Kafka's default batch.size, where its own producer would.
+# Bytes of rows without a key before the next partition: Kafka's default batch.size, as in its producer.
 STICKY_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """A v2 record batch with base offset 0, without producer fields and CRC: the producer seals it."""
+    """A v2 record batch with base offset 0, without producer fields and CRC, which the producer sets."""
 
     partition: int
     data: bytearray
@@ -43,7 +43,7 @@ class EncodedBatch:
 
 @dataclass(slots=True)
 class _Bytes:
-    """A binary or string column as its buffers; `valid` has one entry a row."""
+    """The buffers of a binary or string column; `valid` has one entry per row."""
 
     offsets: npt.NDArray[np.int32]
     data: npt.NDArray[np.uint8]
@@ -81,7 +81,7 @@ def _nulls(rows: int) -> _Bytes:
 
 @dataclass(slots=True)
 class _Headers:
-    """A headers column as buffers; a null list is an empty one."""
+    """The buffers of a headers column; a null list counts as empty."""
 
     offsets: npt.NDArray[np.int32]
     keys: _Bytes
@@ -89,7 +89,7 @@ class _Headers:
 
 
 def _headers_column(column: Any) -> _Headers:
-    """Raises ValueError for a header without a key, which the protocol does not have."""
+    """Convert a headers column; ValueError for a header without a key, which the protocol does not permit."""
     rows = len(column)
     lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.zeros(rows + 1, np.int32)
@@ -104,8 +104,9 @@ def _headers_column(column: Any) -> _Headers:
 class BatchEncoder:
     """Encodes rows for one topic.
 
-    The key decides the partition as in Kafka's Java client (murmur2); rows without a key stay with one partition for
-    `sticky_bytes`, then go on to the next, beginning at a random one. Order within a partition is the rows' order.
+    The key determines the partition as in Kafka's Java client (murmur2); rows without a key stay with one partition for
+    `sticky_bytes`, then continue with the next, starting with a random one. Within a partition the order of the rows is
+    kept.
     """
 
     def __init__(
@@ -128,11 +129,11 @@ class BatchEncoder:
         self._out = np.empty(batch_bytes + (64 << 10), np.uint8)
 
     def encode(self, rows: pa.RecordBatch, *, now_ms: int) -> Iterator[EncodedBatch]:
-        """The record batches of the rows, by partition.
+        """Yield the record batches of the rows, by partition.
 
         Columns: `value` (binary or string; null is a tombstone), and optionally `key`, `partition` (int, null: by key),
-        `timestamp_ms` (int64, else `now_ms`) and `headers`; others are ignored. Raises ValueError for a partition that
-        the topic does not have.
+        `timestamp_ms` (int64, default `now_ms`) and `headers`; others are ignored. Raises ValueError for a partition
+        that the topic does not have, and for a header without a key.
         """
         count = rows.num_rows
         if count == 0:
@@ -196,7 +197,7 @@ class BatchEncoder:
     ) -> tuple[EncodedBatch, int]:
         with_headers = headers is not None
         if headers is None:
-            headers = _Headers(key.offsets, key, value)  # not looked at, but of the right types
+            headers = _Headers(key.offsets, key, value)  # not used, but of the right types
         while True:
             rows, size, max_timestamp = kernels.encode_rows(
                 order,
@@ -248,7 +249,7 @@ class BatchEncoder:
 
 
 def warm_encoder() -> None:
-    """Compiles the kernels that encode, or loads them from numba's cache."""
+    """Compile the encoding kernels, or load them from numba's cache."""
     headers = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
     rows = pa.record_batch(
         [

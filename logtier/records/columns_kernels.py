@@ -1,10 +1,9 @@
-"""The compiled loops under `columns` and `columns_encode`: record bytes to column buffers and back.
+"""The compiled loops of `columns` and `columns_encode`: record bytes to column buffers and back.
 
-Compiled by numba on first use and cached on disk (`columns_compiled`). numba checks no index, so these kernels check
-every length against the bytes that remain before they touch them; they report bad input by code, never by exception.
-Layouts are those of Kafka's message format v2 (protocol guide, "Record Batch" and "Record").
-
-All input arrays are read-only views (one compilation each, whatever the buffer behind them).
+Compiled by numba on first use and cached on disk (`columns_compiled`). numba checks no index, so the kernels check
+every length against the remaining bytes first; they report invalid input by a code, never by an exception. Layouts are
+those of Kafka's message format v2 (protocol guide, "Record Batch" and "Record"). All input arrays are read-only views
+(one compilation each for all types of buffers).
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ __all__ = [
     "scan_batches",
 ]
 
-# numba's machine integers; typed Any because Python's own are meant to mix with them.
+# numba's machine integers; typed Any because they mix with Python's integers.
 _I64: Any = np.int64
 _U64: Any = np.uint64
 
 # The fields of a scanned batch: columns of an int64 table with one row a batch.
 BATCH_START = 0
 BATCH_END = 1
-RECORDS_START = 2  # of the decompressed records, wherever they are
+RECORDS_START = 2  # of the decompressed records
 RECORDS_END = 3
 BASE_OFFSET = 4
 LAST_OFFSET_DELTA = 5
@@ -65,8 +64,8 @@ _LENGTH_MIN = _HEADER_BYTES - _LOG_OVERHEAD
 _LOG_APPEND_TIME = 8
 # The smallest record: seven one-byte varints and attributes.
 _RECORD_BYTES_MIN = 7
-# Milliseconds that still fit into Arrow's microseconds. A producer may give any timestamp: one beyond is brought here
-# (year 294247), because a record that stops every reader for good is worse than one with the latest time there is.
+# Largest milliseconds that fit into Arrow's microseconds (year 294247). A producer may send any timestamp: greater ones
+# are clamped, since a record that no reader can pass is worse than one with the latest possible time.
 _TIMESTAMP_MS_MAX = 0x7FFFFFFFFFFFFFFF // 1000
 
 TRUNCATED = -1
@@ -88,7 +87,7 @@ ERRORS = {
 
 @kernel
 def count_batches(data: Any) -> int:
-    """How many whole batches the bytes hold (a part of one at the end is usual in a fetch), or an error code."""
+    """Return the number of whole batches (a truncated last batch is usual in a fetch), or an error code."""
     position = 0
     count = 0
     while len(data) - position >= _HEADER_BYTES:
@@ -104,7 +103,7 @@ def count_batches(data: Any) -> int:
 
 @kernel
 def scan_batches(data: Any, table: Any) -> tuple[int, int]:
-    """Fills the table from the headers of the batches that `count_batches` counted; returns (code or 0, row)."""
+    """Fill the table from the headers of the batches counted by `count_batches`; return (code or 0, row)."""
     position = 0
     for row in range(len(table)):
         length = i32(data, position + 8)
@@ -148,10 +147,10 @@ def decode_batches(
     value_valid: Any,
     header_ranges: Any,
 ) -> tuple[int, int]:
-    """Decodes the records of all batches in the table, which lie in `data`, into the columns from `row` on.
+    """Decode the records in `data` of all batches of the table into the columns from `row` on.
 
-    The columns have room for the table's counts, the data columns for all bytes of the records sections. Returns
-    (error code or 0, row in the table). `header_ranges` takes where each record's headers lie.
+    The columns have room for the table's counts, the data columns for all bytes of the records sections.
+    `header_ranges` gets the position of each record's headers. Returns (error code or 0, row in the table).
     """
     key_end = key_offsets[row]
     value_end = value_offsets[row]
@@ -218,7 +217,7 @@ def decode_batches(
 
 @kernel
 def count_headers(data: Any, header_ranges: Any, start: int, end: int, list_offsets: Any) -> int:
-    """Fills the list offsets of rows [start, end), whose headers lie in `data`; returns an error code or 0."""
+    """Fill the list offsets of rows [start, end), whose headers are in `data`; return an error code or 0."""
     total = _I64(list_offsets[start])
     for row in range(start, end):
         count, position = varint(data, header_ranges[row, 0], header_ranges[row, 1])
@@ -246,7 +245,7 @@ def decode_headers(
     value_data: Any,
     value_valid: Any,
 ) -> int:
-    """Decodes the headers of rows [start, end) into the columns of the list's elements; returns an error code or 0."""
+    """Decode the headers of rows [start, end) into the columns of the list's elements; return an error code or 0."""
     at = _I64(list_offsets[start])
     key_end = key_offsets[at]
     value_end = value_offsets[at]
@@ -282,7 +281,7 @@ def decode_headers(
 
 @kernel
 def murmur2_kernel(data: Any, start: int, end: int) -> Any:
-    """Kafka's murmur2 of data[start:end], as `headwater.logtier.client.partitioner.murmur2` defines it."""
+    """Return Kafka's murmur2 of data[start:end], as `headwater.logtier.client.partitioner.murmur2`."""
     mask = _U64(0xFFFFFFFF)
     multiplier = _U64(0x5BD1E995)
     length = end - start
@@ -323,9 +322,9 @@ def assign_partitions(
     sticky_bytes: int,
     partitions: Any,
 ) -> None:
-    """Fills in the partition of every row that has none yet (-1): by its key or, without one, the sticky partition.
+    """Set the partition of every row without one (-1): by its key, or without a key the sticky partition.
 
-    `sticky` holds (partition, bytes given to it): after `sticky_bytes` the next partition takes its turn.
+    `sticky` holds (partition, bytes assigned to it): after `sticky_bytes` the next partition follows.
     """
     for row in range(len(partitions)):
         if partitions[row] >= 0:
@@ -343,7 +342,7 @@ def assign_partitions(
 
 @kernel
 def order_by_partition(partitions: Any, starts: Any, order: Any) -> None:
-    """A stable counting sort: `order` takes the row numbers by partition, `starts` where each begins (zeros before)."""
+    """Stable counting sort: `order` gets row numbers by partition, `starts` their start indexes (initially zeros)."""
     for row in range(len(partitions)):
         starts[partitions[row] + 1] += 1
     for partition in range(len(starts) - 1):
@@ -377,7 +376,7 @@ def encode_rows(
     out: Any,
     bytes_target: int,
 ) -> tuple[int, int, int]:
-    """Encodes rows order[start:end] as records into `out` until `bytes_target` is reached.
+    """Encode rows order[start:end] as records into `out` until `bytes_target` is reached.
 
     Returns (rows encoded, bytes, largest timestamp). At least one row is encoded, unless it alone does not fit into
     `out`: then (0, bytes needed, 0).

@@ -1,4 +1,4 @@
-"""Compiles the kernels of both directions ahead of their first use."""
+"""Compiles the kernels of both directions before their first use."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from headwater.logtier.records.columns_encode import warm_encoder
 
 
 def warm_numba_cache() -> None:
-    """Compiles every kernel, or loads it from numba's cache on disk.
+    """Compile every kernel, or load it from numba's cache on disk.
 
-    Called once in the driver, so that the tasks that follow find the cache filled instead of compiling side by side.
+    Called once in the driver, so that the tasks find a filled cache instead of all compiling at once.
     """
     warm_decoder()
     warm_encoder()

@@ -20,7 +20,7 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODECS: dict[str, int] = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
 CODEC_NAMES: dict[int, str] = {codec: name for name, codec in CODECS.items()}
 
-# xerial's framing of snappy: what the Java client writes. A header, then blocks with their size before them.
+# xerial's framing of snappy, used by the Java client: a header, then blocks preceded by their size.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024  # snappy-java's default
@@ -32,7 +32,7 @@ _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_UNCOMPRESSED_BLOCK = 0x8000_0000
 _LZ4_END_MARK = b"\x00\x00\x00\x00"
 
-#: As Kafka has it, this level is no level of lz4's slow, thorough compressor, but stands for the fast one.
+#: As in Kafka, this level selects lz4's fast compressor, not a level of the high-compression one.
 LZ4_DEFAULT_LEVEL = 9
 
 # First guess of the decompressed size; the output grows from there, so that honest small batches stay cheap.
@@ -42,17 +42,17 @@ _GROWTH = 4
 
 
 class CorruptRecordsError(ValueError):
-    """Record bytes that cannot be what a producer meant: broken compression, a wrong length, a malformed record."""
+    """Record bytes are invalid: damaged compression, a wrong length, or a malformed record."""
 
 
 class OverlargeRecordsError(CorruptRecordsError):
-    """Records that decompress to more than the limit."""
+    """Records decompress to more than the limit."""
 
 
 def compress(codec: int, data: Buffer, *, level: int | None = None) -> bytes:
     """Return `data` compressed by `codec` (one of CODECS' values) in the framing that Kafka clients expect.
 
-    `level` counts for gzip (1 to 9), lz4 (1 to 17) and zstd (-131072 to 22); None is the default of Kafka's clients.
+    `level` applies to gzip (1 to 9), lz4 (1 to 17) and zstd (-131072 to 22); None is the default of Kafka's clients.
     """
     if codec == NONE:
         return bytes(data)
@@ -72,9 +72,9 @@ def compress(codec: int, data: Buffer, *, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, *, limit_bytes: int) -> bytes:
-    """Return `data` decompressed, at most `limit_bytes` of it.
+    """Return `data` decompressed, at most `limit_bytes`.
 
-    Raises CorruptRecordsError when the data is damaged, the codec unknown, or the result larger than the limit.
+    Raises CorruptRecordsError if the data is damaged, the codec unknown, or the result larger than the limit.
     """
     if codec == NONE:
         if len(data) > limit_bytes:
@@ -120,7 +120,7 @@ def _lz4_frame(data: memoryview) -> Iterator[bytes]:
 
 
 def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
-    """Framed snappy (Java) and raw snappy (librdkafka, Sarama), told apart by the frame's magic."""
+    """Decompress framed snappy (Java) or raw snappy (librdkafka, Sarama), distinguished by the frame's magic."""
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _decompress_snappy_block(view, limit_bytes, limit_bytes)
@@ -141,7 +141,7 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes:
 
 def _decompress_snappy_block(block: memoryview, left_bytes: int, limit_bytes: int) -> bytes:
     try:
-        # The size stands at the block's start: checked before anything is allocated.
+        # The size at the block's start is checked before any allocation.
         if cramjam.snappy.decompress_raw_len(block) > left_bytes:
             raise _too_large(SNAPPY, limit_bytes)
         return bytes(cramjam.snappy.decompress_raw(block))
@@ -159,9 +159,9 @@ def _decompress_growing(codec: int, into: Callable[[Buffer, Any], int], data: Bu
         try:
             size = into(data, output)
         except cramjam.DecompressionError as error:
-            # Given back before a larger one is taken, or an error keeps it with its traceback.
+            # Freed before a larger buffer is allocated, or an error keeps it with its traceback.
             del output
-            # cramjam tells a full output only by this text (the standard library's of Rust, WriteZero).
+            # cramjam reports a full output only by this text (of Rust's standard library, WriteZero).
             if "failed to write whole buffer" not in str(error):
                 raise CorruptRecordsError(f"{CODEC_NAMES[codec]} data is damaged: {error}") from None
             if capacity == ceiling_bytes:

@@ -1,7 +1,7 @@
-"""The fields of batches and records for compiled loops: numbers of fixed size, and zigzag varints.
+"""Fields of batches and records for compiled loops: integers of fixed size, and zigzag varints.
 
-Loops in other modules take these into their own machine code, where LLVM inlines them. numba's cache keeps that code by
-the source of the loop alone: it does not notice a change here, so whoever makes one clears the caches (`*.nbi`).
+Loops in other modules include these functions in their machine code, where LLVM inlines them. numba's cache depends
+only on the source of the loop: after a change in this module the caches (`*.nbi`) must be deleted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headwater.logtier.records.columns_compiled import kernel
 
 __all__ = ["i32", "i64", "put_varint", "u32", "varint", "varint_size"]
 
-# numba's machine integers; typed Any because Python's own are meant to mix with them.
+# numba's machine integers; typed Any because they mix with Python's integers.
 _I64: Any = np.int64
 _U64: Any = np.uint64
 _U8: Any = np.uint8
@@ -22,7 +22,7 @@ _U8: Any = np.uint8
 
 @kernel
 def u32(data: Any, position: int) -> Any:
-    """Four bytes, unsigned."""
+    """Read four bytes, unsigned."""
     return (
         (_I64(data[position]) << 24)
         | (_I64(data[position + 1]) << 16)
@@ -33,20 +33,20 @@ def u32(data: Any, position: int) -> Any:
 
 @kernel
 def i32(data: Any, position: int) -> Any:
-    """Four bytes, signed."""
+    """Read four bytes, signed."""
     value = u32(data, position)
     return value - ((value >> 31) << 32)
 
 
 @kernel
 def i64(data: Any, position: int) -> Any:
-    """Eight bytes, signed."""
+    """Read eight bytes, signed."""
     return (i32(data, position) << 32) | u32(data, position + 4)
 
 
 @kernel
 def varint(data: Any, position: int, end: int) -> tuple[Any, Any]:
-    """A zigzag varint of at most ten bytes and the position behind it, or a negative position."""
+    """Read a zigzag varint of at most ten bytes; return (value, end), with a negative end for an error."""
     if position < end:
         byte = data[position]
         if byte < 128:
@@ -66,7 +66,7 @@ def varint(data: Any, position: int, end: int) -> tuple[Any, Any]:
 
 @kernel
 def varint_size(value: int) -> Any:
-    """How many bytes a zigzag varint takes."""
+    """Return the size of a zigzag varint, in bytes."""
     raw = _U64((value << 1) ^ (value >> 63))
     size = 1
     while raw >= _U64(128):
@@ -77,7 +77,7 @@ def varint_size(value: int) -> Any:
 
 @kernel
 def put_varint(out: Any, position: int, value: int) -> Any:
-    """Write a zigzag varint; the position behind it. There has to be room."""
+    """Write a zigzag varint; return its end. `out` must have room."""
     raw = _U64((value << 1) ^ (value >> 63))
     while raw >= _U64(128):
         out[position] = _U8((raw & _U64(0x7F)) | _U64(0x80))
