@@ -1,1 +1,1 @@
-"""The controller: the one broker that changes cluster metadata. `state` decides, `controller` acts."""
+"""The controller: the broker that changes cluster metadata. `state` decides, `controller` acts."""

@@ -1,4 +1,4 @@
-"""What the controller decides about access control lists: (image, command) to store operations or an error. Pure."""
+"""Decisions of the controller on access control lists: (image, command) to store operations or an error. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.security.acls import AclBinding, AclFilter, binding_problem, filter_problem
 
 MAX_CHANGES_PER_REQUEST: Final = 10_000
-"""Bindings that one request may make or remove: Kafka's limit."""
+"""Maximum number of bindings created or deleted by one request: Kafka's limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class AclDeletion:
-    """What became of one filter of a deletion: the bindings it removed, or an error."""
+    """The result of one filter of a deletion: the deleted bindings, or an error."""
 
     deleted: tuple[AclBinding, ...] = ()
     error: KafkaError | None = None
 
 
 def plan_create_acls(image: MetadataImage, bindings: Sequence[AclBinding]) -> Plan[KafkaError | None]:
-    """Make bindings, each taken or refused by itself; one that is there already is as good as made."""
+    """Create bindings, each accepted or rejected separately; existing bindings are accepted."""
     plan: Plan[KafkaError | None] = Plan()
     known = set(image.acls)
     for binding in bindings:
@@ -42,7 +42,7 @@ def plan_create_acls(image: MetadataImage, bindings: Sequence[AclBinding]) -> Pl
 
 
 def plan_delete_acls(image: MetadataImage, filters: Sequence[AclFilter]) -> Plan[AclDeletion]:
-    """Remove the bindings that filters find. One that several find is removed once, and told with each of them."""
+    """Delete the bindings that match filters. A binding that matches several is deleted once, and reported for each."""
     plan: Plan[AclDeletion] = Plan()
     removed: set[AclBinding] = set()
     for wanted in filters:
@@ -62,5 +62,5 @@ def _check_size(changes: int) -> None:
     if changes > MAX_CHANGES_PER_REQUEST:
         raise KafkaError(
             ErrorCode.policy_violation,
-            f"One request may make or remove {MAX_CHANGES_PER_REQUEST} access control lists, not {changes}; split it.",
+            f"A request may create or delete {MAX_CHANGES_PER_REQUEST} access control lists, not {changes}; split it.",
         )

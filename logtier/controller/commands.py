@@ -1,4 +1,4 @@
-"""What a controller is asked for, and what it answers: plain values."""
+"""Commands of the controller and their results: plain values."""
 
 import enum
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ from headwater.logtier.protocol.errors import KafkaError
 class NewTopic:
     """A topic to be created.
 
-    -1 partitions or replicas means the broker's default. `assignments` (partition to brokers) takes the place of both
-    numbers. A config's value may be None only because the protocol can say so: it is refused.
+    -1 partitions or replicas select the broker's default. `assignments` (partition to brokers) replaces both numbers. A
+    config value of None, possible in the protocol, is rejected.
     """
 
     name: str
@@ -26,7 +26,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """A topic to be grown to `count` partitions in all; `assignments` holds the brokers of each new one."""
+    """A topic to be grown to `count` partitions in total; `assignments` has the brokers of each new partition."""
 
     name: str
     count: int
@@ -35,7 +35,7 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What became of one topic: `error`, or the topic as it is now (as it was, for a deletion)."""
+    """The result for one topic: `error`, or the topic after the command (before it, for a deletion)."""
 
     name: str
     error: KafkaError | None = None
@@ -44,7 +44,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """What became of one deletion. Name and id are both known where the topic was."""
+    """The result of one deletion. Name and id are both set if the topic existed."""
 
     name: str | None
     topic_id: UUID | None
@@ -52,7 +52,7 @@ class DeleteResult:
 
 
 class ConfigResourceType(enum.IntEnum):
-    """What a config belongs to, as the protocol numbers it."""
+    """The type of resource of a config, with the protocol's numbers."""
 
     UNKNOWN = 0
     TOPIC = 2
@@ -63,7 +63,7 @@ class ConfigResourceType(enum.IntEnum):
 
 
 class ConfigOperationType(enum.IntEnum):
-    """What to do with a config, as IncrementalAlterConfigs numbers it (KIP-339)."""
+    """The operation on a config, with the numbers of IncrementalAlterConfigs (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -73,7 +73,7 @@ class ConfigOperationType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigOperation:
-    """One change of one config. `type` stays a number, because clients may send any."""
+    """One change of one config. `type` is a number, because clients may send any."""
 
     name: str
     type: int
@@ -82,7 +82,7 @@ class ConfigOperation:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """Changes of one resource. `replace_all`: what is not set here goes back to its default (AlterConfigs)."""
+    """Changes of one resource. `replace_all`: configs not set here revert to their defaults (AlterConfigs)."""
 
     resource_type: int
     resource_name: str
@@ -92,7 +92,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class ConfigResult:
-    """What became of one resource's changes."""
+    """The result of one resource's changes."""
 
     resource_type: int
     resource_name: str

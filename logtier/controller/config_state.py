@@ -1,4 +1,4 @@
-"""What the controller decides about configs: (image, changes) to store operations or an error. Pure."""
+"""Decisions of the controller on configs: (image, changes) to store operations or an error. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,17 +37,17 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 def plan_alter_configs(
     image: MetadataImage, static_config: BrokerConfig, changes: Sequence[ConfigChange]
 ) -> Plan[ConfigResult]:
-    """Change configs of topics and brokers; each resource is taken as a whole or refused as a whole.
+    """Change configs of topics, brokers and groups; the changes of a resource are accepted or rejected together.
 
     Args:
-        static_config: The broker's configs without dynamic ones: defaults of topics, and what a deletion goes back to.
+        static_config: The broker's configs without dynamic ones: defaults of topics, and values after a deletion.
     """
     plan: Plan[ConfigResult] = Plan()
     asked = Counter((change.resource_type, change.resource_name) for change in changes)
     for change in {(change.resource_type, change.resource_name): change for change in changes}.values():
         try:
             if asked[change.resource_type, change.resource_name] > 1:
-                raise KafkaError(ErrorCode.invalid_request, "The resource stands in the request twice.")
+                raise KafkaError(ErrorCode.invalid_request, "The resource is listed twice in the request.")
             _check_operations(change)
             match change.resource_type:
                 case ConfigResourceType.TOPIC:
@@ -60,7 +60,7 @@ def plan_alter_configs(
                     raise unsupported_resource(change.resource_type)
         except ConfigError as error:
             is_broker = change.resource_type == ConfigResourceType.BROKER
-            # As Kafka: a broker's own configs are refused with the code of a wrong request.
+            # As in Kafka, an invalid broker config has the code invalid_request.
             refusal = KafkaError(ErrorCode.invalid_request if is_broker else ErrorCode.invalid_config, str(error))
             plan.results.append(ConfigResult(change.resource_type, change.resource_name, refusal))
         except KafkaError as error:
@@ -72,7 +72,7 @@ def plan_alter_configs(
 
 
 def unsupported_resource(resource_type: int) -> KafkaError:
-    """The refusal of configs of a resource that this broker has none for."""
+    """Return the error for configs of an unsupported resource type."""
     try:
         name = ConfigResourceType(resource_type).name
     except ValueError:
@@ -86,10 +86,10 @@ def _check_operations(change: ConfigChange) -> None:
     names = Counter(operation.name for operation in change.operations)
     twice = [name for name, count in names.items() if count > 1]
     if twice:
-        raise KafkaError(ErrorCode.invalid_request, f"Config {twice[0][:200]!r} stands in the request twice.")
+        raise KafkaError(ErrorCode.invalid_request, f"Config {twice[0][:200]!r} is listed twice in the request.")
     for operation in change.operations:
         if operation.type not in set(ConfigOperationType):
-            raise KafkaError(ErrorCode.invalid_request, f"Config operation {operation.type} is not known.")
+            raise KafkaError(ErrorCode.invalid_request, f"Config operation {operation.type} is unknown.")
         if operation.value is None and operation.type != ConfigOperationType.DELETE:
             raise KafkaError(ErrorCode.invalid_request, f"Config {operation.name[:200]!r} has no value.")
 
@@ -124,12 +124,12 @@ def _alter_broker(image: MetadataImage, static_config: BrokerConfig, change: Con
         if definition is not None and not definition.dynamic:
             raise KafkaError(
                 ErrorCode.invalid_request,
-                f"Broker config {operation.name} is read at the start only: set it in the broker's properties and "
-                "restart it.",
+                f"Broker config {operation.name} is read only at the start: set it in the broker's properties and "
+                "restart the broker.",
             )
     path = paths.broker_config_path(name)
     operations = _write(path, current, altered)
-    # The whole of what would hold for this broker must stand, not the changed part alone.
+    # All configs effective for this broker must be valid together, not only the changed ones.
     after = image.apply([(path, paths.encode_config(altered))])
     node_id = static_config.node_id
     _check_fits(static_config, dynamic_broker_configs(image, node_id), dynamic_broker_configs(after, node_id))
@@ -138,7 +138,7 @@ def _alter_broker(image: MetadataImage, static_config: BrokerConfig, change: Con
 
 
 def _check_fits(static_config: BrokerConfig, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """ConfigError where a change does not fit; what did not before it, and stays, is no reason to refuse it."""
+    """Raise ConfigError if a change is invalid; unchanged values that were invalid before are accepted."""
     unfit = static_config.with_fitting(before)[1]
     static_config.with_properties(
         {name: value for name, value in after.items() if name not in unfit or value != before[name]}
@@ -185,8 +185,8 @@ def _alter(altered: dict[str, str], operation: ConfigOperation, definition: Conf
         return
     if definition.type is not ConfigType.LIST:
         verb = ConfigOperationType(operation.type).name
-        message = f"{name}: {verb} is for lists, and this is of type {definition.type.name}; use SET"
-        # As Kafka: of this mistake a broker's config is refused with the code that a topic's is.
+        message = f"{name}: {verb} is for lists, but the config has type {definition.type.name}; use SET"
+        # As in Kafka, this error has the code invalid_config for broker configs as well.
         raise KafkaError(ErrorCode.invalid_config, message)
     entries = _entries(altered.get(name, inherited))
     given = _entries(operation.value)
@@ -203,7 +203,7 @@ def _entries(text: str) -> list[str]:
 
 
 def _write(path: str, current: Mapping[str, str], altered: Mapping[str, str]) -> list[Operation]:
-    """The operation that brings a config node from one content to another; a node without configs is not kept."""
+    """Return the operation that changes the content of a config node; a node without configs is deleted."""
     if dict(current) == dict(altered):
         return []
     if not altered:

@@ -1,4 +1,4 @@
-"""The controller's shell: one command at a time, `state` decides, the store is written, the new image published."""
+"""The controller: runs one command at a time; `state` decides, the store is written, the new image published."""
 
 import asyncio
 import logging
@@ -57,15 +57,15 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 COMMANDS_QUEUED_MAX: Final = 1000
-"""Commands that may wait for their turn; above it they are refused, and clients try again."""
+"""Maximum number of waiting commands; further ones are rejected, and clients retry."""
 
 
 class Controller:
-    """The one broker that changes metadata, and the only caller of `MetadataCache.publish`.
+    """The broker that changes metadata, and the only caller of `MetadataCache.publish`.
 
-    Invariants: commands run one after the other, each on the image that the one before it left; every write of the
-    store is fenced by the version of `/controller_epoch` (KAFKA-6082); a command that has returned is durable and is in
-    this broker's MetadataCache, whose subscribers have seen it.
+    Invariants: commands run one after the other, each on the image of the previous one; every write to the store is
+    fenced by the version of `/controller_epoch` (KAFKA-6082); a command that has returned is durable and is in this
+    broker's MetadataCache, whose subscribers have processed it.
     """
 
     def __init__(
@@ -86,20 +86,20 @@ class Controller:
 
     @property
     def epoch(self) -> int:
-        """How many controllers there have been, this one counted."""
+        """The controller epoch: the number of controllers so far, including this one."""
         return self._epoch
 
     @property
     def metadata_end_offset(self) -> int:
-        """How many changes of metadata have become durable since the cluster began: the next one's offset."""
+        """The offset of the next change of metadata: the number of durable changes since the cluster began."""
         return self._store.end_offset
 
     async def start(self) -> None:
-        """Become controller on a started store, and publish the image of what it holds.
+        """Become controller on a started store, and publish the image of its content.
 
-        The cluster gets its id at its first start. Its only broker was away: it leads every partition anew, and that
-        epoch is the controller's, which grows by every start. A consumer whose position a power loss has cut off the
-        log learns by it that other records stand there now (KIP-320). StoreUnavailableError when another broker is
+        The first start sets the cluster id. After its absence the only broker leads every partition in a new epoch,
+        that of the controller, which grows with every start: a consumer whose position was cut off by a power loss
+        detects by it that the log has other records there (KIP-320). StoreUnavailableError if another broker is
         controller.
         """
         await self._create_parents()
@@ -107,7 +107,7 @@ class Controller:
         self._cache.publish((await self._load_image()).with_leaders_elected(self._epoch - 1))
 
     async def stop(self) -> None:
-        """Finish the command under way and give the office up; the store stays open."""
+        """Finish the running command and resign; the store stays open."""
         async with self._turn:
             if self._elected:
                 self._elected = False
@@ -116,7 +116,7 @@ class Controller:
     async def register_broker(
         self, broker_id: int, host: str, port: int, rack: str | None = None, endpoints: Sequence[Endpoint] = ()
     ) -> None:
-        """Say that a broker is alive and where clients reach it; again, when that changes."""
+        """Register a live broker with its addresses, or update them."""
 
         async def register() -> None:
             path = paths.broker_path(broker_id)
@@ -133,7 +133,7 @@ class Controller:
         validate_only: bool = False,
         count_mutations: CountMutations = unlimited,
     ) -> list[TopicResult]:
-        """Create topics, each taken or refused by itself; one result for each name."""
+        """Create topics, each accepted or rejected separately; one result for each name."""
         return await self._planned(
             lambda image: plan_create_topics(
                 image,
@@ -166,7 +166,7 @@ class Controller:
         validate_only: bool = False,
         count_mutations: CountMutations = unlimited,
     ) -> list[TopicResult]:
-        """Grow topics; one result for each name."""
+        """Add partitions to topics; one result for each name."""
         return await self._planned(
             lambda image: plan_create_partitions(image, requests, self._prng.randrange, count_mutations),
             lambda error: [TopicResult(name, error) for name in dict.fromkeys(request.name for request in requests)],
@@ -176,7 +176,7 @@ class Controller:
     async def alter_configs(
         self, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> list[ConfigResult]:
-        """Change configs of topics and brokers; one result for each resource."""
+        """Change configs of topics, brokers and groups; one result for each resource."""
         return await self._planned(
             lambda image: plan_alter_configs(image, self._cache.static_config, changes),
             lambda error: [
@@ -201,13 +201,13 @@ class Controller:
         )
 
     async def create_acls(self, bindings: Sequence[AclBinding]) -> list[KafkaError | None]:
-        """Make access control lists, each taken or refused by itself; an error or None for each binding."""
+        """Create access control lists, each accepted or rejected separately; an error or None for each binding."""
         return await self._planned(
             lambda image: plan_create_acls(image, bindings), lambda error: [error for _ in bindings]
         )
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[AclDeletion]:
-        """Remove the access control lists that filters find; one result for each filter."""
+        """Delete the access control lists that match filters; one result for each filter."""
         return await self._planned(
             lambda image: plan_delete_acls(image, filters), lambda error: [AclDeletion(error=error) for _ in filters]
         )
@@ -215,7 +215,7 @@ class Controller:
     async def alter_client_quotas(
         self, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
     ) -> list[KafkaError | None]:
-        """Change quotas of clients, each entity by itself; an error or None for each."""
+        """Change client quotas, each entity separately; an error or None for each."""
         return await self._planned(
             lambda image: plan_alter_quotas(image, alterations),
             lambda error: [error for _ in alterations],
@@ -223,7 +223,7 @@ class Controller:
         )
 
     async def allocate_producer_ids(self, count: int = PRODUCER_IDS_PER_BLOCK) -> range:
-        """A block of ids that is durably the caller's: none of them was or will be in another block."""
+        """Return a durably allocated block of producer ids, which overlaps no other block."""
 
         async def allocate() -> range:
             path = paths.PRODUCER_ID_BLOCK
@@ -252,7 +252,7 @@ class Controller:
         *,
         validate_only: bool = False,
     ) -> list[Result]:
-        """Decide and execute; what keeps the whole command from happening becomes the error of each of its parts."""
+        """Decide and execute; an error of the whole command becomes the error of each of its parts."""
 
         async def execute() -> list[Result]:
             plan = decide(self._cache.image)
@@ -266,9 +266,9 @@ class Controller:
             return refuse(error)
 
     async def _command(self, run: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Run a command in its turn, to its end even if its caller goes away."""
+        """Run a command in its turn, to its end even if the caller is cancelled."""
         if self._waiting >= COMMANDS_QUEUED_MAX:
-            raise KafkaError(ErrorCode.request_timed_out, "Too many changes of metadata wait; try again.")
+            raise KafkaError(ErrorCode.request_timed_out, "Too many metadata changes are waiting; retry later.")
         command = asyncio.ensure_future(self._in_turn(run))
         self._commands.add(command)
         command.add_done_callback(self._commands.discard)
@@ -285,14 +285,14 @@ class Controller:
             log.error("a change of metadata failed: %s", error)
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         except OSError as error:
-            # The change is durable, but a log could not be made or changed; the next start takes it over.
-            log.error("a change of metadata could not be followed on disk: %s", error)
+            # The change is durable, but a log could not be created or changed; the next start applies it.
+            log.error("a change of metadata could not be applied on disk: %s", error)
             raise KafkaError(ErrorCode.kafka_storage_error, error.strerror or str(error)) from error
         finally:
             self._waiting -= 1
 
     async def _write(self, operations: Sequence[Operation]) -> None:
-        """Make operations true, fenced, and publish what they change."""
+        """Execute operations, fenced, and publish the changes."""
         try:
             await self._store.multi([Check(paths.CONTROLLER_EPOCH, self._epoch_version), *operations])
         except BadVersionError as error:
@@ -303,12 +303,12 @@ class Controller:
         await self._cache.advance(self._cache.image.apply(_changes(operations)))
 
     async def _create_parents(self) -> None:
-        """What every store holds from its first start on, all of it at once."""
+        """Create the initial nodes of a store, all of them at once."""
         first_data = {
             **dict.fromkeys(paths.PERSISTENT_PARENTS, b""),
             paths.CLUSTER_ID: paths.encode_cluster_id(uuids.to_text(uuids.random_uuid(self._prng))),
             paths.CONTROLLER_EPOCH: b"0",
-            # Kept, for a salt that changes with a restart would tell that there is no such user.
+            # Stored: salts that change with a restart would reveal unknown users.
             paths.UNKNOWN_USERS_KEY: encode_unknown_users_key(secrets.token_bytes(UNKNOWN_USERS_KEY_BYTES)),
         }
         while True:
@@ -353,7 +353,7 @@ class Controller:
 
 
 def _changes(operations: Sequence[Operation]) -> list[tuple[str, bytes | None]]:
-    """What operations that have happened leave in their nodes."""
+    """Return the changes of nodes that result from operations."""
     changes: list[tuple[str, bytes | None]] = []
     for operation in operations:
         if isinstance(operation, Create | SetData):

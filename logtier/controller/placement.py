@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas of a new partition: pure."""
+"""Assigns the replicas of new partitions to brokers: pure."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 def assign_replicas(
     brokers: Sequence[int], replication_factor: int, partitions: range, start: int
 ) -> list[tuple[int, ...]]:
-    """Spread partitions over brokers: leaders in turn from `start` on, followers behind them.
+    """Spread partitions over brokers: leaders in rotation from `start` on, followers after them.
 
-    The distance from a leader to its first follower grows by one each time around, so that the partitions of a broker
-    that fails are taken over by all the others and not by its neighbour alone.
+    The distance from a leader to its first follower grows by one with each rotation, so that all other brokers share
+    the partitions of a failed broker.
 
     >>> assign_replicas([1, 2, 3], 2, range(0, 4), 0)
     [(1, 2), (2, 3), (3, 1), (1, 3)]

@@ -1,4 +1,4 @@
-"""Producer ids: each is given out once in the life of a cluster (KIP-360's blocks, as Kafka's ProducerIdManager)."""
+"""Producer ids: each is used once in the life of a cluster (blocks as of Kafka's ProducerIdManager)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,13 +7,13 @@ from typing import Final
 from headwater.logtier.config.definition import LONG_MAX
 
 PRODUCER_IDS_PER_BLOCK: Final = 1000
-"""Ids that one write to the metadata store reserves; a broker that dies wastes at most so many."""
+"""Ids reserved by one write to the metadata store; a crashed broker wastes at most this number."""
 
 
 class ProducerIds:
-    """A broker's own block of producer ids, of which it gives out one after the other.
+    """The broker's block of producer ids, used one after the other.
 
-    Invariant: an id is given out only from a block that is durably ours, so no crash makes an id appear twice.
+    Invariant: ids come only from a durably allocated block, so that no crash repeats an id.
     """
 
     def __init__(self, allocate: Callable[[int], Awaitable[range]]) -> None:
@@ -22,12 +22,12 @@ class ProducerIds:
         self._allocating = asyncio.Lock()
 
     async def next(self) -> int:
-        """An id that nobody has had; StoreUnavailableError when no block can be reserved."""
+        """Return an unused id; StoreUnavailableError if no block can be reserved."""
         producer_id = next(self._block, None)
         if producer_id is not None:
             return producer_id
         async with self._allocating:
-            producer_id = next(self._block, None)  # another request may have brought a block meanwhile
+            producer_id = next(self._block, None)  # another request may have allocated a block meanwhile
             if producer_id is None:
                 self._block = iter(await self._allocate(PRODUCER_IDS_PER_BLOCK))
                 producer_id = next(self._block)
@@ -35,7 +35,7 @@ class ProducerIds:
 
 
 def next_block(last: range, count: int) -> range:
-    """The block of ids after the last one.
+    """Return the block of ids after the last one.
 
     >>> next_block(range(0, 1000), 1000)
     range(1000, 2000)

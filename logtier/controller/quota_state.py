@@ -1,4 +1,4 @@
-"""What the controller decides about quotas of clients: (image, command) to store operations or an error. Pure."""
+"""Decisions of the controller on client quotas: (image, command) to store operations or an error. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True)
 class QuotaAlteration:
-    """Changes of one entity's quotas, in the order in which they were sent; the value None takes a quota away."""
+    """Changes of one entity's quotas, in the order of the request; the value None removes a quota."""
 
     entity: QuotaEntity
     changes: Sequence[tuple[str, float | None]]
 
 
 def plan_alter_quotas(image: MetadataImage, alterations: Sequence[QuotaAlteration]) -> Plan[KafkaError | None]:
-    """Change quotas; each entity is taken as a whole or refused as a whole, and taken once in a request."""
+    """Change quotas; the changes of an entity are accepted or rejected together, once per request."""
     plan: Plan[KafkaError | None] = Plan()
     current = {quota.entity: quota.values for quota in image.client_quotas.values()}
     seen: set[QuotaEntity] = set()

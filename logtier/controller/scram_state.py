@@ -1,4 +1,4 @@
-"""What the controller decides about SCRAM credentials: (image, changes) to store operations or errors. Pure."""
+"""Decisions of the controller on SCRAM credentials: (image, changes) to store operations or errors. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES_MAX, ScramCredential
 
 SCRAM_MECHANISMS: Final[Mapping[int, str]] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""Mechanisms as the protocol numbers them (KIP-554)."""
+"""Mechanisms by the protocol's numbers (KIP-554)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScramDeletion:
-    """A credential to be removed. `mechanism` stays a number, because clients may send any."""
+    """A credential to be deleted. `mechanism` is a number, because clients may send any."""
 
     user: str
     mechanism: int
@@ -25,7 +25,7 @@ class ScramDeletion:
 
 @dataclass(frozen=True, slots=True)
 class ScramUpsertion:
-    """A credential to be made or replaced, of a password that its owner has salted."""
+    """A credential to be created or replaced, with a password salted by the client."""
 
     user: str
     mechanism: int
@@ -36,7 +36,7 @@ class ScramUpsertion:
 
 @dataclass(frozen=True, slots=True)
 class ScramResult:
-    """What became of one user's changes."""
+    """The result of one user's changes."""
 
     user: str
     error: KafkaError | None = None
@@ -45,7 +45,7 @@ class ScramResult:
 def plan_alter_scram(
     image: MetadataImage, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion]
 ) -> Plan[ScramResult]:
-    """Change credentials; a user may stand in a request once, and each is taken or refused by itself."""
+    """Change credentials, each user accepted or rejected separately; a user may be listed once per request."""
     changes: dict[str, ScramDeletion | ScramUpsertion] = {}
     errors: dict[str, KafkaError] = {}
     asked: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]

@@ -1,7 +1,7 @@
-"""What the controller decides about topics: (image, command) to store operations or an error. Pure.
+"""Decisions of the controller on topics: (image, command) to store operations or an error. Pure.
 
-Each function takes the image as it is and returns a `Plan`: the answer, and the operations that make it true. A plan's
-operations have not happened yet; an answer without error holds once they have.
+Each function takes the present image and returns a `Plan`: the results, and the operations that implement them. The
+operations are not executed yet; a result without error is valid after their execution.
 """
 
 from collections import Counter
@@ -20,24 +20,24 @@ from headwater.logtier.metadata.topic_names import INTERNAL_TOPICS, collision_ke
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
-"""New partitions of one request: Kafka's limit; their folders are made before the request is answered."""
+"""New partitions per request: Kafka's limit; their folders are created before the response."""
 
 MAX_PARTITIONS_PER_CLUSTER: Final = 100_000
-"""Partitions in all: each costs every broker memory and its replicas open files."""
+"""Partitions in total: each costs every broker memory and its replicas open files."""
 
 Result = TypeVar("Result")
 
 CountMutations = Callable[[int], None]
-"""Counts partitions that are about to be made or removed; it raises KafkaError where a client's quota forbids them."""
+"""Counts partitions to be created or deleted; raises KafkaError if the client's quota rejects them."""
 
 
 def unlimited(partitions: int) -> None:
-    """Counts nothing."""
+    """A count without a quota."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[Result]):
-    """Answers in the order of the command, and the operations behind those without error."""
+    """Results in the order of the command, and the operations of those without error."""
 
     results: list[Result] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
@@ -51,13 +51,13 @@ def plan_create_topics(
     draw_start: Callable[[int], int],
     count_mutations: CountMutations = unlimited,
 ) -> Plan[TopicResult]:
-    """Create topics: each is taken or refused by itself; a name that is asked for twice is refused once.
+    """Create topics, each accepted or rejected separately; a name listed twice is rejected once.
 
     Args:
-        config: Where numbers of partitions and replicas come from when a topic names none.
-        draw_topic_id: Gives an id that no topic has had.
-        draw_start: Gives a number below its argument: where the placement of a topic begins.
-        count_mutations: The client's quota.
+        config: Source of the default numbers of partitions and replicas.
+        draw_topic_id: Returns an unused topic id.
+        draw_start: Returns a number below its argument: the start of the placement of a topic.
+        count_mutations: Applies the client's quota.
     """
     plan: Plan[TopicResult] = Plan()
     asked = Counter(topic.name for topic in topics)
@@ -66,7 +66,7 @@ def plan_create_topics(
     for name, topic in {topic.name: topic for topic in topics}.items():
         try:
             if asked[name] > 1:
-                raise KafkaError(ErrorCode.invalid_request, f"Topic '{name[:64]}' stands in the request twice.")
+                raise KafkaError(ErrorCode.invalid_request, f"Topic '{name[:64]}' is listed twice in the request.")
             _check_new_name(image, collisions, name)
             replicas = _new_assignment(image, config, topic, draw_start)
             configs = _new_configs(config, topic)
@@ -91,7 +91,7 @@ def plan_delete_topics(
     topics: Sequence[str | UUID],
     count_mutations: CountMutations = unlimited,
 ) -> Plan[DeleteResult]:
-    """Delete topics, each by its name or by its id; what is asked for twice is refused once."""
+    """Delete topics by name or id; a topic listed twice is rejected once."""
     plan: Plan[DeleteResult] = Plan()
     found = [image.topic(topic) if isinstance(topic, str) else image.topic_by_id(topic) for topic in topics]
     names = Counter(topic.name for topic in found if topic is not None)
@@ -112,7 +112,7 @@ def plan_delete_topics(
             if topic is None:
                 raise _unknown_topic(asked)
             if names[topic.name] > 1:
-                raise KafkaError(ErrorCode.invalid_request, f"Topic '{topic.name}' stands in the request twice.")
+                raise KafkaError(ErrorCode.invalid_request, f"Topic '{topic.name}' is listed twice in the request.")
             _check_not_internal(topic.name, "deleted")
             count_mutations(len(topic.partitions))
         except KafkaError as error:
@@ -131,18 +131,18 @@ def plan_create_partitions(
     draw_start: Callable[[int], int],
     count_mutations: CountMutations = unlimited,
 ) -> Plan[TopicResult]:
-    """Grow topics, each by itself; those that are there keep their partitions as they are."""
+    """Add partitions to topics, each accepted or rejected separately; existing partitions are unchanged."""
     plan: Plan[TopicResult] = Plan()
     asked = Counter(request.name for request in requests)
     budget = _PartitionBudget(image)
     for name, request in {request.name: request for request in requests}.items():
         try:
             if asked[name] > 1:
-                raise KafkaError(ErrorCode.invalid_request, f"Topic '{name[:64]}' stands in the request twice.")
+                raise KafkaError(ErrorCode.invalid_request, f"Topic '{name[:64]}' is listed twice in the request.")
             topic = image.topic(name)
             if topic is None:
                 raise _unknown_topic(name)
-            _check_not_internal(name, "given more partitions")
+            _check_not_internal(name, "given further partitions")
             added = _added_assignment(image, topic, request, draw_start)
             budget.take(len(added))
             count_mutations(len(added))
@@ -157,14 +157,14 @@ def plan_create_partitions(
 
 
 class _PartitionBudget:
-    """How many more partitions one request may add."""
+    """The number of partitions that one request may still add."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._in_cluster = sum(len(topic.partitions) for topic in image.topics.values())
         self._in_request = 0
 
     def take(self, count: int) -> None:
-        """Count new partitions; KafkaError(policy_violation) when they are too many."""
+        """Count new partitions; KafkaError(policy_violation) above a limit."""
         if self._in_request + count > MAX_PARTITIONS_PER_REQUEST:
             raise KafkaError(
                 ErrorCode.policy_violation,
@@ -188,8 +188,8 @@ def _check_new_name(image: MetadataImage, collisions: Mapping[str, str], name: s
     if other is not None:
         raise KafkaError(
             ErrorCode.invalid_topic_exception,
-            f"Topic '{name}' collides with topic '{other}': names that differ in '.' and '_' only are not told apart "
-            "by metrics.",
+            f"Topic '{name}' collides with topic '{other}': metrics do not distinguish names that differ only in "
+            "'.' and '_'.",
         )
 
 
@@ -200,7 +200,7 @@ def _new_assignment(
         if topic.num_partitions != -1 or topic.replication_factor != -1:
             raise KafkaError(
                 ErrorCode.invalid_request,
-                "A manual assignment takes the place of the numbers of partitions and replicas: both must be -1.",
+                "A manual assignment replaces the numbers of partitions and replicas: both must be -1.",
             )
         count = len(topic.assignments)
         if set(topic.assignments) != set(range(count)):
@@ -308,7 +308,7 @@ def _new_configs(config: BrokerConfig, topic: NewTopic) -> dict[str, str]:
 def _check_not_internal(name: str, done: str) -> None:
     if name in INTERNAL_TOPICS:
         raise KafkaError(
-            ErrorCode.invalid_request, f"Topic '{name}' holds the brokers' own state and cannot be {done}."
+            ErrorCode.invalid_request, f"Topic '{name}' holds the state of the brokers and cannot be {done}."
         )
 
 
