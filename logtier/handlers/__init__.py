@@ -1,1 +1,1 @@
-"""One module an API: API_KEY, VERSIONS and handle(). `registry` has them all, `dispatcher` calls them."""
+"""One module per API: API_KEY, VERSIONS and handle(). `registry` lists them, `dispatcher` calls them."""

@@ -1,4 +1,4 @@
-"""What becomes of fetched records that are not in the page cache, so that nobody but their reader waits for them."""
+"""Handles fetched records that are not in the page cache, so that only their reader waits for them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import Final, Protocol, TypeAlias
 from headwater.logtier.protocol.fetch_response import FetchedPartition, RecordSlice
 from headwater.logtier.runtime.read_ahead import ReadAhead
 
-#: So many fetches after a cold one are taken for cold ones, too, before it is looked whether that still holds.
+#: Number of fetches after a cold one that count as cold without a check.
 COLD_FETCHES: Final = 50
-#: But only as to slices from here on: a reader that has caught up gets small ones.
+#: Smallest slice that counts as cold without a check: a reader that has caught up gets small slices.
 COLD_BYTES_MIN: Final = 256 << 10
 
-#: Slices that are being read ahead; then those that could not be.
+#: Slices being read ahead; its result lists those that could not be read, with the error.
 Warming: TypeAlias = asyncio.Future[list[tuple[RecordSlice, OSError]]]
 
 
@@ -20,25 +20,25 @@ class Reader(Protocol):
     """The connection that fetches.
 
     Attributes:
-        cold_fetches: Fetches still to come that are taken for cold ones without a look at the page cache.
+        cold_fetches: Number of further fetches that count as cold without a check of the page cache.
     """
 
     cold_fetches: int
 
     def sends_cold(self) -> bool:
-        """Whether cold records would be sent, at present, without the event loop waiting for the device."""
+        """Whether cold records can be sent at present without the event loop waiting for the device."""
 
 
 def warm_up(fetched: Sequence[FetchedPartition], read_ahead: ReadAhead | None, reader: Reader | None) -> Warming | None:
-    """Have what is cold read ahead; None where nothing is, or where it is marked as cold and sent without waiting.
+    """Read cold records ahead; None if there are none, or if they are marked as cold and sent without waiting.
 
-    Who reads old data is known for it as long as what comes far behind is cold, too. What comes next tells nothing: the
-    kernel reads ahead for whoever reads a file from its beginning to its end, and to look costs as much as to send.
-    Nor does a single cold slice: a few pages may be gone of what is read all the time.
+    A reader counts as cold while data far ahead of it is uncached. The next slices prove nothing: the kernel reads
+    ahead for sequential readers, and a check costs as much as sending. A single cold slice proves nothing either: a few
+    pages of frequently read data may be evicted.
 
     Args:
-        read_ahead: Looks and reads; without it everything counts as being there.
-        reader: None for one whose records are sent by the event loop.
+        read_ahead: Checks and reads; without it all records count as cached.
+        reader: None if the event loop sends the records.
     """
     if read_ahead is None:
         return None

@@ -1,4 +1,4 @@
-"""What a handler gets beside its request."""
+"""The context of a request for its handler."""
 
 import logging
 import random
@@ -29,58 +29,58 @@ from headwater.logtier.transaction.coordinator import TransactionCoordinator
 
 logger = logging.getLogger(__name__)
 
-#: Denials of one request that are logged one by one: a request can name thousands of topics.
+#: Maximum number of logged denials per request: a request may list thousands of topics.
 DENIALS_LOGGED_MAX = 20
 
 
 @dataclass(slots=True)
 class Services:
-    """The parts of the broker that handlers may touch."""
+    """The components of the broker that handlers use."""
 
     clock: Clock
     prng: random.Random
-    #: Has the cluster's image, and this broker's configs as they are now.
+    #: The cluster's image, and this broker's present configs.
     metadata: MetadataCache
     controller: Controller
     replica_manager: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
-    #: First and last version of every API, as ApiVersions tells them.
+    #: First and last version of every API, as reported by ApiVersions.
     advertised_versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    #: None: everybody may do everything.
+    #: None: all operations are permitted.
     authorizer: Authorizer | None = None
-    #: Without slots, as here, every fetch is answered in full.
+    #: By default without slots: every fetch gets a full response.
     fetch_sessions: FetchSessionCache[FetchPartition] = field(
         default_factory=lambda: FetchSessionCache(0, random.Random(0))
     )
-    #: None: what is fetched is sent as if it were in memory.
+    #: None: all records are sent as if they were in memory.
     read_ahead: ReadAhead | None = None
-    #: Not active, as here, until a client has a quota.
+    #: Not active until a client has a quota.
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
 
 
 class Connection(Reader, Protocol):
-    """The connection that a request came by."""
+    """The connection of a request."""
 
     def logs_refusal(self) -> bool:
-        """Count a refusal; whether it gets a line of its own in the log."""
+        """Count a rejected request; return whether to log it."""
 
 
 class RequestContext:
-    """One request's surroundings: who asks, from where, in which version.
+    """The context of one request: client, host, version.
 
-    One is made for every request, so what few requests change has its first value in the class.
+    Every request creates one, so values that few requests change have their defaults in the class.
 
     Attributes:
-        reader: The connection that it came by; None in tests that have none.
-        request_bytes: Bytes of the request, as quotas count them.
-        mute: How the client's next requests are kept from being read for some milliseconds.
-        throttle_ms: How long the client has to wait after this request, as its answer tells; it is muted for so long.
-        loop_time: Runs where a client has a quota for request time.
-        is_slice: Whether the request is a slice of a long one: the answer has to be a tree, to be put together.
-        denials: What was denied so far; None for nothing.
-        answer_errors: Error codes of an answer that the handler encodes itself; None for none.
+        reader: The connection; None in tests without one.
+        request_bytes: Size of the request, for quotas.
+        mute: Mutes the client for a number of milliseconds.
+        throttle_ms: Throttle time, reported in the response; the client is muted for it.
+        loop_time: Measures event loop time if the client has a quota of request time.
+        is_slice: Whether the request is a slice of a long one: the response must be a tree, to be joined.
+        denials: Denials so far; None for none.
+        answer_errors: Error codes of a response that the handler encodes itself; None for none.
     """
 
     reader: Connection | None = None
@@ -106,13 +106,13 @@ class RequestContext:
         api_metrics: ApiMetrics | None = None,
         begun_s: float = 0.0,
     ) -> None:
-        """All about one request.
+        """Create the context of one request.
 
         Args:
-            listener: The listener that the client came through.
-            sasl: The client's authentication; None where its listener asks for none by SASL.
-            api_metrics: Where the request is counted; by default nowhere.
-            begun_s: When its last byte was there, by the clock of performance counters.
+            listener: The client's listener.
+            sasl: The client's authentication; None without SASL.
+            api_metrics: Counters of the request; by default unused ones.
+            begun_s: Time at which the request was received completely, by the performance counter.
         """
         self.services = services
         self.api_key = api_key
@@ -127,7 +127,7 @@ class RequestContext:
         self.begun_s = begun_s
 
     def count_answer(self, error_codes: Sequence[int] | None, now_s: float) -> None:
-        """The answer is made: count its error codes, none as 0, and the time that it took."""
+        """Count the error codes of a finished response, none as 0, and the time of the request."""
         metrics = self.api_metrics
         metrics.seconds.observe(now_s - self.begun_s)
         if error_codes:
@@ -137,13 +137,13 @@ class RequestContext:
             metrics.errors[0] += 1
 
     def note_error(self, code: int) -> None:
-        """An error code stands in the answer that the handler encodes."""
+        """Record an error code of a response that the handler encodes."""
         if self.answer_errors is None:
             self.answer_errors = []
         self.answer_errors.append(code)
 
     def log_refusal(self, what: str, error: KafkaError) -> None:
-        """Tell what the client is refused; of many refusals of one address only the first ones."""
+        """Log a rejection; of many rejections of one address only the first ones."""
         if self.reader is None or self.reader.logs_refusal():
             logger.warning(
                 "refused %s of client %s at %s: %s",
@@ -161,10 +161,10 @@ class RequestContext:
         *,
         log_denied: bool = True,
     ) -> bool:
-        """Whether the client may do it; always, where no authorizer is configured.
+        """Whether the client may perform the operation; always, without an authorizer.
 
         Args:
-            log_denied: Whether a refusal is one of what the client asked for, and not an answer that is filtered.
+            log_denied: Whether to log a denial; false if the result only filters the response.
         """
         authorizer = self.services.authorizer
         if authorizer is None or authorizer.is_authorized(
@@ -176,29 +176,29 @@ class RequestContext:
         return False
 
     def is_authorized_for_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Whether the client may do it to some resource of this type; always, where no authorizer is configured."""
+        """Whether the client may perform the operation on any resource of this type; always, without an authorizer."""
         authorizer = self.services.authorizer
         return authorizer is None or authorizer.is_authorized_for_any(
             self.principal, self.client_host, operation, resource_type
         )
 
     def require_cluster(self, operation: AclOperation) -> None:
-        """KafkaError(cluster_authorization_failed) unless the client may do it to the cluster."""
+        """Raise KafkaError(cluster_authorization_failed) unless the client may perform the operation on the cluster."""
         if not self.is_authorized(operation, ResourceType.cluster):
             raise KafkaError(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
 
     @property
     def share_owner(self) -> Hashable:
-        """Whose share of what clients have in common the request takes."""
+        """The owner of the share of common resources in which the request counts."""
         return share_owner(self.principal, self.client_host)
 
     @property
     def user(self) -> str:
-        """The principal without its type: what quotas call a user."""
+        """The principal without its type, which is the user of quotas."""
         return self.principal.partition(":")[2]
 
     def throttle(self, wait_ms: int) -> None:
-        """Make the client wait; of several quotas the longest time counts (KIP-219)."""
+        """Throttle the client; of several quotas the longest time counts (KIP-219)."""
         if wait_ms > self.throttle_ms:
             self.throttle_ms = wait_ms
             if self.mute is not None:
@@ -212,7 +212,7 @@ class RequestContext:
             self.throttle(services.quotas.record_produce(self.user, self.client_id or "", self.request_bytes, now_ms))
 
     def mutations(self, strict_from: int) -> MutationQuota | None:
-        """The client's quota of partitions created and deleted; None for none. Versions before are let through."""
+        """Return the client's quota of partition mutations, None without one; strict from version `strict_from` on."""
         services = self.services
         if not services.quotas.is_active:
             return None
@@ -224,7 +224,7 @@ class RequestContext:
         )
 
     def finish_throttling(self) -> int:
-        """Count the time that the request took so far; how long the client has to wait, to be told in the answer."""
+        """Record the request's time so far; return the throttle time for the response, in ms."""
         services = self.services
         if self.loop_time is not None:
             wait_ms = services.quotas.record_time(
@@ -234,7 +234,7 @@ class RequestContext:
         return self.throttle_ms
 
     def _log_denial(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
-        """Tell each denial of a request once, and of many only the first ones."""
+        """Log each denial of a request once, up to a maximum number."""
         if self.denials is None:
             self.denials = set()
         denial = (operation, resource_type, name)

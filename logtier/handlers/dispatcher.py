@@ -1,4 +1,4 @@
-"""From a frame to its response: header, version, body, handler, encoding, and what becomes of errors."""
+"""Processes a frame into its response: header, version, body, handler, encoding, errors."""
 
 import asyncio
 import logging
@@ -27,16 +27,16 @@ from headwater.logtier.security.sasl_session import SaslSession
 logger = logging.getLogger(__name__)
 
 LONG_REQUEST_BYTES: Final = 64 << 10
-"""A request above this is read beside the event loop: to read a megabyte takes most of a second."""
+"""Larger requests are decoded outside the event loop: a megabyte takes most of a second."""
 
 LONG_REQUESTS_MAX: Final = 4
-"""Long requests that are answered at a time: each may take 100 MB until its answer is encoded. One client has half."""
+"""Concurrent long requests: each may use 100 MB until its response is encoded. One client may have half of them."""
 
 Result = TypeVar("Result")
 
 
 class _Route(NamedTuple):
-    """Who answers the requests of an API, in the versions from `first` to `last`."""
+    """The handler of an API, for versions `first` to `last`."""
 
     handler: ModuleType
     first: int
@@ -48,8 +48,8 @@ class _Route(NamedTuple):
 class Dispatcher:
     """Calls the handler of each request.
 
-    Raises (from `dispatch`, or from the future it gives):
-        ProtocolViolationError: the connection is to be closed; the message is its one log line.
+    Raises (from `dispatch`, or from the future it returns):
+        ProtocolViolationError: The connection must be closed; the message is its log line.
     """
 
     def __init__(self, services: Services, handlers: Mapping[int, ModuleType]) -> None:
@@ -65,7 +65,7 @@ class Dispatcher:
             for key, handler in handlers.items()
         }
         self._long_requests = FairTurns(LONG_REQUESTS_MAX)
-        #: One thread works for them, so that the event loop has every second turn.
+        #: Long requests share one thread, so that the event loop gets every second turn of Python's lock.
         self._thread_turn = FairTurns(1)
         self._threads: set[asyncio.Future[Any]] = set()
 
@@ -133,9 +133,9 @@ class Dispatcher:
             return self._refused(context, error, request)
         except ProtocolViolationError:
             raise
-        except Exception as fault:  # noqa: BLE001 (a fault of ours must not end the broker)
+        except Exception as fault:  # noqa: BLE001 (an internal error must not end the broker)
             return self._failed(context, fault, request)
-        # The parts of an encoded answer, first: to ask an abstract class takes longer.
+        # The parts of an encoded response, first: isinstance of an abstract class takes longer.
         if result.__class__ is not list:
             if isinstance(result, dict):
                 return self._encode(context, result)
@@ -152,7 +152,7 @@ class Dispatcher:
     async def _handle_later(
         self, handler: ModuleType, request: Any, context: RequestContext, *, is_long: bool = False
     ) -> Response:
-        """The handler is called in here, so that it never starts if the client is gone before its turn."""
+        """Call the handler in a coroutine, so that it does not start if the client disconnects before its turn."""
         try:
             steps = _steps(handler, request, context)
             result = await (steps if context.loop_time is None else measured(steps, context.loop_time))
@@ -160,7 +160,7 @@ class Dispatcher:
             return self._refused(context, error, request)
         except ProtocolViolationError:
             raise
-        except Exception as fault:  # noqa: BLE001 (a fault of ours must not end the broker)
+        except Exception as fault:  # noqa: BLE001 (an internal error must not end the broker)
             return self._failed(context, fault, request)
         if isinstance(result, dict):
             return await self._encode_long(context, lambda: result) if is_long else self._encode(context, result)
@@ -176,9 +176,9 @@ class Dispatcher:
         connection: ClientConnection,
         is_urgent: bool,
     ) -> Response:
-        """Read a request whose reading would hold up others; until then it counts among those that are received.
+        """Decode a long request outside the event loop; until then it counts as being received.
 
-        An urgent one has the turn for request memory: other clients wait until it is read.
+        An urgent request has the turn for request memory: other clients wait until it is decoded.
         """
 
         def read() -> tuple[Any, tuple[SliceRule, list[Any]] | KafkaError | None]:
@@ -197,13 +197,13 @@ class Dispatcher:
                 return await self._refused_long(context, sliced, request)
             if sliced is not None:
                 return await self._handle_slices(route.handler, request, *sliced, context)
-        # It may wait for other clients, as JoinGroup does.
+        # The handler may wait for other clients, as JoinGroup does.
         return await self._handle_later(route.handler, request, context, is_long=True)
 
     async def _handle_cut(
         self, handler: ModuleType, request: Any, rule: SliceRule, slices: list[Any], context: RequestContext
     ) -> Response:
-        """Answer a request of few bytes and many elements when others of its kind leave room for it."""
+        """Answer a small request with many elements within the limit of long requests."""
         if context.loop_time is not None:
             context.loop_time.pause()
         async with self._long_requests.of(context.share_owner):
@@ -212,7 +212,7 @@ class Dispatcher:
     async def _handle_slices(
         self, handler: ModuleType, request: Any, rule: SliceRule, slices: list[Any], context: RequestContext
     ) -> Response:
-        """Answer a long request as several, with a turn for others between them."""
+        """Answer a long request in slices, between which other requests run."""
         context.is_slice = True
         answers = []
         try:
@@ -224,12 +224,12 @@ class Dispatcher:
             return await self._refused_long(context, error, request)
         except ProtocolViolationError:
             raise
-        except Exception as fault:  # noqa: BLE001 (a fault of ours must not end the broker)
+        except Exception as fault:  # noqa: BLE001 (an internal error must not end the broker)
             return self._failed(context, fault, request)
         return await self._encode_long(context, lambda: join_answers(rule, answers))
 
     async def _refused_long(self, context: RequestContext, error: KafkaError, request: Any) -> Response:
-        """As `_refused`; to name each element again takes its time."""
+        """Reject a long request as `_refused`, outside the event loop, since its response lists each element."""
         name = messages.api_name(context.api_key)
         context.log_refusal(name, error)
 
@@ -242,7 +242,7 @@ class Dispatcher:
         return await self._encode_long(context, tree)
 
     async def _encode_long(self, context: RequestContext, make_tree: Callable[[], Mapping[str, Any]]) -> Response:
-        """As `_encode`, without holding up others."""
+        """Encode as `_encode`, outside the event loop."""
         throttle_ms = context.finish_throttling()
 
         def encode() -> tuple[list[int], list[Part]]:
@@ -256,14 +256,14 @@ class Dispatcher:
         return answer
 
     async def _beside(self, context: RequestContext, work: Callable[[], Result]) -> Result:
-        """Have another thread work for a request. Both take turns with Python; neither waits for the other's end."""
+        """Run work for a request on another thread, which shares Python's lock with the event loop."""
 
         def timed() -> tuple[Result, int]:
             begun_ns = thread_time_ns()
             return work(), thread_time_ns() - begun_ns
 
         async with self._thread_turn.of(context.share_owner):
-            # Who goes away does not end the thread: the next one waits for it all the same.
+            # A cancelled request does not end the thread: the next turn still waits for it.
             working = asyncio.ensure_future(asyncio.to_thread(timed))
             self._threads.add(working)
             working.add_done_callback(self._threads.discard)
@@ -273,14 +273,14 @@ class Dispatcher:
                 await asyncio.wait((working,))
                 raise
             finally:
-                # It has the error, which has this frame, which has the request: together they would stay.
+                # Its error refers to this frame, and so to the request: the cycle would keep them in memory.
                 del working
         if context.loop_time is not None:
             context.loop_time.count(worked_ns)
         return result
 
     async def _raw_token(self, token: bytes, sasl: SaslSession) -> Response:
-        """A token in a frame of its own, after a SaslHandshake of version 0; there is no place for an error."""
+        """Process a frame that is only a token, after a SaslHandshake of version 0; the response has no error field."""
         clock = self._services.clock
         answer = await sasl.authenticate(token, clock.monotonic_ms(), clock.now_ms())
         if answer.error != ErrorCode.none:
@@ -301,12 +301,12 @@ class Dispatcher:
         if header.api_key == api_versions.API_KEY:
             return _frame(header.api_key, 0, header.correlation_id, api_versions.unsupported_version())
         raise ProtocolViolationError(
-            f"{name} version {header.api_version} of client {shown(str(header.client_id))} is not supported: "
-            f"{first} to {last} are"
+            f"{name} version {header.api_version} of client {shown(str(header.client_id))} is not supported; "
+            f"supported are {first} to {last}"
         )
 
     def _refused(self, context: RequestContext, error: KafkaError, request: Any = None) -> Response:
-        """A refusal of the whole request."""
+        """Reject a whole request."""
         name = messages.api_name(context.api_key)
         context.log_refusal(name, error)
         tree = refusal(context.api_key, context.api_version, error.code, error.message, request)
@@ -315,24 +315,24 @@ class Dispatcher:
         return self._encode(context, tree)
 
     def _failed(self, context: RequestContext, fault: Exception, request: Any) -> Response:
-        """A fault of ours: the one place where a stack trace is logged; the client is told, others go on."""
+        """Handle an internal error: log its stack trace, and report it to the client."""
         name = messages.api_name(context.api_key)
         logger.error("%s version %d failed", name, context.api_version, exc_info=fault)
         if context.api_key == fetch.API_KEY:
-            # librdkafka passes over the error at the top of an answer without partitions, and asks again at once; a
-            # connection that is lost makes it wait.
+            # librdkafka ignores the top-level error of a response without partitions, and retries at once; after a lost
+            # connection it waits.
             raise ProtocolViolationError(f"{name} failed, see the broker's log") from fault
         return self._refused(context, KafkaError(ErrorCode.unknown_server_error, "see the broker's log"), request)
 
 
 async def _steps(handler: ModuleType, request: Any, context: RequestContext) -> Any:
-    """The handler's answer, whether it answers at once or later."""
+    """Return the handler's response, synchronous or not."""
     result = handler.handle(request, context)
     return await result if isinstance(result, Awaitable) else result
 
 
 def _count(answering: "asyncio.Future[Response]", context: RequestContext) -> None:
-    """An answer that was waited for is there, or its client is gone, or it failed, which ends the connection."""
+    """Count a response that was awaited: finished, cancelled by the client, or failed, which ends the connection."""
     errors = context.answer_errors
     if not errors and not answering.cancelled() and answering.exception() is not None:
         errors = [ErrorCode.unknown_server_error]

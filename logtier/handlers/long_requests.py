@@ -1,8 +1,8 @@
-"""Requests with very many elements are answered in slices, between which others have their turn.
+"""Splits requests with many elements into slices, between which other requests run.
 
-A slice is a request of its own to its handler, which sees the metadata of that moment: nothing that was looked up
-before a slice is used after it. The answers of the slices are put together and leave as one. Elements that stand in a
-request again are answered once; where that is a mistake for the handler to refuse, two of them stay, in one slice.
+Each slice is a separate request to its handler, which uses the metadata of that moment: no look-up from before a slice
+is reused. The responses of the slices are joined into one. Repeated elements are answered once; if the handler must
+reject repetitions, two of them are kept, in one slice.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -12,32 +12,32 @@ from typing import Any, Final
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 SLICE_ELEMENTS: Final = 200
-"""Elements of a slice, where each costs some ten microseconds."""
+"""Elements of a slice, at about ten microseconds each."""
 
 COSTLY_SLICE_ELEMENTS: Final = 20
-"""Of those that cost up to a millisecond: a resource with all its configs."""
+"""Elements of a slice, at up to a millisecond each: a resource with all its configs."""
 
 COMMIT_SLICE_ELEMENTS: Final = 1000
-"""Of commits: a slice is one append, and few consumers have so many partitions that it is more than one."""
+"""Elements of a slice of commits: a slice is one append, and few consumers have more partitions."""
 
 CREATED_TOPICS_MAX: Final = 10_000
-"""Topics that one request creates: the answer has each with all its configs, some 15 KB of memory."""
+"""Topics created by one request: the response has each with all its configs, about 15 KB of memory."""
 
 DESCRIBED_RESOURCES_MAX: Final = 20_000
-"""Resources that one request describes with their configs: Kafka's tools ask for all topics of a cluster at once."""
+"""Resources described by one request with their configs: Kafka's tools request all topics of a cluster at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceRule:
-    """How requests of an API are cut and their answers put together.
+    """How to split the requests of an API and join their responses.
 
     Attributes:
-        asked: Names of the arrays from the request down to the elements that count.
-        answered: Names of the arrays from the answer down, as many.
-        slice_max: Elements of one slice.
-        key: What makes two elements of the first array the same; None: any two are different.
-        copies: How many of the same element are kept.
-        elements_max: Elements of the first array in one request; None for as many as a request may have in all.
+        asked: Names of the nested arrays of the request, down to the counted elements.
+        answered: Names of the nested arrays of the response, the same number.
+        slice_max: Maximum number of elements of a slice.
+        key: Key by which elements of the first array are equal; None: all are different.
+        copies: Number of equal elements that are kept.
+        elements_max: Maximum number of elements of the first array; None for the general limit of requests.
     """
 
     asked: tuple[str, ...]
@@ -112,14 +112,14 @@ SLICE_RULES: Final[Mapping[str, tuple[SliceRule, ...]]] = {
     "offset_for_leader_epoch": _BY_PARTITION,
     "txn_offset_commit": _COMMITS,
 }
-"""How APIs are cut, by name. Those that are missing have few elements, or cost little for each."""
+"""Rules by API name. Other APIs have few or cheap elements."""
 
 
 def slices_of(request: Any, rules: Sequence[SliceRule]) -> tuple[SliceRule, list[Any]] | None:
-    """The requests that a long one is answered as, and the rule that it is cut by; None for one that is short.
+    """Return the rule and the slices of a long request; None for a short one.
 
     Raises:
-        KafkaError: it has more elements than one request may have.
+        KafkaError: The request has too many elements.
     """
     for rule in rules:
         elements = getattr(request, rule.asked[0], None)
@@ -133,8 +133,8 @@ def slices_of(request: Any, rules: Sequence[SliceRule]) -> tuple[SliceRule, list
         if rule.elements_max is not None and len(elements) > rule.elements_max:
             raise KafkaError(
                 ErrorCode.invalid_request,
-                f"{len(elements)} {rule.asked[0]} are more than the {rule.elements_max} that one request may have; "
-                "send several requests.",
+                f"{len(elements)} {rule.asked[0]} exceed the limit of {rule.elements_max} per request; split them "
+                "into several requests.",
             )
         distinct = _distinct(elements, rule)
     else:
@@ -147,14 +147,14 @@ def slices_of(request: Any, rules: Sequence[SliceRule]) -> tuple[SliceRule, list
 
 
 def join_answers(rule: SliceRule, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One answer from those of the slices; what is beside the elements is the last one's, but for the first error."""
+    """Join the responses of the slices; other fields are those of the last one, except for the first error."""
     name = rule.answered[0]
     elements = [element for answer in answers for element in answer[name]]
     return _with_first_error({**answers[-1], name: _joined(elements, rule.answered[1:])}, answers)
 
 
 def _with_first_error(whole: dict[str, Any], parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """An error of a part is one of the whole: its elements are missing, and would look as if they were not there.
+    """Report an error of a part for the whole: otherwise its missing elements would look as if they did not exist.
 
     >>> _with_first_error({"error_code": 0}, [{"error_code": 14}, {"error_code": 0}]), _with_first_error({}, [{}])
     ({'error_code': 14}, {})
@@ -167,7 +167,7 @@ def _with_first_error(whole: dict[str, Any], parts: Iterable[dict[str, Any]]) ->
 
 
 def _distinct(elements: Sequence[Any], rule: SliceRule) -> list[Sequence[Any]]:
-    """The same elements together, no more than are kept of them."""
+    """Group equal elements, with at most the kept number of each."""
     assert rule.key is not None
     found: dict[Hashable, list[Any]] = {}
     for element in elements:
@@ -178,7 +178,7 @@ def _distinct(elements: Sequence[Any], rule: SliceRule) -> list[Sequence[Any]]:
 
 
 def _weight(element: Any, path: Sequence[str]) -> int:
-    """How many elements at the end of the path an element has, itself where it has none."""
+    """Return the number of elements at the end of the path, 1 for none."""
     if not path:
         return 1
     inner = getattr(element, path[0])
@@ -188,12 +188,12 @@ def _weight(element: Any, path: Sequence[str]) -> int:
 
 
 def _cut(distinct: Sequence[Sequence[Any]], rule: SliceRule) -> Iterator[list[Any]]:
-    """Slices of the first array: the same elements are in one slice, a large element is in several."""
+    """Yield slices of the first array: equal elements are in one slice, a large element in several."""
     current: list[Any] = []
     left = rule.slice_max
     for same in distinct:
         pieces = [piece for element in same for piece in _pieces(element, rule.asked[1:], rule.slice_max)]
-        # What was cut from one element may be apart; the same elements, which are never cut, may not.
+        # Pieces of one element may be in different slices; equal elements, which are never split, may not.
         for together in [pieces] if len(same) > 1 else [[piece] for piece in pieces]:
             weight = sum(_weight(piece, rule.asked[1:]) for piece in together)
             if current and weight > left:
@@ -206,7 +206,7 @@ def _cut(distinct: Sequence[Sequence[Any]], rule: SliceRule) -> Iterator[list[An
 
 
 def _pieces(element: Any, path: Sequence[str], slice_max: int) -> list[Any]:
-    """An element as several with a part of its inner elements each, if it has more than a slice."""
+    """Split an element with more inner elements than a slice into several elements with parts of them."""
     if not path or _weight(element, path) <= slice_max:
         return [element]
     parts: list[list[Any]] = []
@@ -223,13 +223,13 @@ def _pieces(element: Any, path: Sequence[str], slice_max: int) -> list[Any]:
 
 
 def _joined(elements: list[dict[str, Any]], path: Sequence[str]) -> list[dict[str, Any]]:
-    """Neighbours that were cut from one element, put together again."""
+    """Join adjacent pieces of one element."""
     if not path:
         return elements
     joined: list[dict[str, Any]] = []
     for element in elements:
         if joined and _label(joined[-1]) == _label(element):
-            # In a list of its own, so that the parts are not copied again and again.
+            # In a separate list, so that the parts are not copied repeatedly.
             together = joined[-1][path[0]]
             together += element[path[0]]
             joined[-1] = _with_first_error({**element, path[0]: together}, (joined[-1], element))

@@ -1,4 +1,4 @@
-"""How long a request kept the event loop busy, which is what quotas of request time count."""
+"""Measures the event loop time of a request, for quotas of request time."""
 
 import types
 from collections.abc import Coroutine, Generator
@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 class LoopTime:
-    """A stopwatch that runs while the loop works for one request, and not while the request waits."""
+    """A stopwatch that runs while the loop works for one request, and pauses while the request waits."""
 
     __slots__ = ("_resumed_ns", "_worked_ns")
 
@@ -18,21 +18,21 @@ class LoopTime:
         self._resumed_ns = perf_counter_ns()
 
     def resume(self) -> None:
-        """The loop works for the request again."""
+        """Continue: the loop works for the request again."""
         self._resumed_ns = perf_counter_ns()
 
     def pause(self) -> None:
-        """The request waits."""
+        """Pause: the request waits."""
         if self._resumed_ns:
             self._worked_ns += perf_counter_ns() - self._resumed_ns
             self._resumed_ns = 0
 
     def count(self, worked_ns: int) -> None:
-        """Another thread worked for the request for so long."""
+        """Add time that another thread worked for the request, in ns."""
         self._worked_ns += worked_ns
 
     def take_ms(self) -> float:
-        """The time since the last call of this; the watch goes on as it was."""
+        """Return the time since the last call, in ms; the stopwatch keeps running or pausing."""
         is_running = self._resumed_ns != 0
         self.pause()
         worked_ms = self._worked_ns / 1_000_000
@@ -44,7 +44,7 @@ class LoopTime:
 
 @types.coroutine
 def measured(steps: Coroutine[Any, Any, Result], loop_time: LoopTime) -> Generator[Any, Any, Result]:
-    """Await a coroutine, with the watch running in each of its steps and resting between them."""
+    """Await a coroutine with the stopwatch running during each of its steps and paused between them."""
     thrown: BaseException | None = None
     while True:
         loop_time.resume()
@@ -58,5 +58,5 @@ def measured(steps: Coroutine[Any, Any, Result], loop_time: LoopTime) -> Generat
         thrown = None
         try:
             yield awaited
-        except BaseException as error:  # noqa: BLE001 (a cancellation too is the coroutine's to answer)
+        except BaseException as error:  # noqa: BLE001 (the coroutine handles cancellations as well)
             thrown = error

@@ -1,6 +1,6 @@
-"""Every API this broker answers, by key.
+"""The handlers of all supported APIs, by key.
 
-An API is added by writing its module and naming it here; ApiVersions, the dispatcher and docs/not_implemented.md's test
+To add an API, write its module and list it here; ApiVersions, the dispatcher and the test of docs/not_implemented.md
 follow.
 """
 
@@ -155,5 +155,5 @@ HANDLERS: Final[Mapping[int, ModuleType]] = {
 
 
 def advertised_versions() -> dict[int, tuple[int, int]]:
-    """First and last version of every API, as ApiVersions tells them."""
+    """Return first and last version of every API, as reported by ApiVersions."""
     return {key: getattr(module, "ADVERTISED_VERSIONS", module.VERSIONS) for key, module in HANDLERS.items()}

@@ -1,4 +1,4 @@
-"""AddRaftVoter: one more voter in the quorum that decides metadata (KIP-853)."""
+"""AddRaftVoter: adds a voter to the metadata quorum (KIP-853); not supported."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ VERSIONS = (0, 0)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Refuse: the controller is a quorum of one."""
+    """Reject the request: the controller is a quorum of one."""
     require_voter(request, context, "Add")
     if not request.listeners:
         raise KafkaError(ErrorCode.invalid_request, "Add voter request didn't include an endpoint of the voter")

@@ -1,7 +1,7 @@
-"""ApiVersions: what this broker speaks (KIP-35, KIP-511); the first request of nearly every connection.
+"""ApiVersions: the supported versions of all APIs (KIP-35, KIP-511); the first request of nearly every connection.
 
-The response header is version 0 in every version. A version we do not know is answered with UNSUPPORTED_VERSION in a
-body of version 0 that lists this API, so that the client can ask again. Features are in version 3 and later ones.
+The response header has version 0 in every version. An unsupported version is answered with UNSUPPORTED_VERSION in a
+body of version 0 that lists this API, so that the client can retry. Features are reported from version 3 on.
 """
 
 import re
@@ -19,7 +19,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """List every API; the table is derived from the handlers, so it cannot lie."""
+    """List every API; the table is derived from the handlers, and so always correct."""
     name = getattr(request, "client_software_name", None)
     software = (name, getattr(request, "client_software_version", None))
     if name is not None and not all(part and _SOFTWARE.fullmatch(part) for part in software):
@@ -33,7 +33,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         "supported_features": [
             {"name": name, "min_version": feature.first, "max_version": feature.last}
             for name, feature in FEATURES.items()
-            # Clients before version 4 take a level of 0 for a mistake (KAFKA-17011).
+            # Clients before version 4 reject a level of 0 (KAFKA-17011).
             if feature.first > 0 or context.api_version >= _FEATURES_FROM_ZERO_FROM
         ],
         "finalized_features_epoch": FINALIZED_FEATURES_EPOCH,
@@ -45,7 +45,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
 
 
 def unsupported_version() -> dict[str, Any]:
-    """The answer to a version of this API that we do not know, to be encoded in version 0."""
+    """Return the response to an unsupported version of this API, to be encoded in version 0."""
     first, last = VERSIONS
     return {
         "error_code": ErrorCode.unsupported_version,

@@ -1,4 +1,4 @@
-"""DescribeCluster: id, brokers and controller (KIP-700); nothing of topics."""
+"""DescribeCluster: cluster id, brokers and controller (KIP-700), without topics."""
 
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ _CONTROLLERS: Final = 2
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Describe the cluster from the image. Its endpoints are the brokers': there are no separate controllers."""
+    """Describe the cluster from the image. Only broker endpoints exist: there are no separate controllers."""
     image = context.services.metadata.image
     endpoint_type = getattr(request, "endpoint_type", _BROKERS)
     if endpoint_type == _CONTROLLERS:

@@ -1,7 +1,7 @@
-"""DescribeQuorum: who decides metadata, and how far that has come (KIP-595, KIP-836, KIP-853).
+"""DescribeQuorum: the metadata quorum and its progress (KIP-595, KIP-836, KIP-853).
 
-The controller is a quorum of one: it leads and is the only voter, and nobody observes. Its log is the journal of the
-metadata store. A change is committed once it is durable, so the end of the log and the high watermark are one number.
+The controller is a quorum of one: leader and only voter, without observers. Its log is the journal of the metadata
+store. A change is committed once it is durable, so that log end offset and high watermark are equal.
 """
 
 from collections.abc import Iterable
@@ -26,9 +26,9 @@ _MESSAGES: Final = {
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Describe the one partition that there is; a request that names any other, or more, is refused for each of them.
+    """Describe the metadata partition; a request with any other partition gets an error for each of its partitions.
 
-    Endpoints are the listeners of the broker that is controller: it has none of its own.
+    Endpoints are the listeners of the controller's broker, since the controller has none of its own.
     """
     context.require_cluster(AclOperation.describe)
     if not _is_of_metadata(request.topics):
@@ -43,7 +43,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
         "replica_id": image.controller_id,
         "replica_directory_id": uuids.from_text(services.replica_manager.log_dirs.metadata_directory_id),
         "log_end_offset": end_offset,
-        # A leader has fetched all of its own log at any time.
+        # A leader has always fetched its whole log.
         "last_fetch_timestamp": now_ms,
         "last_caught_up_timestamp": now_ms,
     }

@@ -1,7 +1,7 @@
-"""What AddRaftVoter and RemoveRaftVoter share: voters of metadata are not changed here (KIP-853).
+"""The common part of AddRaftVoter and RemoveRaftVoter: the voters of the quorum cannot be changed (KIP-853).
 
-As in Kafka with kraft.version 0, which has its voters from its configuration: a request that is well-formed is refused
-because of that, any other because of what is wrong with it.
+As in Kafka with kraft.version 0, whose voters are configured: a valid request is rejected for that reason, an invalid
+one for its error.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from headwater.logtier.security.operations import AclOperation
 
 
 def require_voter(request: Any, context: RequestContext, verb: str) -> None:
-    """KafkaError unless the client may change voters, and the request is of this cluster and names one."""
+    """Raise KafkaError unless the client may change voters, and the request has this cluster's id and a voter."""
     context.require_cluster(AclOperation.alter)
     cluster_id = context.services.metadata.image.cluster_id
     if request.cluster_id not in (None, cluster_id):
@@ -20,13 +20,13 @@ def require_voter(request: Any, context: RequestContext, verb: str) -> None:
             ErrorCode.inconsistent_cluster_id,
             f'The given id "{request.cluster_id[:200]}" doesn\'t match the cluster id "{cluster_id}"',
         )
-    # A directory id of zeros is read as None.
+    # kio reads a directory id of zeros as None.
     if request.voter_id < 0 or request.voter_directory_id is None:
         raise KafkaError(ErrorCode.invalid_request, f"{verb} voter request didn't include a valid voter")
 
 
 def no_reconfiguration(verb: str) -> KafkaError:
-    """The reason why no voter is ever added or removed."""
+    """Return the error that voters cannot be added or removed."""
     return KafkaError(
         ErrorCode.unsupported_version, f"Cluster doesn't support {verb} voter because the kraft.version feature is 0"
     )

@@ -1,4 +1,4 @@
-"""RemoveRaftVoter: one voter less in the quorum that decides metadata (KIP-853)."""
+"""RemoveRaftVoter: removes a voter from the metadata quorum (KIP-853); not supported."""
 
 from typing import Any
 
@@ -10,6 +10,6 @@ VERSIONS = (0, 0)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Refuse: the controller is a quorum of one."""
+    """Reject the request: the controller is a quorum of one."""
     require_voter(request, context, "Remove")
     raise no_reconfiguration("removing")

@@ -1,4 +1,4 @@
-"""UnregisterBroker: forget a broker that will not come back (KIP-631)."""
+"""UnregisterBroker: removes the registration of a broker that will not return (KIP-631)."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ VERSIONS = (0, 0)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Refuse: brokers are registered for as long as they run, so there is none to forget but those that serve."""
+    """Reject the request: brokers are registered only while they run, so that only running ones exist."""
     context.require_cluster(AclOperation.alter)
     if request.broker_id not in context.services.metadata.image.brokers:
         return {

@@ -1,6 +1,6 @@
-"""UpdateFeatures: change the finalized levels of features (KIP-584).
+"""UpdateFeatures: changes the finalized levels of features (KIP-584).
 
-They follow the release: a level that is asked for is the one that is, or is refused with the reason.
+The levels follow the release: a request for the present level is accepted, any other is rejected with the reason.
 """
 
 from typing import Any, Final
@@ -18,7 +18,7 @@ _UNSAFE_DOWNGRADE: Final = 3
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Refuse all updates if one cannot be had, as Kafka does."""
+    """Reject all updates if one is not possible, as in Kafka."""
     context.require_cluster(AclOperation.alter)
     for update in request.feature_updates:
         problem = _problem(update)
@@ -60,7 +60,7 @@ def _problem(update: Any) -> str | None:
 
 
 def _may_downgrade(update: Any) -> bool:
-    """Version 0 has a flag, later ones a type."""
+    """Whether the request permits a downgrade: a flag in version 0, a type in later ones."""
     if hasattr(update, "upgrade_type"):
         return update.upgrade_type in (_SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE)
     return bool(getattr(update, "allow_downgrade", False))

@@ -1,4 +1,4 @@
-"""AlterConfigs: replace all configs of topics and brokers; what is not named goes back to its default.
+"""AlterConfigs: replaces all configs of topics and brokers; configs not listed revert to their defaults.
 
 Superseded by IncrementalAlterConfigs; older tools still send it.
 """
@@ -14,7 +14,7 @@ VERSIONS = (0, 2)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Change each resource as a whole or not at all."""
+    """Change each resource completely or not at all."""
     changes = [
         ConfigChange(
             resource.resource_type,

@@ -1,6 +1,6 @@
 """The levels of this broker's loggers, as configs of the resource type BROKER_LOGGER (KIP-412, KIP-1011).
 
-They are Python's loggers under Kafka's names of levels. A level that is set holds until the broker stops.
+They are Python's loggers with Kafka's level names. A level set here applies until the broker stops.
 """
 
 import logging
@@ -11,7 +11,7 @@ from typing import Any, Final
 from headwater.logtier.controller.commands import ConfigChange, ConfigOperation, ConfigOperationType
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
-#: The name of the logger above all others.
+#: The name of the root logger.
 ROOT: Final = "root"
 
 LEVELS: Final[Mapping[str, int]] = MappingProxyType(
@@ -31,10 +31,10 @@ _VERBS: Final = {ConfigOperationType.APPEND: "APPEND", ConfigOperationType.SUBTR
 
 
 def describe_loggers(broker: str, node_id: int, names: Sequence[str] | None) -> list[dict[str, Any]]:
-    """The loggers as DescribeConfigs tells them; all of them unless some are named, and never one that is not there.
+    """Return the loggers in the format of DescribeConfigs, restricted to existing ones of `names` if given.
 
     Raises:
-        KafkaError: invalid_request, if it is not this broker that is asked for.
+        KafkaError: invalid_request if `broker` is not this broker.
     """
     if not broker:
         raise KafkaError(ErrorCode.invalid_request, "Broker id must not be empty")
@@ -57,7 +57,7 @@ def describe_loggers(broker: str, node_id: int, names: Sequence[str] | None) -> 
 
 
 def alter_loggers(change: ConfigChange, node_id: int, *, validate_only: bool) -> None:
-    """Set levels, or let loggers have the level of those above them again (DELETE): all of a request or nothing.
+    """Set levels, or let loggers inherit their level again (DELETE): all changes of a request or none.
 
     Raises:
         KafkaError: invalid_request, invalid_config.
@@ -75,7 +75,7 @@ def alter_loggers(change: ConfigChange, node_id: int, *, validate_only: bool) ->
 
 
 def level_name(level: int) -> str:
-    """Kafka's name of the nearest level that lets no more through.
+    """Return Kafka's name of the nearest level that is at least as strict.
 
     >>> level_name(logging.WARNING), level_name(25), level_name(1)
     ('WARN', 'WARN', 'TRACE')
@@ -89,7 +89,7 @@ def _level(operation: ConfigOperation, loggers: Mapping[str, logging.Logger]) ->
         verb = _VERBS[ConfigOperationType(operation.type)]
         raise KafkaError(ErrorCode.invalid_request, f"{verb} operation is not allowed for the BROKER_LOGGER resource")
     if operation.type not in (ConfigOperationType.SET, ConfigOperationType.DELETE):
-        raise KafkaError(ErrorCode.invalid_request, f"Config operation {operation.type} is not known.")
+        raise KafkaError(ErrorCode.invalid_request, f"Config operation {operation.type} is unknown.")
     if name not in loggers:
         raise KafkaError(ErrorCode.invalid_config, f"Logger {name[:200]} does not exist!")
     if operation.type == ConfigOperationType.DELETE:
@@ -108,7 +108,7 @@ def _level(operation: ConfigOperation, loggers: Mapping[str, logging.Logger]) ->
 
 
 def _loggers() -> dict[str, logging.Logger]:
-    """Every logger that somebody has asked for by name, and the one above them."""
+    """Return the root logger and every named logger."""
     found = {
         name: logger for name, logger in logging.root.manager.loggerDict.items() if isinstance(logger, logging.Logger)
     }

@@ -1,4 +1,4 @@
-"""Who may see or change the configs of what."""
+"""Authorization of access to configs."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -29,7 +29,7 @@ _RULES: Final[Mapping[int, tuple[ResourceType, ErrorCode, str]]] = {
 def config_denial(
     operation: AclOperation, resource_type: int, resource_name: str, context: RequestContext
 ) -> KafkaError | None:
-    """Why a client may not do it to the configs of a resource; None where it may, or the type has no configs."""
+    """Return the error if the client may not access the configs of a resource; None if it may, or for unknown types."""
     rule = _RULES.get(resource_type)
     if rule is None:
         return None

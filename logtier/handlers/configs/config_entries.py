@@ -1,4 +1,4 @@
-"""Configs as DescribeConfigs and CreateTopics tell them: value, where it comes from, and what it hides."""
+"""Configs in the format of DescribeConfigs and CreateTopics: value, source, and synonyms."""
 
 import enum
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _ADVERTISED: Final = "advertised.listeners"
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value comes from, as the protocol numbers it."""
+    """The source of a value, with the protocol's numbers."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -24,7 +24,7 @@ class ConfigSource(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A config that gives a value, or would if the ones before it were not set."""
+    """A config that determines a value, or would without the preceding ones."""
 
     name: str
     value: str | None
@@ -33,9 +33,9 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One config of one resource. The first of `synonyms` is where `value` comes from.
+    """One config of one resource. The first of `synonyms` is the source of `value`.
 
-    Only a dynamic config of the broker that does not fit its static ones is there without giving the value.
+    Exception: a dynamic broker config that is invalid with the static configs is listed but has no effect.
     """
 
     definition: ConfigDef
@@ -46,17 +46,17 @@ class ConfigEntry:
 
     @property
     def name(self) -> str:
-        """Kafka's name."""
+        """Kafka's name of the config."""
         return self.definition.name
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether the value is a secret; it is None then."""
+        """Whether the value is a secret, reported as None."""
         return self.definition.sensitive
 
 
 def topic_config_entry(definition: ConfigDef, topic: TopicImage, metadata: MetadataCache) -> ConfigEntry:
-    """One config of a topic."""
+    """Return one config of a topic."""
     synonyms: list[Synonym] = []
     source: ConfigSource
     if definition.name in topic.configs:
@@ -74,7 +74,7 @@ def topic_config_entry(definition: ConfigDef, topic: TopicImage, metadata: Metad
 
 
 def group_config_entry(definition: ConfigDef, group_id: str, metadata: MetadataCache) -> ConfigEntry:
-    """One config of a consumer group."""
+    """Return one config of a consumer group."""
     overrides = metadata.image.group_configs.get(group_id, {})
     value = render(getattr(ConsumerGroupConfig.resolve(overrides, metadata.config), definition.attribute))
     synonyms = (
@@ -87,22 +87,22 @@ def group_config_entry(definition: ConfigDef, group_id: str, metadata: MetadataC
 
 
 def broker_config_entry(definition: ConfigDef, metadata: MetadataCache) -> ConfigEntry:
-    """One config of this broker."""
+    """Return one config of this broker."""
     synonyms = _broker_synonyms(definition, metadata)
     value = render(metadata.config.value(definition.name))
     source = _source(definition.name, metadata)
     if definition.name == _ADVERTISED and source is ConfigSource.DEFAULT_CONFIG:
-        # Inferred from the listeners at start; clients look up here, and in Metadata, how this broker is reached.
+        # Derived from the listeners at the start; clients read the broker's addresses here and in Metadata.
         value, source = _advertised(metadata), ConfigSource.STATIC_BROKER_CONFIG
         synonyms = [Synonym(_ADVERTISED, value, source)]
     return _entry(definition, value, source, read_only=not definition.dynamic, synonyms=synonyms)
 
 
 def _advertised(metadata: MetadataCache) -> str:
-    """The addresses that clients of this broker are told."""
+    """Return the advertised addresses of this broker."""
     config = metadata.static_config
     broker = metadata.image.brokers.get(config.node_id)
-    if broker is None:  # it is about to register
+    if broker is None:  # not registered yet
         return render(config.listeners) or ""
     return ",".join(
         str(endpoint._replace(host=host, port=port))
@@ -112,7 +112,7 @@ def _advertised(metadata: MetadataCache) -> str:
 
 
 def cluster_default_entry(definition: ConfigDef, metadata: MetadataCache) -> ConfigEntry:
-    """One dynamic config of all brokers, as it was set for them: what one broker has instead is not told here."""
+    """Return one dynamic config of all brokers; overrides of single brokers are not included."""
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     synonyms = [synonym for synonym in _broker_synonyms(definition, metadata) if synonym.source is source]
     return _entry(definition, synonyms[0].value, source, read_only=not definition.dynamic, synonyms=synonyms)
@@ -139,7 +139,7 @@ def _source(broker_config: str, metadata: MetadataCache) -> ConfigSource:
 
 
 def _broker_synonyms(definition: ConfigDef, metadata: MetadataCache) -> list[Synonym]:
-    """What a broker config was set to, strongest first, and its default."""
+    """Return the values set for a broker config by descending priority, and its default."""
     name = definition.name
     synonyms = []
     for resource, source in (
@@ -161,5 +161,5 @@ def _stored(definition: ConfigDef, text: str) -> str | None:
     try:
         return render(definition.parse(text))
     except ConfigError:
-        # A release before this one took it; it is told so that it can be found and deleted.
+        # An earlier release accepted the value; it is reported so that it can be found and deleted.
         return text

@@ -1,4 +1,4 @@
-"""DescribeConfigs: the configs of topics, of this broker and of its loggers, with where each value comes from."""
+"""DescribeConfigs: the configs of topics, groups, this broker and its loggers, with the source of each value."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ VERSIONS = (1, 4)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Describe each resource; one that cannot be described gets its own error."""
+    """Describe each resource; a resource that cannot be described has its own error."""
     metadata = context.services.metadata
     documented = getattr(request, "include_documentation", False)
     results = []
@@ -77,7 +77,7 @@ def _entries(resource: Any, metadata: MetadataCache) -> list[ConfigEntry]:
             return topic_config_entry(definition, topic, metadata)
 
     elif resource.resource_type == ConfigResourceType.BROKER and name == "":
-        # All brokers: only what was set for all of them.
+        # All brokers: only the dynamic defaults.
         defaults = metadata.image.broker_configs.get(paths.CLUSTER_DEFAULT, {})
         definitions = {config: BROKER_CONFIGS[config] for config in defaults if config in BROKER_CONFIGS}
 
@@ -88,7 +88,7 @@ def _entries(resource: Any, metadata: MetadataCache) -> list[ConfigEntry]:
         node_id = metadata.static_config.node_id
         if name != str(node_id):
             raise KafkaError(
-                ErrorCode.invalid_request, f"This is broker {node_id}; broker {name[:64]!r} must be asked itself."
+                ErrorCode.invalid_request, f"This is broker {node_id}; send the request to broker {name[:64]!r}."
             )
         definitions = {**BROKER_CONFIGS, **metadata.config.listener_definitions}
 
@@ -105,7 +105,7 @@ def _entries(resource: Any, metadata: MetadataCache) -> list[ConfigEntry]:
 
     else:
         raise unsupported_resource(resource.resource_type)
-    # Null asks for all; so does an empty list, as in Kafka.
+    # Null and, as in Kafka, an empty list request all configs.
     keys = set(resource.configuration_keys or definitions)
     return [describe(definition) for key, definition in definitions.items() if key in keys]
 

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: set, delete, append to and subtract from configs of topics and brokers (KIP-339)."""
+"""IncrementalAlterConfigs: sets, deletes, appends to and subtracts from configs of topics and brokers (KIP-339)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ VERSIONS = (0, 1)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Change each resource as a whole or not at all."""
+    """Change each resource completely or not at all."""
     changes = [
         ConfigChange(
             resource.resource_type,
@@ -31,7 +31,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
 async def alter_authorized(
     changes: Sequence[ConfigChange], context: RequestContext, *, validate_only: bool
 ) -> list[ConfigResult]:
-    """Change what the client may change; one result for each resource."""
+    """Change the resources that the client may change; one result for each resource."""
     allowed = []
     altered_loggers = []
     denied: dict[tuple[int, str], ConfigResult] = {}
@@ -58,7 +58,7 @@ def _alter_loggers(change: ConfigChange, context: RequestContext, validate_only:
 
 
 def resource_response(result: ConfigResult) -> dict[str, Any]:
-    """One resource's part of the answer; AlterConfigs has the same."""
+    """Return the response for one resource, also used by AlterConfigs."""
     return {
         "error_code": ErrorCode.none if result.error is None else result.error.code,
         "error_message": None if result.error is None else result.error.message,

@@ -1,4 +1,4 @@
-"""ListConfigResources: what there are configs of (KIP-714, KIP-1142); version 0 knows client metrics only."""
+"""ListConfigResources: the resources with configs (KIP-714, KIP-1142); version 0 lists client metrics only."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +21,7 @@ _LISTED = (
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """List the resources of the kinds asked for, of all kinds where none is named."""
+    """List the resources of the requested types, or of all types."""
     context.require_cluster(AclOperation.describe_configs)
     wanted = (ConfigResourceType.CLIENT_METRICS,)
     if context.api_version > 0:

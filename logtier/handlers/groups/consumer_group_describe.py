@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: epochs, members and assignments, present and wanted, of consumer groups (KIP-848)."""
+"""ConsumerGroupDescribe: epochs, members, present and target assignments of consumer groups (KIP-848)."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _CONSUMER_MEMBER = 1
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Describe each group by itself."""
+    """Describe each group separately."""
     return {"groups": [_group(group_id, request, context) for group_id in request.group_ids]}
 
 

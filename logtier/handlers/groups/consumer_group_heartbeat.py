@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat: everything a member of a consumer group says and is told (KIP-848).
+"""ConsumerGroupHeartbeat: the whole protocol of a member of a consumer group (KIP-848).
 
-It joins with epoch 0, leaves with -1 (a static member for a while with -2), and in between says with every heartbeat
-what it has. The answer gives its epoch, and its partitions whenever they change.
+A member joins with epoch 0, leaves with -1 (a static member temporarily with -2), and otherwise reports its partitions.
+The response has its epoch, and its partitions whenever they change.
 """
 
 from collections.abc import Iterable
@@ -24,13 +24,13 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 API_KEY = 68
 VERSIONS = (0, 1)
 
-#: From here on members make their own ids (KIP-1082).
+#: From this version on members create their own ids (KIP-1082).
 _OWN_ID_FROM = 1
 _AS_BEFORE_MS = -1
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Take part, live, or leave."""
+    """Join, heartbeat, or leave."""
     try:
         _authorize(request, context)
         beat = _event(request, context)
@@ -70,10 +70,10 @@ def _authorize(request: Any, context: RequestContext) -> None:
 
 
 def _event(request: Any, context: RequestContext) -> Heartbeat:
-    """The request as an event.
+    """Convert the request to an event.
 
     Raises:
-        KafkaError: invalid_request or unsupported_assignor, in the order in which Kafka looks.
+        KafkaError: invalid_request or unsupported_assignor, checked in Kafka's order.
     """
     epoch = request.member_epoch
     regex = getattr(request, "subscribed_topic_regex", None)
@@ -110,7 +110,7 @@ def _event(request: Any, context: RequestContext) -> Heartbeat:
         request.member_id,
         epoch,
         context.client_id or "",
-        # As Java prints an address, and so every tool that describes groups.
+        # Java's format of an address, shown by tools that describe groups.
         f"/{context.client_host}",
         request.instance_id,
         request.rack_id,

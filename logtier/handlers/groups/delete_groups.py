@@ -1,4 +1,4 @@
-"""DeleteGroups: delete groups without members, and what they have committed (KIP-229)."""
+"""DeleteGroups: deletes groups without members, with their committed offsets (KIP-229)."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ VERSIONS = (0, 2)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Delete each group by itself, once."""
+    """Delete each group separately, once."""
     return {
         "results": [
             {"group_id": group_id, "error_code": await _delete(group_id, context)}

@@ -12,12 +12,12 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 API_KEY = 15
 VERSIONS = (0, 6)
 
-#: From here on a missing group is an error and not a dead group (KIP-1043).
+#: From this version on a missing group is an error and not a dead group (KIP-1043).
 _NOT_FOUND_FROM = 6
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Describe each group by itself."""
+    """Describe each group separately."""
     asked = getattr(request, "include_authorized_operations", False)
     answers = []
     for name in request.groups:
@@ -57,7 +57,7 @@ def _without_members(group_id: str, state: str, error: ErrorCode, message: str |
 
 
 def _with_members(group: Group) -> dict[str, Any]:
-    # Which protocol counts is settled in a stable group only.
+    # Only a stable group has a chosen protocol.
     is_stable = group.state is GroupState.STABLE
     protocol = (group.protocol_name or "") if is_stable else ""
     return {

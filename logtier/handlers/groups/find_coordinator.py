@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker coordinates a group or a transactional id; the first asked for creates its topic."""
+"""FindCoordinator: the coordinator of a group or a transactional id; the first request creates its topic."""
 
 import logging
 from typing import Any
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Look up each key by itself."""
+    """Look up each key separately."""
     key_type = getattr(request, "key_type", _GROUP)
     if context.api_version < _BATCHED_FROM:
         answer = await _answer(request.key, key_type, context)
@@ -64,9 +64,9 @@ async def _find(key: str, key_type: int, context: RequestContext) -> BrokerRegis
             raise KafkaError(ErrorCode.transactional_id_authorization_failed, "Transactional Id authorization failed.")
         return await context.services.transactions.find(key)
     if key_type == _SHARE:
-        # Not coordinator_not_available, which clients repeat until their patience ends.
+        # Not coordinator_not_available, which clients would retry until their timeout.
         log.warning(
-            "refused FindCoordinator of client %s at %s for %r: it is about a share group",
+            "refused FindCoordinator of client %s at %s for %r: share groups are not supported",
             context.client_id,
             context.client_host,
             key[:249],

@@ -1,4 +1,4 @@
-"""Heartbeat: a group member lives, and learns whether it has to join again."""
+"""Heartbeat: extends a group member's session and reports whether it must join again."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""JoinGroup: take part in a group's next generation. The answer waits until everybody has joined, or time is up."""
+"""JoinGroup: joins a group's next generation. The response waits until all members have joined, or for the timeout."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 API_KEY = 11
 VERSIONS = (0, 9)
 
-#: A dynamic member has to come back with the id it is given (KIP-394).
+#: A dynamic member must join again with the id assigned to it (KIP-394).
 _MEMBER_ID_REQUIRED_FROM = 4
 _NULLABLE_PROTOCOL_FROM = 7
-#: A static leader that comes back is told to skip the assignment (KIP-814).
+#: A returning static leader skips the assignment (KIP-814).
 _SKIP_ASSIGNMENT_FROM = 9
 
 
@@ -39,7 +39,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             new_member_id="",
             group_instance_id=getattr(request, "group_instance_id", None),
             client_id=context.client_id or "",
-            # As Java prints an address, and so every tool that describes groups.
+            # Java's format of an address, shown by tools that describe groups.
             client_host=f"/{context.client_host}",
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=milliseconds(request.rebalance_timeout) if version >= 1 else session_timeout_ms,

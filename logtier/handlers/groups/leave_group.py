@@ -1,4 +1,4 @@
-"""LeaveGroup: members go by themselves, or (version 3 on) an administrator removes several (KIP-345)."""
+"""LeaveGroup: a member leaves, or (version 3 on) an administrator removes several members (KIP-345)."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _SEVERAL_FROM = 3
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Remove the members; each has its own outcome."""
+    """Remove the members; each has its own result."""
     if not context.is_authorized(AclOperation.read, ResourceType.group, request.group_id):
         return {"error_code": ErrorCode.group_authorization_failed, "members": []}
     if context.api_version < _SEVERAL_FROM:

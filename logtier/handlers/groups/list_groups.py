@@ -12,7 +12,7 @@ VERSIONS = (0, 5)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """List what matches; an empty filter matches all, case does not count."""
+    """List the matching groups; an empty filter matches all, case is ignored."""
     states = {state.lower() for state in getattr(request, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}
     try:

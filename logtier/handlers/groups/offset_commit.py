@@ -1,4 +1,4 @@
-"""OffsetCommit: keep how far a group has read; answered when it is in the log of `__consumer_offsets`."""
+"""OffsetCommit: commits a group's offsets; answered when they are in the log of `__consumer_offsets`."""
 
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ _NO_RETENTION_OF_ITS_OWN_MS: Final = -1
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Commit what names an existing partition; unknown partitions and overlong metadata are refused one by one."""
+    """Commit the offsets of existing partitions; unknown partitions and too long metadata are rejected separately."""
     now_ms = context.services.clock.now_ms()
     expire_timestamp_ms = _expire_timestamp_ms(request, now_ms)
     may_commit = context.is_authorized(AclOperation.read, ResourceType.group, request.group_id)
@@ -45,7 +45,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
 
 
 def _expire_timestamp_ms(request: Any, now_ms: int) -> int | None:
-    """Until when the client wants its offsets kept (versions 2 to 4 only; KIP-211 took it away)."""
+    """Return the client's expiry of its offsets, None without one (versions 2 to 4 only, removed by KIP-211)."""
     retention = getattr(request, "retention_time", None)
     if retention is None or milliseconds(retention) == _NO_RETENTION_OF_ITS_OWN_MS:
         return None

@@ -1,4 +1,4 @@
-"""OffsetDelete: forget what a group has committed for topics that it no longer consumes (KIP-496)."""
+"""OffsetDelete: deletes a group's committed offsets of topics that it no longer consumes (KIP-496)."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ VERSIONS = (0, 0)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Delete the offsets of existing partitions; the rest is refused one by one."""
+    """Delete the offsets of existing partitions; others are rejected separately."""
     if not context.is_authorized(AclOperation.delete, ResourceType.group, request.group_id):
         return {"error_code": ErrorCode.group_authorization_failed, "topics": []}
     if not request.group_id:

@@ -1,4 +1,4 @@
-"""OffsetFetch: how far groups have read. No topics named means all that the group has committed."""
+"""OffsetFetch: the committed offsets of groups; without listed topics, all of them."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 API_KEY = 9
 VERSIONS = (1, 9)
 
-#: Before, an error of the group is told with each partition.
+#: Earlier versions report an error of the group for each partition.
 _GROUP_ERROR_FROM = 2
 #: Several groups in one request (KIP-709).
 _SEVERAL_GROUPS_FROM = 8
@@ -21,7 +21,7 @@ _NOTHING_COMMITTED = CommittedOffset(offset=-1)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Answer for each group by itself."""
+    """Answer for each group separately."""
     if context.api_version >= _SEVERAL_GROUPS_FROM:
         return {"groups": [_group(each.group_id, each.topics, context, request, each) for each in request.groups]}
     answer = _group(request.group_id, request.topics, context, request)
@@ -60,7 +60,7 @@ def _group(
 
 
 def _hide_unstable(group_id: str, topics: Iterable[dict[str, Any]], context: RequestContext) -> None:
-    """A consumer that must not read twice waits for transactions that are about to commit other offsets (KIP-447)."""
+    """Report UNSTABLE_OFFSET_COMMIT for offsets with a pending transaction, so that the consumer waits (KIP-447)."""
     transactional = context.services.groups.transactional
     for topic in topics:
         partitions = topic["partitions"]

@@ -1,4 +1,4 @@
-"""What OffsetCommit and TxnOffsetCommit ask to commit, and what is to be refused of it one by one."""
+"""The offsets of an OffsetCommit or TxnOffsetCommit request, with the partitions rejected separately."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +12,12 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 
 @dataclass(frozen=True, slots=True)
 class RequestedCommits:
-    """The offsets to commit, and the answer as it is if they are.
+    """The offsets to commit, and the response if they are committed.
 
     Attributes:
-        commits: What names an existing partition and may be committed.
-        answers: Of every topic in the request.
-        accepted: Those among the partitions' answers that belong to `commits`.
+        commits: The valid commits.
+        answers: The responses of every topic in the request.
+        accepted: The responses of the partitions in `commits`.
     """
 
     commits: dict[TopicPartition, CommittedOffset]
@@ -25,7 +25,7 @@ class RequestedCommits:
     accepted: list[dict[str, Any]]
 
     def refuse(self, code: ErrorCode) -> None:
-        """They are not committed after all."""
+        """Set the error of the partitions in `commits`, which were not committed."""
         for answer in self.accepted:
             answer["error_code"] = code
 
@@ -39,12 +39,12 @@ def requested_commits(
     has_leader_epoch: bool,
     expire_timestamp_ms: int | None = None,
 ) -> RequestedCommits:
-    """Sort out the request: unknown partitions, overlong metadata and topics that the client may not read are refused.
+    """Check the request: unknown partitions, too long metadata and topics that the client may not read are rejected.
 
     Args:
-        refusal: Why nothing at all can be committed, None if something can.
+        refusal: An error of the whole request, None without one.
         has_leader_epoch: Whether the request's version has leader epochs.
-        expire_timestamp_ms: Until when the client wants its offsets kept, if it says.
+        expire_timestamp_ms: The client's expiry of its offsets, if any.
     """
     image = context.services.metadata.image
     metadata_max = context.services.metadata.config.offset_metadata_max_bytes

@@ -1,4 +1,4 @@
-"""SyncGroup: get a member's assignment; the leader brings everybody's. The answer waits for the leader."""
+"""SyncGroup: returns a member's assignment; the leader sends the assignments. The response waits for the leader."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 API_KEY = 14
 VERSIONS = (0, 5)
 
-#: From here on the member repeats the protocol it joined with (KIP-559).
+#: From this version on the member sends the protocol with which it joined (KIP-559).
 _PROTOCOL_FROM = 5
 
 

@@ -1,4 +1,4 @@
-"""AlterClientQuotas: set quotas and take them away, each entity by itself (KIP-546)."""
+"""AlterClientQuotas: sets and removes quotas, each entity separately (KIP-546)."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ VERSIONS = (0, 1)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Change them; needs ALTER_CONFIGS on the cluster. They hold from the next request of each client on."""
+    """Change quotas, from the next request of each client on; requires ALTER_CONFIGS on the cluster."""
     errors: list[KafkaError | None]
     try:
         context.require_cluster(AclOperation.alter_configs)
@@ -42,7 +42,7 @@ async def _alter(request: Any, context: RequestContext) -> list[KafkaError | Non
         errors.append(None)
         if len(parts) != len(entry.entity):
             errors[place] = KafkaError(
-                ErrorCode.invalid_request, "Invalid client quota entity, an entity type stands there twice"
+                ErrorCode.invalid_request, "Invalid client quota entity, an entity type is listed twice"
             )
             continue
         places.append(place)

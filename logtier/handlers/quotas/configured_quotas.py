@@ -1,11 +1,11 @@
-"""The quotas of clients, kept as the newest image has them."""
+"""The client quotas, updated with the newest image."""
 
 from headwater.logtier.metadata.image import MetadataCache, MetadataDelta
 from headwater.logtier.quota.client_quotas import ClientQuotas
 
 
 def configured_quotas(metadata: MetadataCache) -> ClientQuotas:
-    """The quotas of the image, following it from now on."""
+    """Return the quotas of the image, which follow its changes."""
     config = metadata.static_config
     quotas = ClientQuotas(
         windows=config.quota_window_num,

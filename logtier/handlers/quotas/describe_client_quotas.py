@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: the quotas of the entities that a filter finds (KIP-546)."""
+"""DescribeClientQuotas: lists the quotas of the entities that match a filter (KIP-546)."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,7 +17,7 @@ _SPECIFIED: Final = 2
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """List what is found; needs DESCRIBE_CONFIGS on the cluster."""
+    """List the matches; requires DESCRIBE_CONFIGS on the cluster."""
     try:
         context.require_cluster(AclOperation.describe_configs)
         exact, of_type = _filter(request)
@@ -42,7 +42,7 @@ def handle(request: Any, context: RequestContext) -> dict[str, Any]:
 
 
 def _filter(request: Any) -> tuple[Mapping[str, str | None], set[str]]:
-    """The names asked for by type (None: the default), and the types of which any name will do."""
+    """Return the requested names by type (None: the default), and the types that match any name."""
     exact: dict[str, str | None] = {}
     of_type: set[str] = set()
     for component in request.components:

@@ -1,4 +1,4 @@
-"""The quota of partitions created and deleted, as one request meets it (KIP-599)."""
+"""The quota of partition mutations for one request (KIP-599)."""
 
 from typing import Final
 
@@ -6,14 +6,14 @@ from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
 NEVER_STRICT: Final = 2**15
-"""As the first strict version: every version lets the request through and makes its client wait afterwards."""
+"""As the first strict version: all versions permit the request and throttle the client afterwards."""
 
 
 class Mutations:
-    """Counts what a request does to topics.
+    """Counts the partition mutations of a request.
 
-    Versions from `strict_from` on are refused what exceeds the quota, and told when to try again; clients of earlier
-    ones would not understand, so they are served and then wait.
+    From version `strict_from` on, mutations above the quota are rejected with a throttle time; clients of earlier
+    versions do not know the error, and are served and then throttled.
     """
 
     def __init__(self, context: RequestContext, strict_from: int) -> None:
@@ -21,13 +21,13 @@ class Mutations:
         self._quota = context.mutations(strict_from)
 
     def count(self, partitions: int) -> None:
-        """Count partitions before they are made or removed; KafkaError where they must not be."""
+        """Count partitions before their creation or deletion; KafkaError if the quota rejects them."""
         now_ms = self._context.services.clock.monotonic_ms()
         if self._quota is not None and not self._quota.take(partitions, now_ms):
             raise KafkaError(ErrorCode.throttling_quota_exceeded, "The throttling quota has been exceeded.")
 
     def throttle(self) -> None:
-        """Make the client wait, whether it was refused or was let through."""
+        """Throttle the client, after rejected and permitted mutations."""
         if self._quota is not None:
             now_ms = self._context.services.clock.monotonic_ms()
             self._context.throttle(self._quota.wait_ms(now_ms))

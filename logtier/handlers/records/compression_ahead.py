@@ -1,7 +1,7 @@
-"""Before a produce is appended: what takes longer than the event loop can bear is done by other threads.
+"""Performs slow work before the append of a produce request on other threads.
 
-Batches for topics with a codec of their own are compressed, and records for compacted topics are looked at. The log
-does both itself with what is quick; what it gets from here it only writes.
+Batches for topics with a codec are recompressed, and records for compacted topics are checked. The log does both itself
+for quick batches; batches prepared here are only written.
 """
 
 import asyncio
@@ -20,20 +20,21 @@ from headwater.logtier.runtime.fair_turns import FairTurns
 from headwater.logtier.security.operations import AclOperation, ResourceType
 
 Refusals: TypeAlias = Mapping[TopicPartition, KafkaError]
-"""Partitions whose records are not what they say."""
+"""Partitions with invalid records, with the error."""
 
-#: Each may hold a few times DECOMPRESSED_BYTES_MAX for hostile batches: this bounds the memory of all clients together.
+#: Each thread may hold a few times DECOMPRESSED_BYTES_MAX for malicious batches: the number limits the memory of all
+#: clients.
 _THREADS_MAX: Final = 2
 _threads: Final = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="records")
-#: A turn is one batch: whoever is alone has all threads, and nobody waits for more than one batch of each other client.
+#: A turn is one batch: a single client has all threads, and a client waits for at most one batch of each other client.
 _turns: Final = FairTurns(_THREADS_MAX, _THREADS_MAX)
 
 
 def compress_ahead(request: Any, context: RequestContext) -> Awaitable[Refusals] | None:
-    """Do with a produce request's records what takes long; None where nothing does.
+    """Perform the slow work on a produce request's records; None if there is none.
 
-    When the result is there, the request holds what is to be appended, but for what the result refuses. The views into
-    the frame are copied before the first wait.
+    With the result, the request has the records to append, except for partitions in the result. Views into the frame
+    are copied before the first wait.
     """
     manager = context.services.replica_manager
     if not manager.recompressing_topics and not manager.compacted_topics:
@@ -44,7 +45,7 @@ def compress_ahead(request: Any, context: RequestContext) -> Awaitable[Refusals]
         if name not in manager.recompressing_topics and name not in manager.compacted_topics:
             continue
         if not context.is_authorized(AclOperation.write, ResourceType.topic, name):
-            continue  # the append says so
+            continue  # rejected by the append
         for data in topic_data.partition_data:
             if not data.records:
                 continue
@@ -52,7 +53,7 @@ def compress_ahead(request: Any, context: RequestContext) -> Awaitable[Refusals]
             try:
                 config = manager.log(topic_partition).config
             except KafkaError:
-                continue  # the append says why
+                continue  # rejected by the append
             if _takes_long(data.records, config):
                 work.append((data, topic_partition, bytes(data.records), config))
     return _prepare_all(work, context.share_owner) if work else None
@@ -74,7 +75,7 @@ async def _prepare_all(work: list[tuple[Any, TopicPartition, bytes, TopicConfig]
     loop = asyncio.get_running_loop()
     for data, topic_partition, records, config in work:
         async with _turns.of(owner):
-            # Who goes away does not end the thread: the next one waits for it all the same.
+            # A cancelled request does not end the thread: the next turn still waits for it.
             working = loop.run_in_executor(_threads, _prepared, records, config)
             try:
                 prepared = await asyncio.shield(working)
@@ -82,7 +83,7 @@ async def _prepare_all(work: list[tuple[Any, TopicPartition, bytes, TopicConfig]
                 await asyncio.wait((working,))
                 raise
             finally:
-                del working  # it would have its error, which has this frame, which has the records
+                del working  # its error would refer to this frame, and so to the records
         if isinstance(prepared, KafkaError):
             refused[topic_partition] = prepared
         else:
@@ -91,7 +92,7 @@ async def _prepare_all(work: list[tuple[Any, TopicPartition, bytes, TopicConfig]
 
 
 def _prepared(records: Buffer, config: TopicConfig) -> Buffer | KafkaError:
-    """What is to be appended, or why records are not what they say."""
+    """Return the records to append, or the error of invalid records."""
     try:
         if config.compression_type != PRODUCER:
             records = memoryview(recompressed(records, config))

@@ -1,6 +1,6 @@
-"""DeleteRecords: let partitions begin at a later offset (KIP-107).
+"""DeleteRecords: raises the log start offset of partitions (KIP-107).
 
-What lies before it can no longer be read; the files go with the next check of retention.
+Records below it are no longer readable; the next retention check deletes the files.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _NO_LOW_WATERMARK = -1
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Each partition by itself; of one that stands there twice the last offset counts."""
+    """Process each partition separately; of a partition listed twice the last offset counts."""
     topics: dict[str, dict[int, int]] = {}
     for topic in request.topics:
         offsets = topics.setdefault(topic.name, {})

@@ -1,8 +1,7 @@
-"""Fetch: read record batches, waiting for them if need be.
+"""Fetch: reads record batches, with an optional wait.
 
-Versions 4-18, by topic id from 13; incremental fetch sessions (KIP-227) from 7. Records that are not in the page cache
-are sent by another process, or brought there by another thread before they are sent, so that a reader of old data
-delays itself alone.
+Versions 4-18, by topic id from 13; incremental fetch sessions (KIP-227) from 7. Another process sends records that are
+not in the page cache, or another thread reads them into it first, so that a reader of old data delays only itself.
 """
 
 import asyncio
@@ -36,20 +35,20 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 API_KEY = 1
 VERSIONS = (4, 18)
 
-#: Older ones are from before zstd (KIP-110).
+#: Earlier versions have no zstd (KIP-110).
 FIRST_VERSION_WITH_ZSTD = 10
 
-#: An isolation level (KIP-98): what is below the last stable offset, and what of it to skip.
+#: An isolation level (KIP-98): records below the last stable offset, with the aborted transactions.
 READ_COMMITTED = 1
-#: No replica asks, but a consumer.
+#: The replica id of a consumer.
 CONSUMER = -1
 
-#: Makes the response of what was fetched.
+#: Encodes the response of a fetch.
 _Respond = Callable[[Fetched], list[Part]]
 
 
 def handle(request: Any, context: RequestContext) -> list[Part] | asyncio.Future[list[Part]]:
-    """Answer at once if there is enough, else when there is or when the time is over."""
+    """Answer at once if there are enough records, otherwise when there are or at the timeout."""
     session_id = getattr(request, "session_id", NO_SESSION)
     epoch = getattr(request, "session_epoch", FINAL_EPOCH)
     if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -66,13 +65,13 @@ def handle(request: Any, context: RequestContext) -> list[Part] | asyncio.Future
 
 
 def _begin_session(request: Any, context: RequestContext) -> list[Part] | asyncio.Future[list[Part]]:
-    """A full fetch, all of it answered; the session it begins holds each partition once."""
+    """Answer a full fetch and begin a session, which has each partition once."""
     image = context.services.metadata.image
     asked = dict(_wanted(request, context))
     wanted = _permitted(list(asked.values()), request, context)
 
     def respond(fetched: Fetched) -> list[Part]:
-        # Only now: a client that went away while it waited takes no slot.
+        # Only now: a client that disconnects during the wait takes no slot.
         services = context.services
         session = services.fetch_sessions.create(
             tuple(asked.items()),
@@ -95,7 +94,7 @@ def _begin_session(request: Any, context: RequestContext) -> list[Part] | asynci
 def _go_on(
     session: FetchSession[FetchPartition], request: Any, context: RequestContext
 ) -> list[Part] | asyncio.Future[list[Part]]:
-    """An incremental fetch: all partitions of the session are read, those with news are answered."""
+    """Answer an incremental fetch: all partitions of the session are read, those with changes are returned."""
     services = context.services
     session.update(_wanted(request, context), tuple(_forgotten(request)))
     if not session.partitions:
@@ -116,7 +115,7 @@ def _go_on(
 
     def respond(fetched: Fetched) -> list[Part]:
         if session.epoch != epoch:
-            # Another connection went on with the session meanwhile; its partitions are no longer these.
+            # Another connection used the session meanwhile and may have changed its partitions.
             return _refuse(ErrorCode.invalid_fetch_session_epoch, context)
         told = list(session.news(fetched))
         return _encode([wanted[i] for i in told], [fetched[i] for i in told], context, session.id)
@@ -125,7 +124,7 @@ def _go_on(
 
 
 def _throttling(respond: _Respond, session_id: int, context: RequestContext) -> _Respond:
-    """Answer without records, and with the time to wait, a client whose quota they would exceed."""
+    """Respond without records, but with a throttle time, if they would exceed the client's quota."""
 
     def throttled(fetched: Fetched) -> list[Part]:
         if not context.finish_throttling():
@@ -166,7 +165,7 @@ def _is_by_id(context: RequestContext) -> bool:
 
 
 def _replica_id(request: Any) -> int:
-    """The replica that asks; from version 15 on it stands in a field of its own."""
+    """Return the replica id of the request, a separate field from version 15 on."""
     replica_id: int = getattr(request, "replica_id", CONSUMER)
     state = getattr(request, "replica_state", None)
     return replica_id if state is None else state.replica_id
@@ -220,7 +219,7 @@ def _forgotten(request: Any) -> Iterator[PartitionKey]:
 
 
 def _resolved(wanted: FetchPartition, image: MetadataImage, is_read_committed: bool) -> FetchPartition:
-    """What a session wants, after a change of the metadata or of the isolation level."""
+    """Update a session's partition after a change of the metadata or of the isolation level."""
     topic_id = wanted.topic_id
     name, index = wanted.topic_partition
     if topic_id is None and name:
@@ -232,7 +231,7 @@ def _resolved(wanted: FetchPartition, image: MetadataImage, is_read_committed: b
     elif not name:
         error_code = ErrorCode.unknown_topic_id
     else:
-        # It was there: deleted, or another topic has its name now.
+        # The topic existed: it was deleted, or another topic has its name now.
         made_anew = image.topic(name) is not None
         error_code = ErrorCode.inconsistent_topic_id if made_anew else ErrorCode.unknown_topic_or_partition
     return wanted._replace(
@@ -243,9 +242,9 @@ def _resolved(wanted: FetchPartition, image: MetadataImage, is_read_committed: b
 
 
 def _permitted(wanted: list[FetchPartition], request: Any, context: RequestContext) -> list[FetchPartition]:
-    """Put a refusal in the place of what the client may not read: consumers by topic, replicas all or nothing.
+    """Replace partitions that the client may not read by errors: consumers by topic, replicas all or none.
 
-    Clients from before zstd may not read topics that have it as their own codec.
+    Clients without zstd may not read topics with zstd as their codec.
     """
     if context.api_version < FIRST_VERSION_WITH_ZSTD:
         wanted = [_without_zstd(each, context) for each in wanted]
@@ -283,7 +282,7 @@ def _when_warm(
 
 
 def _readable(fetched: Fetched, warm: Warming, context: RequestContext) -> Fetched:
-    """What was fetched, with an error in the place of what the disk did not give."""
+    """Return the fetched partitions, with an error for those that the disk failed to read."""
     failed = [] if warm.cancelled() or warm.exception() else warm.result()
     if not failed:
         return fetched
@@ -300,7 +299,7 @@ def _readable(fetched: Fetched, warm: Warming, context: RequestContext) -> Fetch
 def _when_there(
     fetched: asyncio.Future[Fetched], respond: _Respond, context: RequestContext
 ) -> asyncio.Future[list[Part]]:
-    """A future of the response; cancelling it, because the client is gone, gives the fetch up."""
+    """Return a future of the response; cancelling it, when the client disconnects, cancels the fetch."""
     response: asyncio.Future[list[Part]] = fetched.get_loop().create_future()
 
     def answer(done: asyncio.Future[Fetched]) -> None:
@@ -309,7 +308,7 @@ def _when_there(
         try:
             found = done.result()
             warm = warm_up(found, context.services.read_ahead, context.reader)
-        except Exception as error:  # noqa: BLE001 (whoever awaits the response has to learn of it)
+        except Exception as error:  # noqa: BLE001 (the error belongs to the response)
             response.set_exception(error)
             return
         if warm is None:
@@ -327,12 +326,12 @@ def _answer(response: asyncio.Future[list[Part]], respond: _Respond, fetched: Fe
         return
     try:
         response.set_result(respond(fetched))
-    except Exception as error:  # noqa: BLE001 (whoever awaits the response has to learn of it)
+    except Exception as error:  # noqa: BLE001 (the error belongs to the response)
         response.set_exception(error)
 
 
 def _refuse(error_code: ErrorCode, context: RequestContext) -> list[Part]:
-    """A refusal of the whole request; the client begins a session anew."""
+    """Reject a whole request; the client begins a new session."""
     return encode_fetch_response(context.api_version, context.correlation_id, (), error_code=error_code)
 
 

@@ -21,11 +21,11 @@ VERSIONS = (1, 10)
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
-#: Tiered storage (KIP-405): all is local here, nothing is remote.
+#: Tiered storage (KIP-405): all segments are local.
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 
-#: Timestamps with a meaning of their own, and the first version that has it.
+#: Special timestamps, and the first version with each.
 _SPECIAL_FROM = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 READ_COMMITTED = 1
@@ -37,7 +37,7 @@ NOT_FOUND = {"timestamp": -1, "offset": -1, "leader_epoch": -1}
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Look up each partition by itself; an error concerns its partition only."""
+    """Look up each partition separately; an error concerns its partition only."""
     asked = Counter(
         (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
     )
@@ -85,7 +85,7 @@ async def _look_up(
     log = partition.log
     end_offset = partition.last_stable_offset if is_read_committed else partition.high_watermark
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        # The epoch that wrote the first record; of an empty log the leader's own, which would write it.
+        # The epoch of the first record; for an empty log the leader's epoch.
         epoch = log.leader_epochs.epoch_at(log.log_start_offset)
         return {
             "timestamp": -1,

@@ -1,6 +1,6 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended (KIP-101, KIP-279, KIP-320).
+"""OffsetForLeaderEpoch: the end offset of a leader epoch (KIP-101, KIP-279, KIP-320).
 
-Replicas and consumers compare it with what they have read: what they have beyond it was lost with the old leader.
+Replicas and consumers compare it with their position: records beyond it were lost with the old leader.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ _UNDEFINED = -1
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Look up each partition by itself. It takes DESCRIBE of the topic, or what replicas may do."""
+    """Look up each partition separately; requires DESCRIBE on the topic, or CLUSTER_ACTION on the cluster."""
     is_replica = context.is_authorized(AclOperation.cluster_action, ResourceType.cluster, log_denied=False)
     topics = []
     for topic in request.topics:
@@ -55,7 +55,7 @@ def _partition(topic_partition: TopicPartition, wanted: Any, context: RequestCon
 
 
 def _end_of(partition: Partition[Log], leader_epoch: int) -> EpochEnd:
-    """The leader's own epoch may have no records yet: it begins, and so far ends, at the log's end."""
+    """Return the end of an epoch; the leader's present epoch ends at the log end offset, even without records."""
     log = partition.log
     if leader_epoch == partition.leader_epoch:
         return EpochEnd(leader_epoch, log.log_end_offset)

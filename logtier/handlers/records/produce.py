@@ -1,10 +1,10 @@
-"""Produce: append record batches to partitions (KIP-98; acks 0, 1, all).
+"""Produce: appends record batches to partitions (KIP-98; acks 0, 1, all).
 
-Versions 3-13; 0-2 are advertised all the same, since librdkafka before 2.11 sends uncompressed batches to a broker that
-does not (librdkafka#4956). As with Kafka 4, a request in one of them closes the connection.
+Versions 3-13; 0-2 are advertised as well, since librdkafka before 2.11 otherwise sends uncompressed batches
+(librdkafka#4956). As with Kafka 4, a request of these versions closes the connection.
 
-Batches of transactions wait for the coordinator's word where their partition does not know the transaction yet
-(KIP-890, see `transaction_verification`); all others are appended at once.
+A transactional batch waits for the transaction coordinator if its partition does not know the transaction (KIP-890, see
+`transaction_verification`); all others are appended at once.
 """
 
 from collections.abc import Awaitable, Iterator, Mapping
@@ -30,15 +30,15 @@ API_KEY = 0
 VERSIONS = (3, 13)
 ADVERTISED_VERSIONS = (0, 13)
 
-#: Older ones are from before zstd (KIP-110).
+#: Earlier versions have no zstd (KIP-110).
 FIRST_VERSION_WITH_ZSTD: Final = 7
 _TOPIC_ID_FROM: Final = 13
 
 ACKS = (-1, 0, 1)
-# Told, never raised: an error that is raised again and again keeps every traceback.
+# Reported, never raised: an error raised repeatedly accumulates tracebacks.
 NO_RECORDS = KafkaError(ErrorCode.invalid_record, "a partition of the request has no records")
 INTERNAL_TOPIC = KafkaError(
-    ErrorCode.invalid_topic_exception, "this topic is the broker's own: its records decide what groups have committed"
+    ErrorCode.invalid_topic_exception, "this topic is internal: its records are the committed offsets of groups"
 )
 DENIED = KafkaError(ErrorCode.topic_authorization_failed, "Topic authorization failed.")
 TRANSACTION_DENIED = KafkaError(
@@ -46,20 +46,20 @@ TRANSACTION_DENIED = KafkaError(
 )
 INVALID_ACKS = KafkaError(ErrorCode.invalid_required_acks, "acks must be 0, 1 or -1 (all)")
 
-#: A sync to wait for, the topic, its partitions in the response, and the place of the one that waits.
+#: A sync to wait for, the topic, its partitions in the response, and the index of the waiting partition.
 Flushing: TypeAlias = tuple[FlushRound, str, list[ProducedPartition], int]
 
 _NO_VERDICTS: Final[Mapping[TopicPartition, Verdict]] = {}
 #: The low byte of a batch's attributes.
 _FLAGS: Final = ATTRIBUTES + 1
 _NONE: Final = ErrorCode.none
-#: Makes a named tuple without the function that takes its fields by name: every batch needs two.
+#: Creates a named tuple without its generated __new__, whose cost would arise twice for every batch.
 _new: Final = tuple.__new__
 
 
 def handle(request: Any, context: RequestContext) -> list[bytes] | Awaitable[list[bytes] | None] | None:
-    """Append each partition's batch; with acks=0 an error closes the connection: there is no response to tell it."""
-    # Before anything is compressed anew: after that nobody sees what it was.
+    """Append each partition's batch; with acks=0 an error closes the connection, since there is no response."""
+    # Before recompression, which hides the producer's codec.
     refused = _NO_VERDICTS if context.api_version >= FIRST_VERSION_WITH_ZSTD else _zstd_refusals(request)
     compressing = compress_ahead(request, context)
     if compressing is None:
@@ -77,7 +77,7 @@ async def _handle_when_compressed(
 def _handle(
     request: Any, context: RequestContext, refused: Mapping[TopicPartition, Verdict]
 ) -> list[bytes] | Awaitable[list[bytes] | None] | None:
-    """Append what is not `refused` already and, of transactions, what their coordinator confirms."""
+    """Append the batches that are not `refused` and, of transactions, those that the coordinator confirms."""
     if request.transactional_id is None or request.acks not in ACKS:
         return _append(request, context, refused)
     if not context.is_authorized(AclOperation.write, ResourceType.transactional_id, request.transactional_id):
@@ -101,7 +101,7 @@ async def _append_when_verified(
 def _append(
     request: Any, context: RequestContext, verdicts: Mapping[TopicPartition, Verdict], refusal: KafkaError | None = None
 ) -> list[bytes] | Awaitable[list[bytes]] | None:
-    """Append what is not refused: all of it by `refusal`, a partition by the coordinator's verdict or by the log."""
+    """Append the batches that are not rejected: all by `refusal`, a partition by its verdict or by the log."""
     services = context.services
     append = services.replica_manager.append
     acks = request.acks
@@ -163,7 +163,7 @@ def _append(
 
 
 async def _answer_when_flushed(flushes: list[Flushing], topics: list[Any], context: RequestContext) -> list[bytes]:
-    """With flush.messages: acknowledge what is on the device, and refuse what cannot be told to be."""
+    """With flush.messages: acknowledge batches on the device, and reject those whose sync failed."""
     for flush, name, partitions, position in flushes:
         error = await wait_flushed(flush)
         if error is not None:
@@ -179,7 +179,7 @@ def _encode(topics: list[Any], context: RequestContext) -> list[bytes]:
 
 
 def _topic(topic_data: Any, context: RequestContext) -> tuple[str, KafkaError | None]:
-    """Name of the topic, "" where its id is unknown, and why nothing may be appended to it."""
+    """Return the topic's name, "" for an unknown id, and the error that prevents appends to it."""
     name = topic_data.name
     if not name:
         topic_id = topic_data.topic_id
@@ -197,7 +197,7 @@ def _topic(topic_data: Any, context: RequestContext) -> tuple[str, KafkaError | 
 
 
 def _zstd_refusals(request: Any) -> dict[TopicPartition, Verdict]:
-    """The partitions whose batch is compressed with zstd; topics are named, since their ids came much later."""
+    """Return the errors of partitions with zstd batches; topics have names, since topic ids came later."""
     return {
         TopicPartition(topic_data.name, data.index): KafkaError(
             ErrorCode.unsupported_compression_type, f"zstd needs Produce version {FIRST_VERSION_WITH_ZSTD} or later"
@@ -209,7 +209,7 @@ def _zstd_refusals(request: Any) -> dict[TopicPartition, Verdict]:
 
 
 def _batches(request: Any, context: RequestContext) -> Iterator[tuple[TopicPartition, Buffer]]:
-    """What may be appended as far as can be said without the coordinator: only that is added to the transaction."""
+    """Yield the batches that pass all checks without the coordinator: only these are added to the transaction."""
     for topic_data in request.topic_data:
         name, error = _topic(topic_data, context)
         if error is None:

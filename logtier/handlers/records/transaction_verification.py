@@ -1,7 +1,7 @@
-"""Before transactional batches are appended: does the coordinator know of their transaction? (KIP-890)
+"""Verifies with the coordinator that a transaction is ongoing before its batches are appended (KIP-890).
 
-Without the question, a batch that comes late, after the marker of its transaction, would begin one that nobody ends.
-Only a transaction's first batch in a partition is asked about; from then on the partition itself knows.
+Without the verification, a batch that arrives after the marker of its transaction would begin a transaction that never
+ends. Only the first batch of a transaction in a partition is verified; afterwards the partition has its state.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import ATTRIBUTES, HEADER_BYTES, PRODUCER_ID, TRANSACTIONAL, Buffer
 
-#: Producers of this Produce version on know that a transaction can be aborted and tried again (KIP-1050).
+#: From this Produce version on producers know TRANSACTION_ABORTABLE (KIP-1050).
 FIRST_VERSION_WITH_ABORTABLE: Final = 11
-#: From here on a produce request adds its partitions to the transaction, which has an epoch of its own (KIP-890).
+#: From this version on a produce request adds its partitions to the transaction, which has its own epoch (KIP-890).
 FIRST_VERSION_THAT_ADDS: Final = 12
 
-#: Codes at which an older client would give up; they are told one at which every client tries again.
+#: Transient error codes on which older clients fail; a code that all clients retry is reported instead.
 _PASSING: Final = frozenset(
     {
         ErrorCode.concurrent_transactions,
@@ -35,7 +35,7 @@ _PRODUCER: Final = struct.Struct(">qhi")
 
 
 class TransactionVerifier(Protocol):
-    """The transaction coordinator, as far as a partition asks it."""
+    """The function of the transaction coordinator used for verification."""
 
     def verify_partition(
         self,
@@ -46,13 +46,13 @@ class TransactionVerifier(Protocol):
         *,
         add: bool,
     ) -> Awaitable[None] | None:
-        """Return, or end, if the producer's transaction is open and includes the partition; raise KafkaError if not.
+        """Return if the producer's transaction is ongoing and includes the partition; raise KafkaError otherwise.
 
-        With `add` the partition is first added to the transaction, which is begun by that if need be.
+        With `add` the partition is first added to the transaction, which begins with it if needed.
         """
 
 
-#: What may be appended, and what is answered instead of it.
+#: The verification for the append, or the error of the partition.
 Verdict = Verification | KafkaError
 Verdicts = dict[TopicPartition, Verdict]
 
@@ -66,17 +66,17 @@ class _Question:
 
 
 def is_transactional(records: Buffer) -> bool:
-    """Whether the first batch belongs to a transaction; False if there is none."""
+    """Whether the first batch belongs to a transaction; False without a batch."""
     return len(records) > ATTRIBUTES + 1 and records[ATTRIBUTES + 1] & TRANSACTIONAL != 0
 
 
 def verify(
     transactional_id: str, batches: Iterable[tuple[TopicPartition, Buffer]], context: RequestContext
 ) -> Verdicts | Awaitable[Verdicts]:
-    """Ask about the transactional ones of a request's batches; nothing is said of those that need no answer.
+    """Verify the transactional batches of a request; the result omits batches that need no verification.
 
     Raises:
-        KafkaError: invalid_producer_id_mapping if they are of several producers.
+        KafkaError: invalid_producer_id_mapping for batches of several producers.
     """
     verdicts: Verdicts = {}
     questions: list[_Question] = []
@@ -109,7 +109,7 @@ def verify(
 def _ask(
     transactional_id: str, questions: Sequence[_Question], verdicts: Verdicts, context: RequestContext
 ) -> Verdicts | Awaitable[Verdicts]:
-    """Ask at once what can be answered at once, and leave only the rest to a coroutine."""
+    """Verify synchronously where possible, and leave the rest to a coroutine."""
     unanswered: list[tuple[_Question, Awaitable[None] | None]] = []
     for question in questions:
         try:
@@ -154,7 +154,7 @@ async def _await_answers(
 async def _answer(
     transactional_id: str, question: _Question, answer: Awaitable[None] | None, context: RequestContext
 ) -> Verdict:
-    """Wait for the answer; a transaction that is still being ended is worth a few questions more."""
+    """Wait for the verification; retry while the previous transaction is being ended."""
     config = context.services.metadata.config
     waited_ms = 0
     if answer is None:
@@ -177,12 +177,12 @@ async def _answer(
 
 
 def _is_worth_a_retry(error: KafkaError, context: RequestContext) -> bool:
-    """A producer goes on with its next transaction while the markers of the last one are being written."""
+    """Whether to retry: a producer begins its next transaction while the markers of the last one are being written."""
     return error.code == ErrorCode.concurrent_transactions and context.api_version >= FIRST_VERSION_THAT_ADDS
 
 
 def _told(error: KafkaError, context: RequestContext) -> KafkaError:
-    """What the client is told, in codes that its version of Produce knows."""
+    """Return the error for the client, with a code known to its version of Produce."""
     code = error.code
     if code == ErrorCode.producer_fenced:
         return KafkaError(ErrorCode.invalid_producer_epoch, error.message)

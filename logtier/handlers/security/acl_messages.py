@@ -1,4 +1,4 @@
-"""Access control lists and filters as the three APIs of ACLs send them."""
+"""Access control lists and filters in the messages of the three ACL APIs."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ NO_AUTHORIZER: Final = "No Authorizer is configured."
 
 
 def acl_filter(sent: Any) -> AclFilter:
-    """The filter of a DescribeAcls request, or one of those of DeleteAcls."""
+    """Return the filter of a DescribeAcls request, or of an element of DeleteAcls."""
     return AclFilter(
         from_code(ResourceType, sent.resource_type_filter),
         sent.resource_name_filter,
@@ -22,7 +22,7 @@ def acl_filter(sent: Any) -> AclFilter:
 
 
 def acl_binding(sent: Any) -> AclBinding:
-    """One of the bindings of a CreateAcls request; what it says need not make sense."""
+    """Return a binding of a CreateAcls request; its values may be invalid."""
     return AclBinding(
         from_code(ResourceType, sent.resource_type),
         sent.resource_name,

@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials: passwords of users, salted and hashed by who sets them (KIP-554)."""
+"""AlterUserScramCredentials: sets SCRAM credentials, with passwords salted and hashed by the client (KIP-554)."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ VERSIONS = (0, 0)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Change each user's credential; needs ALTER on the cluster."""
+    """Change each user's credential; requires ALTER on the cluster."""
     if not context.is_authorized(AclOperation.alter, ResourceType.cluster):
         refusal = KafkaError(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
         users = dict.fromkeys(change.name for change in (*request.deletions, *request.upsertions))

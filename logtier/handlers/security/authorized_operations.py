@@ -1,4 +1,4 @@
-"""What a client may do, as bits numbered by the protocol's operations (KIP-430)."""
+"""The authorized operations of a client, as bits numbered by the protocol's operations (KIP-430)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.security.operations import CLUSTER_NAME, AclOperation, ResourceType
 
-#: The operations that each kind of resource knows.
+#: The operations of each type of resource.
 _SUPPORTED: Final[Mapping[ResourceType, tuple[AclOperation, ...]]] = {
     ResourceType.topic: (
         AclOperation.read,
@@ -39,11 +39,11 @@ _SUPPORTED: Final[Mapping[ResourceType, tuple[AclOperation, ...]]] = {
 _ALL: Final = {kind: sum(1 << operation for operation in operations) for kind, operations in _SUPPORTED.items()}
 
 NOT_ASKED: Final = -(2**31)
-"""What stands in an answer whose request did not ask."""
+"""The value in a response if the request did not include the operations."""
 
 
 def authorized_operations(context: RequestContext, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
-    """The bits of what the client may do to a resource; nothing of it is logged as a denial."""
+    """Return the bits of the client's operations on a resource; no denials are logged."""
     if context.services.authorizer is None:
         return _ALL[resource_type]
     return sum(
@@ -54,7 +54,7 @@ def authorized_operations(context: RequestContext, resource_type: ResourceType, 
 
 
 def cluster_authorized_operations(context: RequestContext) -> int:
-    """The bits for the cluster: none at all for a client that may not describe it."""
+    """Return the bits for the cluster; 0 for a client without DESCRIBE on it."""
     if not context.is_authorized(AclOperation.describe, ResourceType.cluster):
         return 0
     return authorized_operations(context, ResourceType.cluster)

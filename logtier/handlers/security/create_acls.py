@@ -1,4 +1,4 @@
-"""CreateAcls: make access control lists, each taken or refused by itself."""
+"""CreateAcls: creates access control lists, each accepted or rejected separately."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ VERSIONS = (1, 3)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Make them; needs ALTER on the cluster. They hold when the answer leaves."""
+    """Create them, effective with the response; requires ALTER on the cluster."""
     if not context.is_authorized(AclOperation.alter, ResourceType.cluster):
         refusal = (ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
     elif context.services.authorizer is None:

@@ -1,4 +1,4 @@
-"""CreateDelegationToken: a token in place of a password (KIP-48). There are none here."""
+"""CreateDelegationToken: creates a token that replaces a password (KIP-48); not supported."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ VERSIONS = (1, 3)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Refuse; a token for somebody else needs CREATE_TOKENS on that user first."""
+    """Reject the request; a token for another user requires CREATE_TOKENS on that user first."""
     error = refusal(context)
     requester_type, _, requester_name = context.principal.partition(":")
     owner_type = getattr(request, "owner_principal_type", None)

@@ -1,4 +1,4 @@
-"""What the four APIs of delegation tokens have in common: there are none here, and who asks is told as by Kafka."""
+"""The common part of the four delegation token APIs, which are not supported and respond as Kafka without tokens."""
 
 from typing import Final
 
@@ -7,11 +7,11 @@ from headwater.logtier.protocol.errors import ErrorCode
 from headwater.logtier.security.sasl_session import ANONYMOUS
 
 NEVER: Final = -1
-"""The time of what there is not."""
+"""The timestamps of a token that does not exist."""
 
 
 def refusal(context: RequestContext) -> ErrorCode:
-    """Why there is no token: the client has not authenticated, or tokens are not enabled."""
+    """Return the error: the client has not authenticated, or tokens are not enabled."""
     protocol = context.listener.protocol
     if protocol == "PLAINTEXT" or (protocol == "SSL" and context.principal == ANONYMOUS):
         return ErrorCode.delegation_token_request_not_allowed

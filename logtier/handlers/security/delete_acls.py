@@ -1,4 +1,4 @@
-"""DeleteAcls: remove the access control lists that filters find."""
+"""DeleteAcls: deletes the access control lists that match filters."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ VERSIONS = (1, 3)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Remove them, and tell which they were; needs ALTER on the cluster."""
+    """Delete and list them; requires ALTER on the cluster."""
     if not context.is_authorized(AclOperation.alter, ResourceType.cluster):
         refusal = KafkaError(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
     elif context.services.authorizer is None:

@@ -1,4 +1,4 @@
-"""DescribeAcls: the access control lists that a filter finds, by resource."""
+"""DescribeAcls: lists the access control lists that match a filter, by resource."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ VERSIONS = (1, 3)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """List what is found; needs DESCRIBE on the cluster."""
+    """List the matches; requires DESCRIBE on the cluster."""
     if not context.is_authorized(AclOperation.describe, ResourceType.cluster):
         return _refused(ErrorCode.cluster_authorization_failed, "Cluster authorization failed.")
     if context.services.authorizer is None:

@@ -1,4 +1,4 @@
-"""DescribeDelegationToken: the tokens of their owners (KIP-48). There are none here."""
+"""DescribeDelegationToken: lists tokens by owner (KIP-48); not supported."""
 
 from typing import Any
 
@@ -10,5 +10,5 @@ VERSIONS = (1, 3)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:  # noqa: ARG001
-    """Refuse."""
+    """Reject the request."""
     return {"error_code": refusal(context), "tokens": []}

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: who has a password for SCRAM, with how many iterations (KIP-554); no secrets."""
+"""DescribeUserScramCredentials: users with SCRAM credentials and their iterations (KIP-554); no secrets."""
 
 from collections import Counter
 from typing import Any
@@ -13,7 +13,7 @@ VERSIONS = (0, 0)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Describe the users that are named, or all of them; needs DESCRIBE on the cluster."""
+    """Describe the listed users, or all users; requires DESCRIBE on the cluster."""
     asked = Counter(user.name for user in request.users or ())
     if not context.is_authorized(AclOperation.describe, ResourceType.cluster):
         message = "Cluster authorization failed."

@@ -1,4 +1,4 @@
-"""ExpireDelegationToken: a token is valid no longer (KIP-48). There are none here."""
+"""ExpireDelegationToken: ends the validity of a token (KIP-48); not supported."""
 
 from typing import Any
 
@@ -10,5 +10,5 @@ VERSIONS = (1, 2)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:  # noqa: ARG001
-    """Refuse."""
+    """Reject the request."""
     return {"error_code": refusal(context), "expiry_timestamp": NEVER}

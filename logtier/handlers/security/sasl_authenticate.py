@@ -1,4 +1,4 @@
-"""SaslAuthenticate: a token of the mechanism that SaslHandshake named (KIP-152), and the server's answer."""
+"""SaslAuthenticate: a token of the mechanism chosen by SaslHandshake (KIP-152), and the server's token."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ _TOO_LATE = "SaslAuthenticate request received after successful authentication"
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Take the token; the client hears of a failure after a pause, and the connection ends with that."""
+    """Process the token; a failure is reported to the client after a delay and ends the connection."""
     sasl = context.sasl
     if sasl is None or not sasl.is_authenticating:
         return {"error_code": ErrorCode.illegal_sasl_state, "error_message": _TOO_LATE, "auth_bytes": b""}

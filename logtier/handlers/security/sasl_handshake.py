@@ -1,6 +1,6 @@
-"""SaslHandshake: the client names the mechanism that it authenticates by; the answer lists those that there are.
+"""SaslHandshake: the client chooses a mechanism; the response lists the available ones.
 
-After version 0 tokens follow in frames of their own, after version 1 in SaslAuthenticate.
+After version 0 each token is a frame, after version 1 it is sent by SaslAuthenticate.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Begin an authentication; a mechanism that there is not ends the connection after the answer."""
+    """Begin an authentication; an unknown mechanism ends the connection after the response."""
     sasl = context.sasl
     if sasl is None:
         return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
@@ -26,7 +26,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     if error == ErrorCode.unsupported_sasl_mechanism:
         if sasl.listener.failures.admit(context.client_host, now_ms):
             logger.warning(
-                "a client at %s wants to authenticate by %r; the listener %s has %s",
+                "a client at %s requested the SASL mechanism %r; the listener %s has %s",
                 context.client_host,
                 request.mechanism[:64],
                 context.listener.name,

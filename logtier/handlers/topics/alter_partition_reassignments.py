@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments: move partitions to other brokers, or give a move up (KIP-455).
+"""AlterPartitionReassignments: moves partitions to other brokers, or cancels a move (KIP-455).
 
-A cluster of one broker has nowhere to move to: an assignment is the one that is, or names a broker that is not there.
+A single-node cluster has no other brokers: an assignment equals the present one, or lists an unknown broker.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ VERSIONS = (0, 1)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Decide on each partition by itself."""
+    """Decide on each partition separately."""
     context.require_cluster(AclOperation.alter)
     image = context.services.metadata.image
     may_change_factor = getattr(request, "allow_replication_factor_change", True)

@@ -1,6 +1,6 @@
-"""AlterReplicaLogDirs: move replicas between the folders of `log.dirs` (KIP-113).
+"""AlterReplicaLogDirs: moves replicas between the folders of `log.dirs` (KIP-113).
 
-An answer without an error says that the move has begun; DescribeLogDirs shows the copy until it is the replica.
+A response without an error means that the move has begun; DescribeLogDirs lists the copy until it replaces the replica.
 """
 
 import logging
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Each partition by itself; of one that stands there twice the last folder counts."""
+    """Move each partition separately; of a partition listed twice the last folder counts."""
     may = context.is_authorized(AclOperation.alter, ResourceType.cluster)
     paths = {
         TopicPartition(topic.name, index): directory.path
@@ -39,7 +39,7 @@ def _alter(topic_partition: TopicPartition, path: str, context: RequestContext) 
     try:
         context.services.replica_manager.log_dirs.alter(topic_partition, path)
     except KafkaError as error:
-        logger.warning("refused to move %s for client %s: %s", topic_partition, context.client_id, error)
+        logger.warning("refused a move of %s of client %s: %s", topic_partition, context.client_id, error)
         return error.code
     except OSError as error:
         logger.error("%s cannot be moved to %s: %s", topic_partition, path, error)

@@ -1,4 +1,4 @@
-"""CreatePartitions: grow topics. Records stay where they are, so keys may land elsewhere from then on."""
+"""CreatePartitions: adds partitions to topics. Records are not moved, so that keys may map to other partitions."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _STRICT_QUOTA_FROM = 3
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Grow the topics of the request, each by itself; every one of them gets its result."""
+    """Add partitions to each topic separately; every topic gets a result."""
     denied = {
         topic.name
         for topic in request.topics

@@ -1,4 +1,4 @@
-"""CreateTopics: make topics, each taken or refused by itself; from version 5 on the answer tells their configs."""
+"""CreateTopics: creates topics, each accepted or rejected separately; from version 5 on responses list configs."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ _STRICT_QUOTA_FROM = 6
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Create the topics of the request; they are there, and led, when the answer leaves."""
+    """Create the topics, which exist and have leaders when the response is sent."""
     topics = [
         NewTopic(
             topic.name,
@@ -48,7 +48,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     )
     mutations.throttle()
     refused = [
-        _error(name, ErrorCode.invalid_request, "A partition or a config stands twice.") for name in twice - denied
+        _error(name, ErrorCode.invalid_request, "A partition or a config is listed twice.") for name in twice - denied
     ]
     refused += [_error(name, ErrorCode.topic_authorization_failed, "Authorization failed.") for name in sorted(denied)]
     return {"topics": [*(_result(result, context) for result in results), *refused]}

@@ -1,4 +1,4 @@
-"""DeleteTopics: remove topics and all their records, by name or (version 6) by id."""
+"""DeleteTopics: deletes topics with all their records, by name or (version 6) by id."""
 
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,7 @@ _STRICT_QUOTA_FROM = 5
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Delete the topics of the request; their files go after `file.delete.delay.ms`."""
+    """Delete the topics; their files are removed after `file.delete.delay.ms`."""
     topics: list[str | UUID] = []
     refused = []
     if context.api_version < _BY_ID_FROM:
@@ -25,13 +25,13 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     else:
         for topic in request.topics:
             if topic.name is not None and topic.topic_id:
-                refused.append(_result(topic.name, topic.topic_id, "Name a topic or its id, not both."))
+                refused.append(_result(topic.name, topic.topic_id, "Specify a topic's name or its id, not both."))
             elif topic.name is not None:
                 topics.append(topic.name)
             elif topic.topic_id:
                 topics.append(topic.topic_id)
             else:
-                refused.append(_result(None, None, "Neither a topic's name nor its id is given."))
+                refused.append(_result(None, None, "Specify a topic's name or its id."))
     denied = _denied(topics, context)
     refused += denied.values()
     mutations = Mutations(context, _STRICT_QUOTA_FROM)
@@ -43,7 +43,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
 
 
 def _denied(topics: list[str | UUID], context: RequestContext) -> dict[str | UUID, dict[str, Any]]:
-    """The refusals of topics that the client may not delete; none of them tells whether a topic of a name exists."""
+    """Return the errors of topics that the client may not delete, without revealing whether a topic exists."""
     if context.is_authorized(AclOperation.delete, ResourceType.cluster, log_denied=False):
         return {}
     image = context.services.metadata.image

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: the folders of `log.dirs`, the replicas in them, the room on their file systems (KIP-113, 827)."""
+"""DescribeLogDirs: the folders of `log.dirs`, their replicas, the space of their file systems (KIP-113, 827)."""
 
 import os
 from typing import Any
@@ -14,7 +14,7 @@ VERSIONS = (1, 4)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Every folder, also one without any of the partitions; a folder that is offline has an error."""
+    """List every folder, also those without any requested partition; an offline folder has an error."""
     if not context.is_authorized(AclOperation.describe, ResourceType.cluster):
         return {"error_code": ErrorCode.cluster_authorization_failed, "results": []}
     wanted = None

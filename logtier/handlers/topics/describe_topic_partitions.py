@@ -18,9 +18,9 @@ _NO_ELIGIBLE_LEADERS: Final = {"eligible_leader_replicas": (), "last_known_elr":
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Describe the named topics (all where none is named) in order of name, from the cursor on, up to the limit.
+    """Describe the listed topics (all if none is listed) by name, from the cursor on, up to the limit.
 
-    A cursor has to point at one of the named topics; where it does not, all of them are refused.
+    A cursor must refer to one of the listed topics; otherwise all of them get an error.
     """
     image = context.services.metadata.image
     cursor = request.cursor

@@ -1,6 +1,6 @@
-"""ElectLeaders: have preferred, or any, replicas elected (KIP-183, KIP-460).
+"""ElectLeaders: elects preferred, or any, replicas as leaders (KIP-183, KIP-460).
 
-With one replica a partition has its only possible leader, unless the folder of its log is offline.
+With one replica, the leader of a partition is fixed, unless the folder of its log is offline.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ VERSIONS = (0, 2)
 _PREFERRED = 0
 _UNCLEAN = 1
 
-#: The first version that says which election; before it was the preferred one.
+#: The first version with an election type; earlier ones elect the preferred replica.
 _TYPED_FROM = 1
 
 _Outcome = tuple[ErrorCode, str | None]
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Say of each partition why no election took place; of all partitions (null) only those that need one."""
+    """Return for each partition why no election took place; for all partitions (null) only those without a leader."""
     election_type = getattr(request, "election_type", _PREFERRED) if context.api_version >= _TYPED_FROM else _PREFERRED
     refusal: _Outcome | None = None
     if not context.is_authorized(AclOperation.alter, ResourceType.cluster):

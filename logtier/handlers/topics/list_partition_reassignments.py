@@ -1,4 +1,4 @@
-"""ListPartitionReassignments: the moves of partitions that are under way (KIP-455); in a cluster of one, none."""
+"""ListPartitionReassignments: the running moves of partitions (KIP-455); none in a single-node cluster."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ API_KEY = 46
 VERSIONS = (0, 0)
 
 
-def handle(request: Any, context: RequestContext) -> dict[str, Any]:  # noqa: ARG001 (whatever is asked for: none)
-    """No partition is being moved; one that does not exist is not being moved either, as in Kafka."""
+def handle(request: Any, context: RequestContext) -> dict[str, Any]:  # noqa: ARG001 (the result is always empty)
+    """Return no partitions; as in Kafka, unknown partitions are no error."""
     context.require_cluster(AclOperation.describe)
     return {"error_code": ErrorCode.none, "error_message": None, "topics": []}

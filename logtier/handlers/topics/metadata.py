@@ -1,18 +1,17 @@
-"""Metadata: brokers, and topics with their partitions and leaders; creates missing topics where both sides want that.
+"""Metadata: brokers, and topics with their partitions and leaders; creates missing topics if that is permitted.
 
-- Topics by name: those named, all for null (version 1 on) or for an empty list (version 0).
-- Topics by id (version 12 on; before, INVALID_REQUEST for every topic): UNKNOWN_TOPIC_ID where there is none; an id is
+- Topics by name: the listed ones, all for null (version 1 on) or for an empty list (version 0).
+- Topics by id (version 12 on; before, INVALID_REQUEST for every topic): UNKNOWN_TOPIC_ID for an unknown id, which is
   never created.
-- A missing topic is created when the request allows it (version 4 on says so, before it is implied) and
-  `auto.create.topics.enable` is set; the answer then holds it. Clients of versions 0 and 1 expect
-  UNKNOWN_TOPIC_OR_PARTITION from the request that creates a topic, as Kafka answers, and ask again.
+- A missing topic is created if the request allows it (a field from version 4 on, implied before) and
+  `auto.create.topics.enable` is set; the response then contains it. Clients of versions 0 and 1 expect
+  UNKNOWN_TOPIC_OR_PARTITION from the request that creates a topic, as in Kafka, and retry.
 
-An answer without errors depends on the image alone, so it is encoded once and sent to everybody who asks the same until
-the image changes: encoding 1,000 partitions takes milliseconds. With an authorizer everybody is the same principal at
-the same host.
+A response without errors depends on the image alone, and is cached until the image changes: encoding 1,000 partitions
+takes milliseconds. With an authorizer it is cached per principal and host.
 
-Who may not DESCRIBE a topic is not told whether it exists: by name it gets TOPIC_AUTHORIZATION_FAILED in both cases,
-and a list of all topics passes over it.
+A client without DESCRIBE on a topic cannot find out whether it exists: by name the error is TOPIC_AUTHORIZATION_FAILED
+in both cases, and a list of all topics omits it.
 """
 
 import struct
@@ -40,23 +39,24 @@ API_KEY = 3
 VERSIONS = (0, 13)
 
 _NULL_IS_ALL_FROM = 1
-#: From here on topics are asked for by id, and answered without a name; requests have had the field since version 10.
+#: From this version on topics may be requested by id, and are returned without a name; requests have the field from
+#: version 10 on.
 _IDS_FROM = 12
-#: From here on an answer begins with how long the client has to wait.
+#: From this version on a response begins with the throttle time.
 _THROTTLE_TIME_FROM = 3
-#: From here on the answer holds a topic that its request has created.
+#: From this version on the response contains a topic created by its request.
 _TELLS_CREATED_FROM = 2
 _THROTTLE_TIME = struct.Struct(">i")
 
 _DENIED = KafkaError(ErrorCode.topic_authorization_failed)
 
-#: Longest request whose answer is kept: what producers and consumers of a few topics ask again and again.
+#: Largest request with a cached response: producers and consumers of a few topics repeat their requests.
 _KEPT_TOPICS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What an answer depends on beside the image. `topics` are names and ids, each once; None is all."""
+    """The input of a response besides the image. `topics` are names and ids, each once; None is all."""
 
     version: int
     topics: tuple[str | UUID, ...] | None
@@ -65,7 +65,7 @@ class _Question:
 
 
 async def handle(request: Any, context: RequestContext) -> list[Part] | dict[str, Any]:
-    """Answer from the image, after creating what is missing and wanted."""
+    """Answer from the image, after creating missing topics if allowed."""
     metadata = context.services.metadata
     question = _question(request, context.api_version)
     refused: dict[str | UUID, KafkaError] = {}
@@ -86,7 +86,7 @@ async def handle(request: Any, context: RequestContext) -> list[Part] | dict[str
         return messages.encode_response(API_KEY, question.version, _tree(image, question, refused, context))
 
     who = None if context.services.authorizer is None else (context.principal, context.client_host)
-    # Which replicas are offline is no part of the image.
+    # Offline replicas are not part of the image.
     is_kept = not refused and not context.services.replica_manager.has_offline and _is_kept(image, question)
     body = metadata.derived((API_KEY, question, who, context.listener.name), encode) if is_kept else encode()
     throttle_ms = context.finish_throttling()
@@ -112,16 +112,16 @@ def _name_or_id(topic: Any, version: int) -> str | UUID:
     topic_id: UUID | None = getattr(topic, "topic_id", None)
     if topic_id:
         if version < _IDS_FROM:
-            raise KafkaError(ErrorCode.invalid_request, f"topics are asked for by id from version {_IDS_FROM} on")
+            raise KafkaError(ErrorCode.invalid_request, f"topic ids are supported from version {_IDS_FROM} on")
         return topic_id
     name: str | None = topic.name
     if name is None:
-        raise KafkaError(ErrorCode.invalid_request, "a topic is asked for without a name and without an id")
+        raise KafkaError(ErrorCode.invalid_request, "a topic has neither a name nor an id")
     return name
 
 
 def _is_kept(image: MetadataImage, question: _Question) -> bool:
-    """Whether the answer is worth keeping: everything, or a few topics that all exist (others are without number)."""
+    """Whether the response is cached: all topics, or a few that all exist (unknown names are unlimited in number)."""
     topics = question.topics
     if topics is None:
         return True
@@ -129,7 +129,7 @@ def _is_kept(image: MetadataImage, question: _Question) -> bool:
 
 
 def _denied(topics: Sequence[str | UUID], context: RequestContext) -> dict[str | UUID, KafkaError]:
-    """The topics that the client may not describe; whether one that is asked for by name exists is not looked at."""
+    """Return the topics that the client may not describe, without checking whether topics exist."""
     if context.services.authorizer is None:
         return {}
     names = context.services.metadata.image.topic_names
@@ -148,7 +148,7 @@ def _may_create(name: str, context: RequestContext) -> bool:
 
 
 async def _create(names: Sequence[str], request: Any, context: RequestContext) -> dict[str | UUID, KafkaError]:
-    """Create missing topics if that is wanted; why each that is not there after it is not."""
+    """Create missing topics if allowed; return the error of each topic that does not exist afterwards."""
     unknown = KafkaError(ErrorCode.unknown_topic_or_partition)
     refused: dict[str | UUID, KafkaError] = {}
     creatable = []
@@ -163,14 +163,14 @@ async def _create(names: Sequence[str], request: Any, context: RequestContext) -
         elif allowed and name not in INTERNAL_TOPICS:
             creatable.append(NewTopic(name))
         else:
-            # The brokers make internal topics themselves, with settings of their own.
+            # The brokers create internal topics themselves, with specific settings.
             refused[name] = unknown
     if creatable:
         mutations = Mutations(context, NEVER_STRICT)
         results = await context.services.controller.create_topics(creatable, count_mutations=mutations.count)
         mutations.throttle()
         for result in results:
-            # Somebody else was first: as good as our own.
+            # Created by another request meanwhile, which is fine.
             if result.error is not None and result.error.code != ErrorCode.topic_already_exists:
                 refused[result.name] = result.error
             elif context.api_version < _TELLS_CREATED_FROM:
@@ -245,9 +245,9 @@ def _topic(topic: TopicImage, operations: bool, context: RequestContext) -> dict
 
 
 def partition_answer(index: int, partition: PartitionImage, offline_replicas: tuple[int, ...]) -> dict[str, Any]:
-    """One partition: who leads it, who has it, and who of those is in sync or gone.
+    """Return one partition: leader, replicas, in-sync and offline replicas.
 
-    Whose log is in a folder that is offline does not lead: producers choose other partitions, and tools list it.
+    A replica in an offline folder is not reported as leader: producers choose other partitions, and tools list it.
     """
     leader = NO_BROKER if partition.leader in offline_replicas else partition.leader
     return {

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn: what a group is about to commit becomes part of a transaction (before transaction.version 2)."""
+"""AddOffsetsToTxn: adds a group's offsets partition to a transaction (before transaction.version 2)."""
 
 import logging
 from typing import Any
@@ -11,7 +11,7 @@ from headwater.logtier.transaction.metadata import TRANSACTION_VERSION_CLASSIC, 
 API_KEY = 25
 VERSIONS = (0, 4)
 
-#: Before, a fenced producer is told that its epoch is invalid.
+#: Earlier versions report a fenced producer as INVALID_PRODUCER_EPOCH.
 _FENCED_FROM = 2
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
             request.transactional_id, producer, {partition}, client_version=TRANSACTION_VERSION_CLASSIC
         )
     except KafkaError as error:
-        log.info("refused offsets of client %s at %s: %s", context.client_id, context.client_host, error)
+        log.info("refused AddOffsetsToTxn of client %s at %s: %s", context.client_id, context.client_host, error)
         if error.code is ErrorCode.producer_fenced and context.api_version < _FENCED_FROM:
             return {"error_code": ErrorCode.invalid_producer_epoch}
         return {"error_code": error.code}

@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn: partitions become part of a transaction before anything is written to them.
+"""AddPartitionsToTxn: adds partitions to a transaction before the first write to them.
 
-Versions up to 3 come from producers (before transaction.version 2), one transaction a request. Versions 4 and 5 come
-from brokers, for records that clients send them: several transactions, to be added or only to be verified (KIP-890).
+Versions up to 3 come from producers (before transaction.version 2), one transaction per request. Versions 4 and 5 come
+from brokers, for batches of their clients: several transactions, to be extended or only verified (KIP-890).
 """
 
 import logging
@@ -24,7 +24,7 @@ VERSIONS = (0, 5)
 
 #: Several transactions in one request, sent by brokers.
 _BATCHED_FROM = 4
-#: Before, a fenced producer is told that its epoch is invalid.
+#: Earlier versions report a fenced producer as INVALID_PRODUCER_EPOCH.
 _FENCED_FROM = 2
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ async def _transaction(
         return _results(dict.fromkeys(wanted, ErrorCode.transactional_id_authorization_failed))
     errors = {key: _problem(key, context, is_from_client=is_from_client) for key in wanted}
     if any(errors.values()):
-        # One that cannot be added keeps the others out.
+        # A partition that cannot be added prevents the others.
         return _results({key: code or ErrorCode.operation_not_attempted for key, code in errors.items()})
     partitions = frozenset(wanted)
     transactions = context.services.transactions
@@ -91,7 +91,7 @@ async def _transaction(
             client_version=TRANSACTION_VERSION_CLASSIC if is_from_client else TRANSACTION_VERSION_WITH_EPOCH_BUMPS,
         )
     except KafkaError as error:
-        log.info("refused partitions of client %s at %s: %s", context.client_id, context.client_host, error)
+        log.info("refused AddPartitionsToTxn of client %s at %s: %s", context.client_id, context.client_host, error)
         code = error.code
         if code is ErrorCode.producer_fenced and context.api_version < _FENCED_FROM:
             code = ErrorCode.invalid_producer_epoch
@@ -100,7 +100,7 @@ async def _transaction(
 
 
 def _problem(topic_partition: TopicPartition, context: RequestContext, *, is_from_client: bool) -> ErrorCode:
-    """Why a partition cannot be part of a transaction, or `none`."""
+    """Return the error of a partition that cannot be part of a transaction, or `none`."""
     name, index = topic_partition
     if is_from_client and (
         name in INTERNAL_TOPICS or not context.is_authorized(AclOperation.write, ResourceType.topic, name)

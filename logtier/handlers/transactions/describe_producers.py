@@ -1,4 +1,4 @@
-"""DescribeProducers: what a partition remembers of its producers, above all of open transactions (KIP-664)."""
+"""DescribeProducers: the producer states of partitions, in particular ongoing transactions (KIP-664)."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ VERSIONS = (0, 0)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Describe each partition by itself."""
+    """Describe each partition separately."""
     return {
         "topics": [
             {

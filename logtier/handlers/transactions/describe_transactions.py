@@ -1,4 +1,4 @@
-"""DescribeTransactions: who writes under a transactional id, since when, and where (KIP-664)."""
+"""DescribeTransactions: producer, start time and partitions of transactional ids (KIP-664)."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ VERSIONS = (0, 0)
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Describe each id by itself."""
+    """Describe each id separately."""
     return {"transaction_states": [_describe(name, context) for name in request.transactional_ids]}
 
 

@@ -1,7 +1,7 @@
-"""EndTxn: commit or abort a transaction; answered when the outcome is in the log, the markers follow.
+"""EndTxn: commits or aborts a transaction; answered when the outcome is in the log, before the markers.
 
-From version 5 on (transaction.version 2) the answer has the epoch of the next transaction, so that nothing which was
-sent before and comes late can become part of it (KIP-890).
+From version 5 on (transaction.version 2) the response has the epoch of the next transaction, so that late batches of
+earlier transactions cannot become part of it (KIP-890).
 """
 
 import logging
@@ -23,7 +23,7 @@ VERSIONS = (0, 5)
 
 #: Each transaction has its own epoch.
 _EPOCH_BUMPS_FROM = 5
-#: Before, a fenced producer is told that its epoch is invalid.
+#: Earlier versions report a fenced producer as INVALID_PRODUCER_EPOCH.
 _FENCED_FROM = 2
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
-"""InitProducerId: an id for an idempotent producer, never given to another one; an epoch for a transactional one.
+"""InitProducerId: a unique id for an idempotent producer; id and epoch for a transactional one.
 
-A transactional producer that begins fences the one before it under its transactional id, whose open transaction is
-aborted. One that names its present id and epoch (version 3 on, KIP-360) goes on after an error; an idempotent producer
+A transactional producer fences the previous one with its transactional id, whose ongoing transaction is aborted. A
+producer that sends its present id and epoch (version 3 on, KIP-360) continues after an error; an idempotent producer
 that does so gets a new id, as in Kafka.
 """
 
@@ -17,19 +17,19 @@ from headwater.logtier.transaction.metadata import NO_PRODUCER, NO_PRODUCER_EPOC
 API_KEY = 22
 VERSIONS = (0, 5)
 
-#: Before, a fenced producer is told that its epoch is invalid.
+#: Earlier versions report a fenced producer as INVALID_PRODUCER_EPOCH.
 _FENCED_FROM = 4
 
 log = logging.getLogger(__name__)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Give out an id and an epoch."""
+    """Allocate an id and an epoch."""
     try:
         producer = await _init(request, context)
     except KafkaError as error:
         code = error.code
-        # That the transaction before is being aborted is every second start's answer: the client comes again.
+        # Often the previous transaction is still being aborted at a start: the client retries.
         level = logging.INFO if code is ErrorCode.concurrent_transactions else logging.WARNING
         log.log(level, "no producer id for client %s at %s: %s", context.client_id, context.client_host, error)
         if code is ErrorCode.producer_fenced and context.api_version < _FENCED_FROM:
@@ -50,7 +50,7 @@ async def _init(request: Any, context: RequestContext) -> ProducerIdAndEpoch:
         getattr(request, "producer_id", NO_PRODUCER_ID), getattr(request, "producer_epoch", NO_PRODUCER_EPOCH)
     )
     if (present.producer_id == NO_PRODUCER_ID) != (present.epoch == NO_PRODUCER_EPOCH):
-        raise KafkaError(ErrorCode.invalid_request, "a producer names both its id and its epoch, or neither")
+        raise KafkaError(ErrorCode.invalid_request, "a request has both producer id and epoch, or neither")
     if transactional_id is None:
         return ProducerIdAndEpoch(await services.controller.producer_ids.next(), 0)
     return await services.transactions.init_producer(
@@ -61,7 +61,7 @@ async def _init(request: Any, context: RequestContext) -> ProducerIdAndEpoch:
 
 
 def _may_be_idempotent(context: RequestContext) -> bool:
-    """Whoever may write to some topic may do so idempotently (KIP-679)."""
+    """Whether the client may write idempotently: every client that may write to any topic may (KIP-679)."""
     return context.is_authorized(
         AclOperation.idempotent_write, ResourceType.cluster, log_denied=False
     ) or context.is_authorized_for_any(AclOperation.write, ResourceType.topic)

@@ -16,7 +16,7 @@ _ANY_DURATION: Final = -1
 
 
 def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """List what the filters let through and the client may describe."""
+    """List the ids that match the filters and that the client may describe."""
     wanted_states = set(request.state_filters)
     wanted_producers = set(request.producer_id_filters)
     duration_ms = getattr(request, "duration_filter", _ANY_DURATION)

@@ -1,7 +1,7 @@
-"""TxnOffsetCommit: how far a group has read, committed together with what a producer writes (KIP-98, KIP-447).
+"""TxnOffsetCommit: commits a group's offsets as part of a transaction (KIP-98, KIP-447).
 
-The offsets are in the log when this is answered, and read when their transaction is committed. From version 5 on
-(transaction.version 2) the request also makes them part of the transaction, which AddOffsetsToTxn did before.
+The offsets are in the log when the request is answered, and visible when their transaction is committed. From version 5
+on (transaction.version 2) the request also adds them to the transaction, as AddOffsetsToTxn did before.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ API_KEY = 28
 VERSIONS = (0, 5)
 
 _LEADER_EPOCH_FROM: Final = 2
-#: Before, a producer cannot bear to hear of loading (KAFKA-7296).
+#: Earlier producers fail on COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296).
 _LOADING_FROM: Final = 2
-#: From here on a producer knows that a transaction can be aborted and tried again (KIP-1050).
+#: From this version on producers know TRANSACTION_ABORTABLE (KIP-1050).
 _ABORTABLE_FROM: Final = 4
-#: From here on the request adds the group's offsets to the transaction.
+#: From this version on the request adds the group's offsets to the transaction.
 _ADDS_FROM: Final = 5
 
 _NO_GENERATION: Final = -1
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
-    """Commit what names an existing partition; unknown partitions and overlong metadata are refused one by one."""
+    """Commit the offsets of existing partitions; unknown partitions and too long metadata are rejected separately."""
     requested = requested_commits(
         request,
         context,
@@ -56,7 +56,7 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
 
 
 def _refusal(request: Any, context: RequestContext) -> ErrorCode | None:
-    """Why nothing of the request can be done."""
+    """Return the error of the whole request, or None."""
     if not context.is_authorized(AclOperation.write, ResourceType.transactional_id, request.transactional_id):
         return ErrorCode.transactional_id_authorization_failed
     if not context.is_authorized(AclOperation.read, ResourceType.group, request.group_id):
@@ -89,7 +89,7 @@ async def _commit(request: Any, commits: dict[TopicPartition, CommittedOffset], 
 
 
 async def _verify(request: Any, partition: TopicPartition, context: RequestContext) -> None:
-    """Ask the transaction coordinator; a transaction that is still being ended is worth a few questions more."""
+    """Verify with the transaction coordinator; retry while the previous transaction is being ended."""
     services = context.services
     adds = context.api_version >= _ADDS_FROM
     if not adds and not services.metadata.config.transaction_partition_verification_enable:
@@ -113,7 +113,7 @@ async def _verify(request: Any, partition: TopicPartition, context: RequestConte
 
 
 def _told(code: ErrorCode, context: RequestContext) -> ErrorCode:
-    """What the client is told, in codes that its version knows."""
+    """Return the error code for the client, known to its version."""
     if code is ErrorCode.transaction_abortable and context.api_version < _ABORTABLE_FROM:
         return ErrorCode.invalid_txn_state
     if code is ErrorCode.coordinator_load_in_progress and context.api_version < _LOADING_FROM:

@@ -1,7 +1,7 @@
-"""WriteTxnMarkers: end transactions in partitions, as their coordinator, or an administrator, says (KIP-98, KIP-664).
+"""WriteTxnMarkers: ends transactions in partitions, on behalf of a coordinator or an administrator (KIP-98, KIP-664).
 
-The coordinator of this broker does it directly. This API is for `kafka-transactions.sh abort`, which ends a transaction
-that hangs in one partition while its coordinator knows nothing of it.
+This broker's coordinator writes markers directly. The API serves `kafka-transactions.sh abort`, which ends a hanging
+transaction in a partition that its coordinator does not know.
 """
 
 import logging
@@ -16,7 +16,7 @@ from headwater.logtier.security.operations import AclOperation, ResourceType
 API_KEY = 27
 VERSIONS = (1, 1)
 
-#: This version does not tell whether each transaction has an epoch of its own, so none is believed to.
+#: This version does not report whether each transaction has its own epoch, so this is not assumed.
 _TRANSACTION_VERSION: Final = 1
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     """Append each marker; an error concerns its partition only."""
-    # Administrators may alter the cluster; brokers act in its name.
+    # Administrators have ALTER on the cluster; brokers have CLUSTER_ACTION.
     if not context.is_authorized(AclOperation.alter, ResourceType.cluster, log_denied=False):
         context.require_cluster(AclOperation.cluster_action)
     results: dict[int, dict[str, dict[int, ErrorCode]]] = {}
@@ -71,7 +71,7 @@ async def _write(topic_partition: TopicPartition, marker: Any, context: RequestC
         if info.flush is not None and (failure := await wait_flushed(info.flush)) is not None:
             raise failure
     except KafkaError as error:
-        log.warning("refused to %s in %s for client %s: %s", what, topic_partition, context.client_id, error)
+        log.warning("refused a %s in %s of client %s: %s", what, topic_partition, context.client_id, error)
         return error.code
     context.services.groups.transactional.marker_written(
         topic_partition, marker.producer_id, info.first_offset, marker.transaction_result

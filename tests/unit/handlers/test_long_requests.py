@@ -123,7 +123,7 @@ def test_a_short_request_is_left_as_it_is() -> None:
 
 def test_more_elements_than_an_api_takes_are_refused() -> None:
     rule = SliceRule(("topics",), ("topics",), key=lambda topic: topic.name, elements_max=2)
-    with pytest.raises(KafkaError, match="3 topics are more than the 2"):
+    with pytest.raises(KafkaError, match="3 topics exceed the limit of 2"):
         slices_of(Request(topics=tuple(Topic(name, ()) for name in "abc")), (rule,))
 
 
