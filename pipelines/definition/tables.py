@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from headwater.pipelines.definition.file_formats import FileFormat, schema_field
 from headwater.pipelines.definition.jdbc_url import JdbcUrl
 from headwater.pipelines.definition.model import Model, Options, Path, Shown, TopicName, interval, kind_of
 from headwater.pipelines.definition.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.secret_text import Password, SecretText, masked_secrets
 
-FileFormat: TypeAlias = Literal["csv", "json", "parquet", "orc", "avro"]
 SecretOptions: TypeAlias = Annotated[dict[str, SecretText], AfterValidator(masked_secrets), Shown("name: value")]
-
-# `id BIGINT`: a path has no blank before a type.
-_COLUMN_LIST = re.compile(r"^\s*[`A-Za-z_][^/\\]*\s+[A-Za-z]", re.DOTALL)
 
 ONCE = "once"
 EVERY_BATCH = "every_batch"
@@ -30,15 +26,6 @@ def refresh(value: str) -> str:
 
 Refresh: TypeAlias = Annotated[str, AfterValidator(refresh), Shown("`once`, `every_batch`, interval")]
 _REFRESH = "when the table is read: once per run, for every micro-batch, or after an interval"
-
-
-def is_columns(schema: str) -> bool:
-    """Return whether the `schema:` of files lists columns instead of naming a file.
-
-    >>> is_columns("id BIGINT, name STRING"), is_columns("schemas/order.json")
-    (True, False)
-    """
-    return bool(_COLUMN_LIST.match(schema)) and not schema.endswith((".json", ".avsc", ".proto"))
 
 
 class TableModel(Model):
@@ -61,14 +48,9 @@ class FilesTable(TableModel):
 
     kind: ClassVar[str] = "path"
 
-    format: FileFormat = Field(description="file format")
+    format: FileFormat
     path: Path = Field(description="file or folder, on any Hadoop file system")
-    schema_source: Annotated[str | None, Shown("path, columns", "found")] = Field(
-        default=None,
-        alias="schema",
-        min_length=1,
-        description="schema file, or columns in SQL: `id BIGINT, name STRING`",
-    )
+    schema_source: Annotated[str | None, Shown("path, columns", "found")] = schema_field()
     options: Options = Field(
         default_factory=dict,
         description="options of Spark's reader. `header` and `inferSchema` are `true` by default for CSV",

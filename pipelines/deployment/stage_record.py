@@ -28,8 +28,8 @@ from headwater.pipelines.definition import (
     TopicTable,
     WatermarkStep,
 )
+from headwater.pipelines.definition.file_formats import is_columns
 from headwater.pipelines.definition.graph import input_views, tables_used
-from headwater.pipelines.definition.tables import is_columns
 from headwater.pipelines.definition.topics import FROM_REGISTRY
 from headwater.pipelines.deployment.recorded_databases import with_databases
 from headwater.pipelines.sql_text.shape import SqlShape, sql_shape, tokens_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
-from headwater.pipelines.definition.partition_columns import partition_column
+from headwater.pipelines.definition.sinks.partition_columns import partition_column
 from headwater.pipelines.sinks.change_order import known_positions, order
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwater.pipelines import columns
 from headwater.pipelines.datasource.brokers import Brokers
-from headwater.pipelines.definition.tables import is_columns
+from headwater.pipelines.definition.file_formats import is_columns
 from headwater.pipelines.formats import json_schema
 from headwater.pipelines.formats.misfits import csv_misfit, csv_texts, json_misfit, json_texts
 from headwater.pipelines.sources import avro_files

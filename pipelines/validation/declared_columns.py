@@ -17,7 +17,7 @@ from headwater.pipelines.definition import (
     TopicSource,
     TopicTable,
 )
-from headwater.pipelines.definition.tables import is_columns
+from headwater.pipelines.definition.file_formats import is_columns
 from headwater.pipelines.definition.topics import Event, Topic
 from headwater.pipelines.formats import json_schema
 from headwater.pipelines.rows.column_types import ColumnType, fields_of, from_ddl, struct

@@ -15,7 +15,7 @@ from headwater.pipelines.definition import (
     PythonStep,
     StatefulStep,
 )
-from headwater.pipelines.definition.tables import is_columns
+from headwater.pipelines.definition.file_formats import is_columns
 from headwater.pipelines.definition.topics import FROM_REGISTRY
 from headwater.pipelines.definition.yaml_source import Loc
 from headwater.pipelines.errors import Problem, nearest

@@ -8,10 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from headwater.pipelines.definition.model import Columns, Model, OneOrMany, Options, Path, Shown
-from headwater.pipelines.definition.partition_columns import partition_column
 from headwater.pipelines.definition.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.plan_entries import SinkPlan
 from headwater.pipelines.definition.sinks.model import SinkModel, Within
+from headwater.pipelines.definition.sinks.partition_columns import (
+    PartitionBy,
+    partition_expressions,
+    partition_names,
+)
 from headwater.pipelines.sql_text.shape import normal_expression
 
 CLUSTER_COLUMNS_MAX = 4  # Delta's own limit
@@ -49,7 +53,7 @@ class DeltaSink(SinkModel):
     kind: ClassVar[str] = "delta"
 
     delta: Path = Field(description="folder of the table; created if it does not exist")
-    partition_by: Annotated[tuple[str, ...], Shown("list of SQL expressions")] = Field(
+    partition_by: PartitionBy = Field(
         default=(), description="partition columns, each a column or `EXPRESSION AS name`"
     )
     cluster_by: Annotated[tuple[str, ...], Shown("list of columns")] = Field(
@@ -116,13 +120,12 @@ class DeltaSink(SinkModel):
     @property
     def partitions(self) -> tuple[str, ...]:
         """The partition columns."""
-        return tuple(partition_column(expression)[0] for expression in self.partition_by)
+        return partition_names(self.partition_by)
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
         """Yield the expressions of the partitions and the delete condition."""
         yield from super().expressions()
-        for position, expression in enumerate(self.partition_by):
-            yield ("partition_by", position), expression
+        yield from partition_expressions(self.partition_by)
         if self.merge is not None and self.merge.delete_when is not None:
             yield ("merge", "delete_when"), self.merge.delete_when
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from headwater.pipelines.definition.model import Options, Path, Shown
-from headwater.pipelines.definition.partition_columns import partition_column
+from headwater.pipelines.definition.model import Options, Path
 from headwater.pipelines.definition.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.plan_entries import SinkPlan
 from headwater.pipelines.definition.sinks.model import SinkModel, Within
+from headwater.pipelines.definition.sinks.partition_columns import (
+    PartitionBy,
+    partition_expressions,
+    partition_names,
+)
 
 
 class FilesSink(SinkModel):
@@ -21,7 +25,7 @@ class FilesSink(SinkModel):
 
     files: Path = Field(description="folder, on any Hadoop file system")
     format: Literal["csv", "json", "parquet", "orc"] = Field(description="file format")
-    partition_by: Annotated[tuple[str, ...], Shown("list of SQL expressions")] = Field(
+    partition_by: PartitionBy = Field(
         default=(),
         description="partition columns, each a column or `EXPRESSION AS name`; each value is a folder `name=value`",
     )
@@ -56,13 +60,12 @@ class FilesSink(SinkModel):
     @property
     def partitions(self) -> tuple[str, ...]:
         """The partition columns, which become folder names."""
-        return tuple(partition_column(expression)[0] for expression in self.partition_by)
+        return partition_names(self.partition_by)
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
         """Yield the expressions of the partitions."""
         yield from super().expressions()
-        for position, expression in enumerate(self.partition_by):
-            yield ("partition_by", position), expression
+        yield from partition_expressions(self.partition_by)
 
     def refuses_complete(self) -> tuple[str, str]:
         """Files are never replaced."""

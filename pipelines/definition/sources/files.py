@@ -6,11 +6,11 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from headwater.pipelines.definition.file_formats import FileFormat, schema_field
 from headwater.pipelines.definition.model import Options, Path, Shown
 from headwater.pipelines.definition.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.plan_entries import InputPlan
 from headwater.pipelines.definition.sources.model import Input
-from headwater.pipelines.definition.tables import FileFormat
 
 
 class FilesSource(Input):
@@ -19,13 +19,8 @@ class FilesSource(Input):
     kind: ClassVar[str] = "files"
 
     files: Path = Field(description="folder, or a pattern such as `in/*.json`, on any Hadoop file system")
-    format: FileFormat = Field(description="file format")
-    schema_source: Annotated[str | None, Shown("path, columns", "found in the files there are")] = Field(
-        default=None,
-        alias="schema",
-        min_length=1,
-        description="schema file, or columns in SQL: `id BIGINT, name STRING`",
-    )
+    format: FileFormat
+    schema_source: Annotated[str | None, Shown("path, columns", "found in the files there are")] = schema_field()
     max_files_per_trigger: int | None = Field(
         default=None, ge=1, description="maximum number of files in a micro-batch"
     )

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, TypeAlias
+
+from headwater.pipelines.definition.model import Shown
+from headwater.pipelines.definition.sinks.model import Within
+
+PartitionBy: TypeAlias = Annotated[tuple[str, ...], Shown("list of SQL expressions")]
 
 
 def partition_column(expression: str) -> tuple[str, str]:
@@ -22,3 +29,14 @@ def partition_column(expression: str) -> tuple[str, str]:
     if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", plain):
         return plain, expression.strip()
     return re.sub(r"[^A-Za-z0-9]+", "_", expression).strip("_").lower(), expression.strip()
+
+
+def partition_names(partition_by: Sequence[str]) -> tuple[str, ...]:
+    """Names of the partition columns."""
+    return tuple(partition_column(expression)[0] for expression in partition_by)
+
+
+def partition_expressions(partition_by: Sequence[str]) -> Iterator[tuple[Within, str]]:
+    """The expressions, each with its place in the sink."""
+    for position, expression in enumerate(partition_by):
+        yield ("partition_by", position), expression
