@@ -89,6 +89,6 @@ def _parse(schema: Schema, dependencies: list[Dependency], *, new: bool) -> Pars
                 # Protobuf's classes take a while to import, and only its users need them.
                 from headwater.api.registry.protobuf.schema import ProtobufSchema
 
-                return ProtobufSchema.parse(schema.text, dependencies)
+                return ProtobufSchema.parse(schema.text, dependencies, new=new)
     except RecursionError:
         raise InvalidSchemaError("the schema nests too deeply") from None

@@ -89,7 +89,7 @@ def check_schema(text: str, value: str, message: str | None) -> None:
         from headwater.pipelines.formats.protobuf.columns import columns as fields_of
         from headwater.pipelines.formats.protobuf.columns import message_of, pool_of
 
-        fields_of(message_of(pool_of(text), message))
+        fields_of(message_of(pool_of(text, new=True), message))
     else:
         json_schema.parse(text)
 

@@ -37,8 +37,10 @@ class ProtobufSchema:
     schema_type: SchemaType = field(default=SchemaType.PROTOBUF, init=False)
 
     @classmethod
-    def parse(cls, text: str, dependencies: Dependencies) -> ProtobufSchema:
+    def parse(cls, text: str, dependencies: Dependencies, *, new: bool) -> ProtobufSchema:
         """Parse a text, or a base64 descriptor: serializers of some languages send descriptors only.
+
+        A `new` schema must follow the rules of protobuf's compiler.
 
         Raises:
             InvalidSchemaError: the text is neither, or imports a file that is not among the references.
@@ -49,7 +51,7 @@ class ProtobufSchema:
                 raise InvalidSchemaError(f"the reference {dependency.name!r} is no Protobuf schema")
             imported[dependency.name] = dependency.parsed.linked
         source = _descriptor(text) if _BASE64.match(text) else parse(text)
-        linked = link(source, FILE_NAME, imported)
+        linked = link(source, FILE_NAME, imported, check_rules=new)
         return cls(source, linked, imported, printed(source))
 
     def normalized(self) -> str:

@@ -81,12 +81,15 @@ class Node:
         return self.item_type
 
 
-def pool_of(text: str, references: Iterable[tuple[str, str]] = ()) -> Any:
-    """Build a descriptor pool with a file and its imports. Raises InvalidSchemaError."""
+def pool_of(text: str, references: Iterable[tuple[str, str]] = (), *, new: bool = False) -> Any:
+    """Build a descriptor pool with a file and its imports. Raises InvalidSchemaError.
+
+    A `new` file must follow the rules of protobuf's compiler; other registries hold files that do not.
+    """
     imported: dict[str, Any] = {}
     for name, other in references:
-        imported[name] = link(_file(other), name, imported)
-    return pooled(_file(text), FILE_NAME, imported)
+        imported[name] = link(_file(other), name, imported, check_rules=False)
+    return pooled(_file(text), FILE_NAME, imported, check_rules=new)
 
 
 def _file(text: str) -> Any:

@@ -12,24 +12,27 @@ from headwater.pipelines.schemas.protobuf.compiler_rules import check
 from headwater.pipelines.schemas.protobuf.well_known import well_known
 
 
-def link(source: Any, name: str, imported: Mapping[str, Any]) -> Any:
+def link(source: Any, name: str, imported: Mapping[str, Any], *, check_rules: bool) -> Any:
     """Return the file with the full name and kind of every type; `imported` contains the linked references.
+
+    `check_rules` also applies the rules of protobuf's compiler, which a file of some registry may break.
 
     Raises:
         InvalidSchemaError: an import or a type cannot be resolved, or protobuf refuses the file.
     """
     linked = descriptor_pb2.FileDescriptorProto()
-    pooled(source, name, imported).FindFileByName(name).CopyToProto(linked)
+    pooled(source, name, imported, check_rules=check_rules).FindFileByName(name).CopyToProto(linked)
     return linked
 
 
-def pooled(source: Any, name: str, imported: Mapping[str, Any]) -> Any:
+def pooled(source: Any, name: str, imported: Mapping[str, Any], *, check_rules: bool) -> Any:
     """Return a descriptor pool with the file and its imports, from which message classes are created.
 
     Raises:
         InvalidSchemaError: for the same reasons as `link`.
     """
-    check(source)
+    if check_rules:
+        check(source)
     pool = descriptor_pool.DescriptorPool()
     added: set[str] = set()
     for needed in source.dependency:

@@ -26,7 +26,7 @@ def load(name: str, loaded: dict[str, Dependency]) -> ProtobufSchema:
         if needed not in loaded and not needed.startswith("google/protobuf/"):
             schema = load(needed, loaded)
             loaded[needed] = Dependency(needed, schema)
-    return ProtobufSchema.parse(text, list(loaded.values()))
+    return ProtobufSchema.parse(text, list(loaded.values()), new=True)
 
 
 def without_custom_options(message: Any) -> Any:
@@ -59,5 +59,5 @@ def test_a_file_is_understood_as_the_compiler_does(name: str) -> None:
     ours.CopyFrom(schema.linked)
     ours.name = compiled.name
     assert without_custom_options(ours) == without_custom_options(compiled)
-    again = ProtobufSchema.parse(schema.canonical, list(loaded.values()))
+    again = ProtobufSchema.parse(schema.canonical, list(loaded.values()), new=True)
     assert (again.linked, again.canonical) == (schema.linked, schema.canonical)

@@ -92,7 +92,7 @@ def linked(source: str, name: str) -> Any:
     imported: dict[str, Any] = {}
     for needed in file.dependency:
         imported |= of_package(needed)
-    return link(file, name, imported)
+    return link(file, name, imported, check_rules=True)
 
 
 @functools.cache

@@ -46,16 +46,16 @@ def bodies(draw: st.DrawFn, depth: int = 0) -> str:
 
 
 def parse(body: str) -> ProtobufSchema:
-    return ProtobufSchema.parse(f'syntax = "proto3"; package p; message M {{ {body} }}', ())
+    return ProtobufSchema.parse(f'syntax = "proto3"; package p; message M {{ {body} }}', (), new=True)
 
 
 @given(bodies())
 def test_a_file_comes_back_from_its_text_and_from_its_descriptor(body: str) -> None:
     schema = parse(body)
-    again = ProtobufSchema.parse(schema.canonical, ())
+    again = ProtobufSchema.parse(schema.canonical, (), new=True)
     assert (again.linked, again.canonical) == (schema.linked, schema.canonical)
-    assert ProtobufSchema.parse(schema.formatted("serialized"), ()).linked == schema.linked
-    assert ProtobufSchema.parse(schema.normalized(), ()).normalized() == schema.normalized()
+    assert ProtobufSchema.parse(schema.formatted("serialized"), (), new=True).linked == schema.linked
+    assert ProtobufSchema.parse(schema.normalized(), (), new=True).normalized() == schema.normalized()
     assert schema.problems_reading(again) == []
 
 
@@ -94,7 +94,7 @@ def test_a_field_of_a_compatible_type_is_never_taken_for_another_wire_type(
 @given(st.text(max_size=60) | st.text(st.sampled_from("{}[]()<>=;,.\"'/\\*-+ \nabc019"), max_size=60))
 def test_any_text_is_a_file_or_told_to_be_none(text: str) -> None:
     try:
-        ProtobufSchema.parse(text, ())
+        ProtobufSchema.parse(text, (), new=True)
         list(tokens(text))
     except InvalidSchemaError as error:
         assert str(error)

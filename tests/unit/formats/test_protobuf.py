@@ -19,6 +19,7 @@ from headwater.pipelines.formats.protobuf.encoder import ProtobufEncoder, row_ty
 from headwater.pipelines.formats.registry_client import PROTOBUF
 from headwater.pipelines.schemas.errors import InvalidSchemaError
 from headwater.pipelines.schemas.schema_ids import header
+from headwater.pipelines.validation.named_files import check_schema
 from tests.unit.formats.conftest import Known, framed, registered
 
 FULL = """
@@ -99,6 +100,19 @@ def test_what_protobuf_wrote_is_read() -> None:
         "id": 1, "note": "", "lines": [{"sku": "x", "count": 0}], "maybe": 9, "card": "visa",
         "first": {"sku": "", "count": 0},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ["reserved 1;", 'reserved "id";', "reserved 4 to 9, 7;", "enum E { A = 0; B = 0; } E e = 7;", "int32 x = 19000;"],
+)
+def test_a_writers_schema_that_protoc_refuses_is_read(rest: str) -> None:
+    writer = f'syntax = "proto3"; message M {{ int32 id = 1; {rest} }}'
+    found = decode(NEW, None, [message(writer, "M", {"id": 3})], writer)
+    assert (found.faults, found.incompatible) == ({}, {})
+    assert found.values.to_pylist() == [{"id": 3, "price": None}]
+    with pytest.raises(InvalidSchemaError):  # a file of the pipeline's own
+        check_schema(writer, "protobuf", None)
 
 
 OLD = 'syntax = "proto3"; message M { int32 id = 1; string gone = 2; }'

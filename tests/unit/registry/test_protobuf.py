@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
+from headwater.api.registry.model import Schema, SchemaType
 from headwater.api.registry.parsed import Dependency
+from headwater.api.registry.parsing import SchemaParser
 from headwater.api.registry.protobuf.schema import ProtobufSchema
 from headwater.pipelines.schemas.errors import InvalidSchemaError
 
 
 def parse(text: str, **used: str) -> ProtobufSchema:
     dependencies = [Dependency(name.replace("__", "/") + ".proto", parse(other)) for name, other in used.items()]
-    return ProtobufSchema.parse(text, dependencies)
+    return ProtobufSchema.parse(text, dependencies, new=True)
 
 
 def message(body: str, head: str = 'syntax = "proto3";') -> str:
@@ -249,3 +251,15 @@ def test_a_hostile_descriptor_is_refused() -> None:
     file.message_type.add(name="M").field.add(name="a", number=-1, type=9, label=1)
     with pytest.raises(InvalidSchemaError):
         parse(base64.b64encode(file.SerializeToString()).decode())
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["int32 a = 1; reserved 1;", "reserved 1 to 3, 2;", "enum E { A = 0; B = 0; }", "int32 a = 19000;"],
+)
+def test_a_schema_that_protoc_refuses_is_refused_only_when_it_is_new(body: str) -> None:
+    parser, schema = SchemaParser(), Schema(SchemaType.PROTOBUF, message(body))
+    with pytest.raises(InvalidSchemaError):
+        parser.parse(schema, lambda _: None, new=True)
+    held = parser.parse(schema, lambda _: None)
+    assert ProtobufSchema.parse(held.canonical, (), new=False).canonical == held.canonical
