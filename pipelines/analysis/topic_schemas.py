@@ -168,7 +168,7 @@ def _connection(loaded: Loaded, *, is_asked: bool = False) -> Connection:
             with open(loaded.path(own.ca), encoding="utf-8") as file:
                 ca = file.read()
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise ValueError(f"cannot read the registry's ca {loaded.path(own.ca)}: {why}") from None
     try:
         return Connection.of(
@@ -362,7 +362,7 @@ class _Finder:
             with open(path, encoding="utf-8") as file:
                 text = file.read(json_schema.SCHEMA_BYTES_MAX + 1)
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise _Mistake(loc, f"cannot read the schema {path}: {why}") from None
         if len(text) > json_schema.SCHEMA_BYTES_MAX:
             raise _Mistake(loc, f"the schema {path} is larger than {json_schema.SCHEMA_BYTES_MAX} bytes")

@@ -49,7 +49,7 @@ def check(loaded: Loaded, existing_topics: frozenset[str]) -> tuple[list[Problem
             loaded.problem(
                 loaded.input_loc(cycle[0], 0),
                 f"the stages form a cycle: {around}",
-                "a stage cannot read what it feeds; write to another topic",
+                "a stage cannot read its own output; write to another topic",
             )
         )
     for stage in loaded.pipeline.stages:
@@ -106,7 +106,9 @@ def _topics_read(loaded: Loaded, existing_topics: frozenset[str]) -> Iterator[Pr
             yield from _topic_read(loaded, table.topic, loc, existing_topics, None)
             declared = loaded.pipeline.topics.get(table.topic)
             if declared is not None and declared.events:
-                yield loaded.problem(loc, f"the topic '{table.topic}' has several event types: a table has one kind")
+                yield loaded.problem(
+                    loc, f"the topic '{table.topic}' has several event types; a table can have only one"
+                )
 
 
 def _topic_read(
@@ -127,7 +129,7 @@ def _topic_read(
         if len(sources) > 1:
             yield loaded.problem(
                 loc,
-                f"the topic '{topic}' is written by {' and '.join(s.name for s in sources)}: which columns has it?",
+                f"the topic '{topic}' is written by {' and '.join(s.name for s in sources)}; their columns may differ",
                 "declare it under topics with a schema",
             )
     elif declared.value == "json" and declared.schema_source is None and not declared.events and len(sources) != 1:
@@ -153,7 +155,7 @@ def _inputs(loaded: Loaded) -> Iterator[Problem]:
             if source.name.lower() in {name.lower() for name in loaded.pipeline.tables}:
                 yield loaded.problem(
                     loc,
-                    f"'{source.name}' is a table, too: which one would the SQL read?",
+                    f"'{source.name}' is also the name of a table",
                     "give the input another name: `as: NAME`",
                 )
             if isinstance(source, TopicSource):
@@ -170,7 +172,7 @@ def _topic_input(loaded: Loaded, stage: Stage, position: int, source: TopicSourc
     if source.envelope is not None and declared is not None and declared.value not in ("json", "avro", "json_schema"):
         yield loaded.problem(
             loaded.input_loc(stage, position, "envelope"),
-            f"change events are json, avro or json_schema, and the topic's value is {declared.value}",
+            f"change events are json, avro or json_schema, but the topic has value: {declared.value}",
         )
     if source.max_trigger_delay is not None and source.min_offsets_per_trigger is None:
         yield loaded.problem(
@@ -198,8 +200,8 @@ def _written_events(loaded: Loaded) -> Iterator[Problem]:
             if declared is not None and declared.events and declared.value in FRAMED:
                 yield loaded.problem(
                     loaded.sink_loc(stage, position, "topic"),
-                    "stages read topics with several event types of "
-                    f"{declared.value}, and cannot write them: which type would a row be?",
+                    f"a stage cannot write a topic with several event types of {declared.value}: "
+                    "a row does not carry its type",
                     "write each type to a topic of its own",
                 )
 
@@ -223,7 +225,9 @@ def _steps(loaded: Loaded, stage: Stage) -> Iterator[Problem]:
             (*loc, 0), "the first step of a stage with several inputs is sql or python", "join them first"
         )
     if stage.stream_steps == 0 and len(stage.inputs) > 1:
-        yield loaded.problem((*loc, 0, "each_batch"), "streams are joined as streams", "leave each_batch out here")
+        yield loaded.problem(
+            (*loc, 0, "each_batch"), "each_batch cannot be set on the step that joins the inputs", "remove it"
+        )
     has_watermark = any(source.watermark for source in stage.inputs)
     for position, step in enumerate(stage.steps):
         if position > stage.stream_steps and not isinstance(step, SqlStep | PythonStep):
@@ -237,19 +241,19 @@ def _steps(loaded: Loaded, stage: Stage) -> Iterator[Problem]:
             if has_watermark and step.deduplicate.within is not None:
                 yield loaded.problem(
                     (*loc, position, "deduplicate", "within"),
-                    "the rows have a watermark already, and are remembered for its delay",
-                    "leave within out",
+                    "within cannot be combined with a watermark, whose delay sets how long rows are remembered",
+                    "remove within",
                 )
             elif not has_watermark and step.deduplicate.within is None:
                 yield loaded.problem(
                     (*loc, position, "deduplicate"),
-                    "without a watermark every row would be remembered for ever",
+                    "without a watermark, every row would be remembered forever",
                     "add within: INTERVAL",
                 )
             has_watermark = True
         elif isinstance(step, StatefulStep) and step.stateful.time == "event_time" and not has_watermark:
             yield loaded.problem(
-                (*loc, position, "stateful", "time"), "event_time goes by a watermark", "add one to the input"
+                (*loc, position, "stateful", "time"), "event_time requires a watermark", "add one to the input"
             )
 
 
@@ -286,7 +290,7 @@ def _modes(loaded: Loaded, stage: Stage) -> Iterator[Problem]:
             what, hint = refused
             yield loaded.problem(
                 loaded.sink_loc(stage, position),
-                f"mode: complete gives all rows each time, and {what} would hold them again and again",
+                f"mode: complete writes all rows in each micro-batch, and {what} would hold each row many times",
                 hint,
             )
 

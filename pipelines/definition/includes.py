@@ -44,7 +44,7 @@ def include(document: Document, read_file: ReadFile) -> None:
             part = read(read_file(path), os.path.join(os.path.dirname(document.file), path))
         except (OSError, UnicodeDecodeError) as error:
             why = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
-            hint = "paths are seen from the pipeline's own folder"
+            hint = "paths are relative to the pipeline's own folder"
             problems.append(source.problem(loc, f"cannot read {path}: {why}", hint))
             continue
         except PipelineError as error:

@@ -73,5 +73,5 @@ class Loaded:
         """Return the problem of a missing secret, at its first reference in the file."""
         kind, _, name = reference[2:-1].partition(":")
         what = f"the environment has no variable {name}" if kind == "env" else f"the file {name} cannot be read"
-        hint = f"export {name}" if kind == "env" else "paths are seen from the pipeline's own folder"
+        hint = f"export {name}" if kind == "env" else "paths are relative to the pipeline's own folder"
         return self.document.problem(self.document.references.get(reference, ()), f"{reference}: {what}", hint)

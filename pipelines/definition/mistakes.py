@@ -127,7 +127,7 @@ def _kind(message: str, given: Any, annotation: Any) -> tuple[str, str]:
         return f"{message}, and is a mapping, not {_shown(given)}", _KIND_HINTS.get(what, "")
     several = [kind for kind in kinds if kind in given]
     if len(several) > 1:
-        return f"{message}, and this one names {' and '.join(several)}", "make two of it"
+        return f"{message}, and this one names {' and '.join(several)}", "split it into two"
     guesses = [nearest(str(key), kinds) for key in given]
     close = next((guess for guess in guesses if guess.startswith("did you mean")), "")
     return message, close or _KIND_HINTS.get(what, "")
@@ -143,7 +143,7 @@ def _in_words(kind: str, message: str, context: Mapping[str, Any], given: Any) -
         ),
         "too_short": lambda: ("it is empty", "give at least one"),
         "too_long": lambda: (f"there are {context.get('actual_length')}, and at most {context['max_length']}", ""),
-        "string_too_short": lambda: ("it is empty", "fill it in or leave it out"),
+        "string_too_short": lambda: ("it is empty", "give a value, or remove the field"),
         "model_type": lambda: (f"expected a mapping of fields, not {_shown(given)}", ""),
         "dict_type": lambda: (f"expected a mapping, not {_shown(given)}", ""),
         "tuple_type": lambda: (f"expected a list, not {_shown(given)}", "write [ … ] or lines that begin with '-'"),

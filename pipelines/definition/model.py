@@ -93,7 +93,7 @@ def interval_ms(value: str) -> int:
 def function_name(value: str) -> str:
     """Check the rule for names of Python functions and classes."""
     if not value.isidentifier():
-        raise ValueError(f"'{value}' is not the name of something in a Python file")
+        raise ValueError(f"'{value}' is not a name of Python")
     return value
 
 
@@ -159,7 +159,7 @@ class Model(BaseModel):
     def _no_secret_where_it_would_be_shown(cls, value: Any, info: ValidationInfo) -> Any:
         field = cls.model_fields[str(info.field_name)]
         if _shows(field.annotation, value):
-            raise ValueError("a secret cannot stand here: this field is shown in plans, errors and logs")
+            raise ValueError("a secret cannot be used here: this field is shown in plans, errors and logs")
         return value
 
 

@@ -79,7 +79,7 @@ class DeltaTable(TableModel):
     @model_validator(mode="after")
     def _a_version_does_not_change(self) -> DeltaTable:
         if self.version is not None and self.refresh != ONCE:
-            raise ValueError("a version of a table stays as it is: leave refresh out")
+            raise ValueError("a fixed version of a table does not change: remove refresh")
         return self
 
     @property

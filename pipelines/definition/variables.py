@@ -26,7 +26,7 @@ def resolved(document: Document, variables: Mapping[str, str], places: Mapping[s
         loc = places.get(name, ())
         if name in path:
             around = " -> ".join((*path[path.index(name) :], name))
-            problems.append(document.problem(loc, f"variables name each other: {around}"))
+            problems.append(document.problem(loc, f"the variables form a cycle: {around}"))
             return ""
 
         def one(match: re.Match[str]) -> str:

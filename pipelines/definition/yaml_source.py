@@ -212,7 +212,7 @@ class _Builder:
                         mark.line,
                         mark.column,
                         field_name(place),
-                        f"'{key}' stands twice (first on line {first})",
+                        f"'{key}' is defined twice (first on line {first})",
                         "remove one",
                     )
                 )

@@ -36,7 +36,7 @@ def _missing(loaded: Loaded, loc: Loc, path: str) -> list[Problem]:
     full = loaded.path(path)
     if "://" in full or os.path.isfile(full):
         return []
-    return [loaded.problem(loc, f"there is no file {full}", "paths are seen from the pipeline's own folder")]
+    return [loaded.problem(loc, f"there is no file {full}", "paths are relative to the pipeline's own folder")]
 
 
 def _schemas(loaded: Loaded) -> Iterator[Problem]:
@@ -70,7 +70,7 @@ def _schema(loaded: Loaded, loc: Loc, file: str, value: str, message: str | None
         with open(path, encoding="utf-8") as text:
             check_schema(text.read(json_schema.SCHEMA_BYTES_MAX + 1), value, message)
     except UnicodeDecodeError:
-        yield loaded.problem(loc, f"cannot read the schema {path}: it is no text")
+        yield loaded.problem(loc, f"cannot read the schema {path}: it is not UTF-8 text")
     except OSError as error:
         yield loaded.problem(loc, f"cannot read the schema {path}: {error.strerror}")
     except ValueError as error:

@@ -87,7 +87,7 @@ def rows_of(loaded: Loaded, given: Rows | str) -> RowsOfFile:
 def _unreadable(loaded: Loaded, loc: Loc, given: str, error: ValueError | OSError) -> Problem:
     path = loaded.path(given)
     if not os.path.isfile(path) and "://" not in path:
-        return loaded.problem(loc, f"there is no file {path}", "paths are seen from the pipeline's own folder")
+        return loaded.problem(loc, f"there is no file {path}", "paths are relative to the pipeline's own folder")
     why = error.strerror if isinstance(error, OSError) else error
     return loaded.problem(loc, f"{path} cannot be used: {why}")
 

@@ -43,7 +43,7 @@ class Merge(Model):
     @model_validator(mode="after")
     def _history_needs_a_sequence(self) -> Merge:
         if self.scd == 2 and len(self.sequence) != 1:
-            raise ValueError("scd: 2 needs a sequence of one column, which says from when on a state is valid")
+            raise ValueError("scd: 2 requires a sequence of one column, which gives the start of each state")
         return self
 
 

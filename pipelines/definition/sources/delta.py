@@ -45,7 +45,7 @@ class DeltaSource(Input):
         if self.starting_version is not None and self.starting_timestamp is not None:
             raise ValueError("give either starting_version or starting_timestamp")
         if self.changes and self.skip_change_commits:
-            raise ValueError("skip_change_commits leaves out what changes: true reads")
+            raise ValueError("skip_change_commits cannot be combined with changes: true, which reads these commits")
         return self
 
     @property

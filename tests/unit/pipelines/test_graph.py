@@ -94,7 +94,7 @@ def test_a_topic_with_several_event_types_is_no_table(
     text = correct.replace("tables:", f"  changes: {events}\ntables:")
     (problem,) = problems(text.replace("shops: {format: csv, path: shops.csv}", "shops: {topic: changes}"))
     assert problem.field == "tables.shops.topic"
-    assert problem.message == "the topic 'changes' has several event types: a table has one kind"
+    assert problem.message == "the topic 'changes' has several event types; a table can have only one"
 
 
 def test_a_table_that_does_not_exist_is_told_with_the_nearest_name(

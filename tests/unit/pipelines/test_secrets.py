@@ -87,7 +87,7 @@ def test_passwords_that_stand_in_the_file_are_not_shown(load: Callable[..., Load
 
 def test_a_secret_that_is_missing_is_a_warning_for_a_check_and_a_problem_for_a_run(load: Callable[..., Loaded]) -> None:
     loaded = load(TEXT)
-    hint = "paths are seen from the pipeline's own folder"
+    hint = "paths are relative to the pipeline's own folder"
     assert [str(warning) for warning in loaded.warnings] == [
         "orders.yaml:2:58: registry.password: ${env:PW}: the environment has no variable PW; export PW",
         f"orders.yaml:9:15: tables.t.password: ${{file:db.password}}: the file db.password cannot be read; {hint}",
@@ -119,7 +119,7 @@ def test_a_secret_where_it_would_be_shown_is_refused(
     problems: Callable[..., list[Problem]], old: str, new: str, field: str
 ) -> None:
     found = problems(TEXT.replace(old, new, 1), environ={"PW": SECRET}, read_file=read)
-    assert any(p.field == field and "a secret cannot stand here" in p.message for p in found), found
+    assert any(p.field == field and "a secret cannot be used here" in p.message for p in found), found
     assert not any(SECRET in str(problem) or "\0" in str(problem) for problem in found)
 
 
@@ -144,7 +144,7 @@ def test_a_reference_that_names_nothing_is_told(problems: Callable[..., list[Pro
 
 def test_variables_that_name_each_other_are_told(problems: Callable[..., list[Problem]]) -> None:
     (problem,) = problems("variables: {a: '${b}', b: '${a}'}\n" + TEXT)
-    assert problem.message == "variables name each other: a -> b -> a"
+    assert problem.message == "the variables form a cycle: a -> b -> a"
     assert (problem.line, problem.field) == (1, "variables.a")
 
 

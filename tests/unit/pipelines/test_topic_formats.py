@@ -41,7 +41,7 @@ def test_rows_are_not_written_to_a_topic_of_several_types(problems: Callable[...
     text = TEXT.format(topic="{value: avro, events: {a: {}}}").replace("{delta: lake/t}", "[{topic: u}]")
     text = text.replace("topics: {t:", "topics: {u: {value: avro, events: {a: {}}}, t:")
     (found,) = problems(text)
-    assert "cannot write them: which type would a row be?" in found.message
+    assert "a stage cannot write a topic with several event types of" in found.message
     assert found.field == "stages[0].to[0].topic"
 
 

@@ -27,7 +27,7 @@ def test_an_empty_file_says_how_to_start() -> None:
 
 
 def test_a_key_that_stands_twice_is_refused_with_both_lines() -> None:
-    assert refused("a: 1\nb: 2\na: 3\n") == "f.yaml:3:1: a: 'a' stands twice (first on line 1); remove one"
+    assert refused("a: 1\nb: 2\na: 3\n") == "f.yaml:3:1: a: 'a' is defined twice (first on line 1); remove one"
 
 
 def test_a_file_over_the_limit_is_refused() -> None:

@@ -37,7 +37,7 @@ def init(folder: str, name: str | None, template: str) -> None:
     for path in files:
         if os.path.lexists(path):
             raise CliError(
-                "pipeline init", f"{path} exists and stays as it is", "give another FOLDER; nothing was written"
+                "pipeline init", f"{path} exists and is not overwritten", "give another FOLDER; nothing was written"
             )
     written = []
     try:
