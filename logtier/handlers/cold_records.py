@@ -32,9 +32,9 @@ class Reader(Protocol):
 def warm_up(fetched: Sequence[FetchedPartition], read_ahead: ReadAhead | None, reader: Reader | None) -> Warming | None:
     """Read cold records ahead; None if there are none, or if they are marked as cold and sent without waiting.
 
-    A reader counts as cold while data far ahead of it is uncached. The next slices prove nothing: the kernel reads
-    ahead for sequential readers, and a check costs as much as sending. A single cold slice proves nothing either: a few
-    pages of frequently read data may be evicted.
+    A reader counts as cold while data far ahead of it is uncached. The check looks far ahead, since the kernel reads
+    adjacent data ahead for sequential readers, and runs once in COLD_FETCHES fetches, since it costs as much as
+    sending. A single cold slice does not suffice: a few pages of frequently read data may be evicted.
 
     Args:
         read_ahead: Checks and reads; without it all records count as cached.

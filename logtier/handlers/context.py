@@ -176,7 +176,10 @@ class RequestContext:
         return False
 
     def is_authorized_for_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Whether the client may perform the operation on any resource of this type; always, without an authorizer."""
+        """Whether the client may perform the operation on at least one resource of this type.
+
+        Without an authorizer the result is always True.
+        """
         authorizer = self.services.authorizer
         return authorizer is None or authorizer.is_authorized_for_any(
             self.principal, self.client_host, operation, resource_type

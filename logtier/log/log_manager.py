@@ -254,7 +254,7 @@ class LogManager:
     # -- logs come and go
 
     def create(self, topic_partition: TopicPartition, topic_id: UUID, config: TopicConfig) -> Log:
-        """Create the log of a new partition in the folder with the fewest logs; return an existing log unchanged.
+        """Create the log of a new partition in the folder with the fewest logs; an existing log gets the configs.
 
         Raises:
             LogDirError: The folder cannot be written.

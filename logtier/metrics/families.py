@@ -21,12 +21,12 @@ def request_families(metrics: BrokerMetrics) -> Iterator[Metric]:
     """Requests by API: times, sizes, error codes; and the lag of the event loop."""
     seconds = HistogramMetricFamily(
         PREFIX + "request_seconds",
-        "From the last byte of a request to its answer; a fetch that waits for data is counted with its waiting.",
+        "Time from the last byte of a request to its response, including the wait of a fetch for data.",
         labels=["api"],
     )
     errors = CounterMetricFamily(
         PREFIX + "request_errors",
-        "Error codes in answers, NONE for an answer without any; one answer can have one for each partition.",
+        "Error codes in responses, NONE for a response without errors; a response may have one per partition.",
         labels=["api", "error"],
     )
     size = CounterMetricFamily(PREFIX + "request_bytes", "Bytes of requests.", labels=["api"])
@@ -37,7 +37,7 @@ def request_families(metrics: BrokerMetrics) -> Iterator[Metric]:
         for code, count in sorted(api.errors.items()):
             errors.add_metric([name, error_name(code)], count)
     yield from (seconds, errors, size)
-    lag = HistogramMetricFamily(PREFIX + "event_loop_lag_seconds", "How late the event loop comes to a timer.")
+    lag = HistogramMetricFamily(PREFIX + "event_loop_lag_seconds", "Delay of the event loop in serving a timer.")
     lag.add_metric([], buckets_of(metrics.loop_lag), metrics.loop_lag.sum)
     yield lag
 
@@ -81,7 +81,7 @@ def broker_families(services: Services, groups: Iterable[AnyGroup], connections:
     yield open_connections
     yield GaugeMetricFamily(
         PREFIX + "purgatory_size",
-        "Requests that wait for a partition to move on.",
+        "Requests that wait for a change of a partition.",
         value=services.replica_manager.delayed_operations,
     )
     yield GaugeMetricFamily(
@@ -89,7 +89,7 @@ def broker_families(services: Services, groups: Iterable[AnyGroup], connections:
     )
     yield GaugeMetricFamily(
         PREFIX + "offline_partitions",
-        "Partitions of this broker whose log cannot be used.",
+        "Partitions of this broker without a usable log.",
         value=services.replica_manager.unusable_partitions,
     )
 
@@ -97,18 +97,22 @@ def broker_families(services: Services, groups: Iterable[AnyGroup], connections:
 def cleaner_families(counters: CleanerCounters) -> Iterator[Metric]:
     """Counters of compaction."""
     for name, documentation, count in (
-        ("runs", "Cleanings of a log that ended well.", counters.runs),
-        ("failures", "Cleanings that failed.", counters.failures),
-        ("bytes_read", "Bytes that compaction has read, in both of its passes.", counters.bytes_read),
-        ("bytes_written", "Bytes that compaction has written.", counters.bytes_written),
-        ("records_read", "Records that compaction has read.", counters.records_read),
-        ("records_kept", "Records that compaction has kept.", counters.records_kept),
+        ("runs", "Successful cleanings of a log.", counters.runs),
+        ("failures", "Failed cleanings of a log.", counters.failures),
+        ("bytes_read", "Bytes read by compaction, in both passes.", counters.bytes_read),
+        ("bytes_written", "Bytes written by compaction.", counters.bytes_written),
+        ("records_read", "Records read by compaction.", counters.records_read),
+        ("records_kept", "Records kept by compaction.", counters.records_kept),
     ):
         yield CounterMetricFamily(f"{PREFIX}cleaner_{name}", documentation, value=count)
     for name, documentation, value in (
-        ("last_run_seconds", "How long the last cleaning took.", counters.last_run_ms / 1000),
+        ("last_run_seconds", "Duration of the last cleaning.", counters.last_run_ms / 1000),
         ("dirty_ratio_max", "Dirty share of the dirtiest log.", counters.dirty_ratio_max),
-        ("uncleanable_logs", "Logs that are cleaned no more; the broker's log says why.", len(counters.uncleanable)),
+        (
+            "uncleanable_logs",
+            "Logs that are no longer cleaned; the broker's log has the reason.",
+            len(counters.uncleanable),
+        ),
     ):
         yield GaugeMetricFamily(f"{PREFIX}cleaner_{name}", documentation, value=value)
 

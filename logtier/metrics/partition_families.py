@@ -38,7 +38,9 @@ class PartitionFamilies:
         self._size = GaugeMetricFamily("headwater_log_size_bytes", "Bytes of a log's segments.", labels=_PARTITION)
         self._segments = GaugeMetricFamily("headwater_log_segments", "Segments of a log.", labels=_PARTITION)
         self._unstable = GaugeMetricFamily(
-            "headwater_log_last_stable_offset", "Where a read_committed consumer stops.", labels=_PARTITION
+            "headwater_log_last_stable_offset",
+            "Last stable offset, the end for read_committed consumers.",
+            labels=_PARTITION,
         )
 
     def add_topic(self, topic: TopicImage) -> None:

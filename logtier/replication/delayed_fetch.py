@@ -14,12 +14,12 @@ from headwater.logtier.replication.partition_reads import Fetched, FetchPartitio
 class DelayedFetch:
     """Completes when one of these cases holds (as Kafka's DelayedFetch):
 
-    Case A: a partition was removed, or its leader, epoch, log or log start offset changed: there may be an error to
-    report.
-    Case B: the readable records reach `bytes_min`.
-    Case C: the time is over.
-    Case D: the records of a partition end with their segment: later records need another fetch, since a response has
-    records of one segment.
+    - Case A: a partition was removed, or its leader, epoch, log or log start offset changed, and an error may be
+      reported.
+    - Case B: the readable records reach `bytes_min`.
+    - Case C: the time is over.
+    - Case D: the records of a partition end with their segment: later records need another fetch, since a response has
+      records of one segment.
 
     Invariant: if `bytes_min` is above 1, `_size` is the sum of the readable bytes of each partition, each at most its
     `bytes_max`. Otherwise nothing is readable while the fetch waits, and nothing is counted: most fetches are of this

@@ -43,7 +43,7 @@ class AclAuthorizer:
     def is_authorized_for_any(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
-        """Whether the principal may perform the operation on any resource of this type, with any name."""
+        """Whether the principal may perform the operation on at least one resource of this type."""
         key = (principal, host, operation, resource_type, None)
         answer = self._answers.get(key)
         if answer is None:

@@ -181,7 +181,7 @@ class AclIndex:
         return Verdict.allowed if permissions == {PermissionType.allow} else Verdict.denied
 
     def allows_on_any(self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Whether the principal may perform the operation on any resource of the type (KIP-679).
+        """Whether the principal may perform the operation on at least one resource of the type (KIP-679).
 
         Decided by the bindings alone: an ALLOW counts unless a DENY covers all that it covers. No operation implies
         another here.

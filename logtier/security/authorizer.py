@@ -16,4 +16,4 @@ class Authorizer(Protocol):
     def is_authorized_for_any(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
-        """Whether the principal may perform the operation on any resource of this type, with any name."""
+        """Whether the principal may perform the operation on at least one resource of this type."""

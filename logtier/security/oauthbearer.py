@@ -59,7 +59,7 @@ class TokenValidator:
         self._rules = rules
 
     async def validate(self, token: str) -> ValidToken:
-        """Return the subject of a token; TokenError if the token is invalid."""
+        """Return subject and expiry of a token; TokenError if the token is invalid."""
         import jwt
 
         rules = self._rules
