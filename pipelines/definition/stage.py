@@ -25,18 +25,18 @@ RESTARTS_MAX = 10_000
 #: Name of the expectation that stages have whose sinks go by a sequence: a row without one is a dead letter.
 SEQUENCE_KNOWN = "sequence_is_not_null"
 
-Otherwise: TypeAlias = Literal["drop", "fail", "dead_letter"]
+Otherwise: TypeAlias = Literal["drop", "fail", "dead_letter", "warn"]
 
 
 class Expectation(Model):
-    """A condition that rows must meet before they are written. Null does not meet it."""
+    """A condition on rows, checked before they are written. Null does not meet it."""
 
     name: Name = Field(description="name of the expectation in counts and dead letters")
     that: Expression = Field(description="condition; a row meets it if the result is true (null is not true)")
     otherwise: Otherwise = Field(
         default="dead_letter",
         description="action for rows that do not meet the condition: drop the row, fail the stage before the "
-        "micro-batch is written, or write the record as a dead letter",
+        "micro-batch is written, write the record as a dead letter, or write the row and log a warning",
     )
 
 

@@ -12,6 +12,7 @@ source offsets are committed after all writes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["BatchWriter", "OnStep", "Outcome", "StageFrames", "no_step"]
+
+logger = logging.getLogger(__name__)
 
 #: Called at each step of a batch with stage, batch number and step. For tests, which kill the process there. Steps:
 #: begun, computed, tables_written, transaction_open, records_sent, committed, done.
@@ -140,6 +143,7 @@ class BatchWriter:
         try:
             counted = expectations.counts(rows, self._stage)  # computes all of them: the transaction has not begun yet
             self._fail_if_asked(rows, counted.unmet)
+            self._warn(counted)
             refused = {topic: (found, found.count()) for topic, found in self._frames.refused().items()}
             self._on_step(self._stage.name, batch.number, "computed")
             tables = self._frames.refused_by_tables()
@@ -232,7 +236,7 @@ class BatchWriter:
             stage.name,
             counted.written,
             sum(count for _, count in refused.values()),
-            dict(counted.unmet),
+            counted.of_all,
             sum(letter.count for letter in letters),
         )
         return letters, outcome
@@ -251,6 +255,18 @@ class BatchWriter:
         outcome = replace(outcome, undecodable=outcome.undecodable + number, dead_letters=outcome.dead_letters + number)
         return [*letters, *own], outcome
 
+    def _warn(self, counted: expectations.Counts) -> None:
+        conditions = {expectation.name: expectation.that for expectation in self._stage.expect}
+        for name, rows in counted.warned.items():
+            logger.warning(
+                "stage %s: %d rows that are written do not meet the expectation %s (%s)%s",
+                self._stage.name,
+                rows.count,
+                name,
+                conditions[name],
+                _position(rows.first),
+            )
+
     def _fail_if_asked(self, rows: DataFrame, counted: Mapping[str, int]) -> None:
         from pyspark.sql import functions as f
 
@@ -260,12 +276,16 @@ class BatchWriter:
             where = ""
             if columns.PARTITION in rows.columns and columns.OFFSET in rows.columns:
                 first = rows.where(f.col(columns.FAILED) == expectation.name).orderBy(columns.PARTITION, columns.OFFSET)
-                row = first.select(columns.PARTITION, columns.OFFSET).first()
-                where = f"; the first is offset {row[1]} of partition {row[0]}" if row else ""
+                where = _position(first.select(columns.PARTITION, columns.OFFSET).first())
             raise PipelineFailed(
                 f"stage {self._stage.name}: {counted[expectation.name]} rows do not meet the expectation "
                 f"{expectation.name} ({expectation.that}){where}"
             )
+
+
+def _position(first: Sequence[int] | None) -> str:
+    """The end of a message about rows: the first's partition and offset, if they are known."""
+    return "" if first is None else f"; the first is offset {first[1]} of partition {first[0]}"
 
 
 def has_transactions(stage: Stage) -> bool:

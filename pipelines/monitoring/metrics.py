@@ -89,13 +89,15 @@ def families(states: Sequence[StageState], now_s: float) -> Iterator[Metric]:
 
 def _counters(states: Sequence[StageState]) -> Iterator[Metric]:
     rows = _counter("rows", "Rows that were read.")
-    written = _counter("written_rows", "Rows that met all expectations, each counted once.")
+    written = _counter("written_rows", "Rows that were written, each counted once.")
     batches = _counter("batches", "Micro-batches with rows.")
     late = _counter("late_rows", "Rows that were dropped because they were behind the watermark.")
     letters = _counter("dead_letters", "Records and rows that became dead letters.")
     undecodable = _counter("undecodable_records", "Records that could not be decoded.")
     restarts = _counter("restarts", "Restarts after failures.")
-    unmet = _counter("unmet_expectations", "Rows that did not meet an expectation.", "expectation")
+    unmet = _counter(
+        "unmet_expectations", "Rows that did not meet an expectation, even if they were written.", "expectation"
+    )
     for state in states:
         labels, totals = [state.pipeline, state.stage], state.totals
         for family, value in (

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Outcome:
     """Counts of one micro-batch's rows by their outcome.
 
-    `written` counts the rows that meet all expectations, each once, whichever sinks receive it (`when`).
+    `written` counts the rows that are written, each once, whichever sinks receive it (`when`). `unmet` counts rows by
+    expectation; rows of an expectation that only warns are also in `written`.
     """
 
     stage: str

@@ -126,7 +126,7 @@ class StagePreview:
         rows = expectations.marked(unmarked, self._stage).persist()
         try:
             counted = expectations.counts(rows, self._stage)
-            found.written, unmet = counted.written, counted.unmet
+            found.written, unmet = counted.written, counted.of_all
             found.unmet = {e.name: unmet.get(e.name, 0) for e in expected if e in self._stage.expect or e.name in unmet}
             found.stopped_by = [e.name for e in self._stage.expect if e.otherwise == "fail" and unmet.get(e.name)]
             received = handed_out(expectations.met(rows), self._stage, counted.received)

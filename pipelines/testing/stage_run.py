@@ -126,20 +126,22 @@ class StageRun:
             raise
 
     def _take(self, frame: DataFrame) -> None:
-        """Collect a batch's rows that meet all expectations; count the others, and collect their dead letters."""
+        """Collect a batch's rows that are written; count unmet expectations, and collect dead letters."""
         unmarked = self._chain.apply_to_batch(frame)
         expected = expectations.of_stage(self._stage, unmarked.columns)
         rows = expectations.marked(unmarked, self._stage).persist()
         try:
-            found = rows_of(without_marks(rows).limit(ROWS_MAX + 1))
+            warnings = expectations.warnings(self._stage)
+            found = rows_of(without_marks(rows, kept=warnings).limit(ROWS_MAX + 1))
             if len(found) > ROWS_MAX:
                 raise ValueError(f"the stage writes more than {ROWS_MAX:,} rows, and a test compares no more")
             counted: dict[str, int] = {}
             for row in found:
-                name = row.pop(columns.FAILED)
-                if name is None:
+                failed = row.pop(columns.FAILED)
+                unmet = [expectation.name for mark, expectation in warnings.items() if row.pop(mark)]
+                if failed is None:
                     self._seen.rows.append(row)
-                else:
+                for name in unmet if failed is None else [failed]:
                     counted[name] = counted.get(name, 0) + 1
             for name, count in counted.items():
                 self._seen.unmet[name] = self._seen.unmet.get(name, 0) + count

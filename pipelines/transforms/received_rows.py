@@ -7,7 +7,7 @@ no sink gets. The number of a sink's rows is therefore the number of rows that i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,9 +73,9 @@ def handed_out(met: DataFrame, stage: Stage, counts: Sequence[int]) -> tuple[Rec
     )
 
 
-def without_marks(rows: DataFrame) -> DataFrame:
-    """The rows without marks."""
-    marks = [name for name in rows.columns if name.startswith(columns.MARK)]
+def without_marks(rows: DataFrame, kept: Collection[str] = ()) -> DataFrame:
+    """The rows without marks, but for those in `kept`."""
+    marks = [name for name in rows.columns if name.startswith(columns.MARK) and name not in kept]
     return rows.drop(*marks) if marks else rows
 
 

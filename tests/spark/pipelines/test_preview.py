@@ -30,7 +30,7 @@ tables:
 stages:
   - name: clean
     from: {topic: "@orders", as: orders}
-    expect: [{name: paid, that: amount > 0}]
+    expect: [{name: paid, that: amount > 0}, {name: much, that: amount > 1000, otherwise: warn}]
     sql: SELECT o.*, city FROM orders o JOIN shops USING (shop)
     to:
       - {topic: "@clean", key: shop, headers: {city: city}}
@@ -85,7 +85,7 @@ def test_rows_of_each_sink_are_shown_and_nothing_is_written(lab: Any, preview: A
     assert {str(path) for path in Path(lab.folder).rglob("*")} == files
     (read,) = found.inputs
     assert (read.rows, read.undecodable, read.there) == (3, 1, 3)
-    assert (found.written, found.unmet, found.dead_letters) == (1, {"paid": 1}, 2)
+    assert (found.written, found.unmet, found.dead_letters) == (1, {"paid": 1, "much": 1}, 2)
     assert not found.keeps_state
     assert found.stopped_by == []
     topic, table, merged, out, large = found.sinks

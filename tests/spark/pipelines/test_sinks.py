@@ -332,7 +332,7 @@ def test_a_function_gets_each_batch_with_its_number(items: Any) -> None:
 
 
 def test_a_stage_with_every_kind_of_sink_leaves_each_once_when_one_fails_and_the_batch_runs_again(
-    items: Any, derby: Any
+    items: Any, derby: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     items.write("sink.py", FUNCTION)
     without_version = ("3", {"id": 3, "name": "n", "gone": False})
@@ -342,7 +342,9 @@ def test_a_stage_with_every_kind_of_sink_leaves_each_once_when_one_fails_and_the
         + """\
   - name: s
     from: {topic: "@in", as: i, max_offsets_per_trigger: MOST}
-    expect: [{name: divisor, that: v IS NULL OR v <> 0, otherwise: drop}]
+    expect:
+      - {name: versioned, that: v IS NOT NULL AND 4 / v > 0, otherwise: warn}
+      - {name: divisor, that: v IS NULL OR v <> 0, otherwise: drop}
     to:
 """
     )
@@ -381,9 +383,13 @@ def test_a_stage_with_every_kind_of_sink_leaves_each_once_when_one_fails_and_the
         items.run(text, environ={"URL": derby.url})
     assert items.read("@out") == []
     (items.folder / "mended").write_text("")
+    caplog.clear()
     result = items.run(text, environ={"URL": derby.url})
     totals = result.totals["s"]
-    assert (totals.written, totals.unmet, totals.dead_letters) == (4, {"divisor": 1}, 0)
+    assert (totals.written, totals.unmet, totals.dead_letters) == (4, {"versioned": 1, "divisor": 1}, 0)
+    (warning,) = [each.getMessage() for each in caplog.records if "do not meet" in each.getMessage()]
+    assert warning.startswith("stage s: 1 rows that are written do not meet the expectation versioned (v IS NOT NULL")
+    assert warning.endswith("; the first is offset 3 of partition 0")
     everywhere, odd = [(0,), (1,), (2,), (3,)], [(0,), (2,)]
     assert items.delta("lake/added", "id") == everywhere
     assert items.delta("lake/merged", "id") == everywhere

@@ -38,8 +38,9 @@ stages:
     expect:
       - {name: paid, that: amount > 0}
       - {name: known, that: city IS NOT NULL, otherwise: drop}
+      - {name: small, that: amount < 1, otherwise: warn}
     sql: SELECT o.*, city FROM orders o LEFT JOIN shops USING (shop)
-    to: {topic: clean, key: shop}
+    to: {topic: clean, key: shop, when: amount > 6}
   - name: strict
     from: {topic: orders}
     expect: [{name: paid, that: amount > 0, otherwise: fail}]
@@ -139,7 +140,7 @@ def test_stages_of_every_kind_are_tested(run: Callable[[str], dict[str, Judged]]
         - {_value: {amount: 3}}
       shops: [{shop: a, city: Bath}]
     expect: [{shop: a, amount: 5.0, city: Bath}]
-    unmet: {paid: 1, known: 1}
+    unmet: {paid: 1, known: 1, small: 1}
     dead_letters:
       - {expectation: paid, value: {shop: a}, source_offset: 1}
       - {error: the value is not JSON, key: k, source_offset: 3}

@@ -91,7 +91,7 @@ pipeline: two
 stages:
   - name: s
     from: [{topic: "@a", as: a}, {topic: "@b", as: b}]
-    expect: [{name: small, that: id < 2}]
+    expect: [{name: small, that: id < 2}, {name: others, that: user <> 'ann', otherwise: warn}]
     sql: SELECT id, user FROM a UNION ALL SELECT id, user FROM b
     to: {delta: lake/s, when: user = 'ann'}
 """
@@ -102,6 +102,7 @@ stages:
     (row,) = events.read("two.s.dead_letters")
     assert row.json == {"id": 2, "user": "ann"}
     assert result.totals["s"].dead_letters == 4
+    assert (result.totals["s"].written, result.totals["s"].unmet) == (1, {"small": 1, "others": 1})
 
 
 def test_rows_that_are_the_same_are_written_once_across_runs(events: Any) -> None:

@@ -27,6 +27,11 @@ def test_a_plan_says_what_each_stage_reads_and_writes(load: Callable[..., Loaded
     assert clean.dead_letters == ("orders.dead_letters",)
 
 
+def test_a_plan_says_which_expectation_only_warns(load: Callable[..., Loaded], correct: str) -> None:
+    text = correct.replace("that: amount > 0}", "that: amount > 0, otherwise: warn}")
+    assert make_plan(load(text)).stages[0].expectations == ("paid: amount > 0 else warn",)
+
+
 def test_topics_that_are_not_declared_get_the_partitions_of_the_stages_source(
     load: Callable[..., Loaded], correct: str
 ) -> None:
