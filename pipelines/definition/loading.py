@@ -117,18 +117,9 @@ def _choose(document: Document, environment: str) -> object:
         return None  # the models report the problem
     if isinstance(chosen.get("registry"), dict):
         document.values["registry"] = chosen["registry"]
-        _move(document, ("environments", environment, "registry"), ("registry",))
+        document.take_marks(("environments", environment, "registry"), ("registry",))
     if isinstance(chosen.get("spark"), dict) and isinstance(document.values.setdefault("spark", {}), dict):
         document.values["spark"] = document.values["spark"] | chosen["spark"]
         for name in chosen["spark"]:
-            _move(document, ("environments", environment, "spark", name), ("spark", name))
+            document.take_marks(("environments", environment, "spark", name), ("spark", name))
     return chosen.get("variables")
-
-
-def _move(document: Document, source: Loc, target: Loc) -> None:
-    """Give the values at `target` the positions of the values at `source`."""
-    for marks in (document.marks, document.keys):
-        for loc in [loc for loc in marks if loc[: len(target)] == target]:
-            del marks[loc]
-        for loc in [loc for loc in marks if loc[: len(source)] == source]:
-            marks[(*target, *loc[len(source) :])] = marks[loc]

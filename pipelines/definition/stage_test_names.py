@@ -1,10 +1,11 @@
-"""Checks the names in tests: stages, inputs, tables, expectations. Pure."""
+"""Checks the names in tests: stages, inputs, tables, expectations, sinks. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from headwater.pipelines.definition import JdbcTable, Loaded, PipelineTest, Stage, TopicTable
+from headwater.pipelines.definition.expected_tables import check_tables
 from headwater.pipelines.definition.graph import tables_used
 from headwater.pipelines.definition.stage import SEQUENCE_KNOWN
 from headwater.pipelines.definition.yaml_source import Loc
@@ -28,6 +29,7 @@ def check_names(loaded: Loaded) -> Iterator[Problem]:
             continue
         yield from _given(loaded, loc, test, stage)
         yield from _expectations(loaded, loc, test, stage)
+        yield from check_tables(loaded, loc, test, stage)
 
 
 def _given(loaded: Loaded, loc: Loc, test: PipelineTest, stage: Stage) -> Iterator[Problem]:

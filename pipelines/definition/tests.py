@@ -14,6 +14,7 @@ Rows: TypeAlias = tuple[dict[str, Any], ...]
 RowsOrFile: TypeAlias = Annotated[
     tuple[dict[str, Any], ...] | str, Field(max_length=ROWS_MAX), Shown("list of rows, or path")
 ]
+RowsOfTables: TypeAlias = Annotated[dict[str, RowsOrFile], Field(min_length=1)]
 Way: TypeAlias = Literal["batch", "stream"]
 
 
@@ -41,6 +42,13 @@ class PipelineTest(Model):
         default=None, description="expected rows in any order. Only the given columns are compared"
     )
     in_order: bool = Field(default=False, description="require the order of `expect`")
+    expect_table: Annotated[
+        RowsOrFile | RowsOfTables | None, Shown("list of rows, path, or path: rows", "not compared")
+    ] = Field(
+        default=None,
+        description="expected rows of the table that the stage's Delta sink writes, in any order. Only the given "
+        "columns are compared. With several Delta sinks, a mapping from a sink's path to rows or a path",
+    )
     dead_letters: Annotated[RowsOrFile | int | None, Shown("number, or list of rows", "not compared")] = Field(
         default=None,
         description="expected dead letters: their number, or a list with `error`, `expectation`, `topic`, "
@@ -55,8 +63,9 @@ class PipelineTest(Model):
 
     @model_validator(mode="after")
     def _something_is_compared(self) -> PipelineTest:
-        if self.expect is None and self.dead_letters is None and self.unmet is None and self.stopped_by is None:
-            raise ValueError("a test compares something: give expect, dead_letters, unmet or stopped_by")
+        compared = (self.expect, self.expect_table, self.dead_letters, self.unmet, self.stopped_by)
+        if all(each is None for each in compared):
+            raise ValueError("a test compares something: give expect, expect_table, dead_letters, unmet or stopped_by")
         if self.in_order and self.expect is None:
             raise ValueError("in_order is the order of expect, which is not given")
         if isinstance(self.dead_letters, int) and self.dead_letters < 0:

@@ -52,6 +52,8 @@ def resolved(document: Document, variables: Mapping[str, str], places: Mapping[s
 def substitute(document: Document, variables: Mapping[str, str], *, skip: frozenset[str] = frozenset()) -> set[str]:
     """Replace `${name}` in every text value (`$${` stays a literal `${`), except in the top-level fields in `skip`.
 
+    The keys of a test's `expect_table` are paths of sinks, and are replaced like the sinks' own.
+
     References to secrets take the form of `secret_text.REFERENCE`, and their places are recorded in
     `document.references`. Returns the names that were used. Raises PipelineError with every unknown name.
     """
@@ -77,8 +79,21 @@ def substitute(document: Document, variables: Mapping[str, str], *, skip: frozen
 
         return _VARIABLE.sub(one, text)
 
+    def with_paths(tables: dict[Any, Any], loc: Loc) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for key, child in tables.items():
+            path = in_text(key, (*loc, key)) if isinstance(key, str) else key
+            if path in found:
+                problems.append(document.problem((*loc, key), f"the table '{path}' is given twice", "remove one"))
+            if path != key:
+                document.take_marks((*loc, key), (*loc, path))
+            found[path] = child
+        return found
+
     def replaced(value: Any, loc: Loc) -> Any:
         if isinstance(value, dict):
+            if loc[:1] == ("tests",) and loc[2:] == ("expect_table",):
+                value = with_paths(value, loc)
             return {
                 key: child if not loc and key in skip else replaced(child, (*loc, key)) for key, child in value.items()
             }

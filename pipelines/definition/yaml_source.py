@@ -81,6 +81,14 @@ class Document:
                 value = []  # not in the file: the rest of the path is taken as it is
         return found
 
+    def take_marks(self, source: Loc, target: Loc) -> None:
+        """Give the values at `target` the positions of the values at `source`."""
+        for marks in (self.marks, self.keys):
+            for loc in [loc for loc in marks if loc[: len(target)] == target]:
+                del marks[loc]
+            for loc in [loc for loc in marks if loc[: len(source)] == source]:
+                marks[(*target, *loc[len(source) :])] = marks[loc]
+
     def problem(self, loc: Loc, message: str, hint: str = "", *, at_key: bool = False) -> Problem:
         """Return a problem at a position."""
         mark = self.key_mark(loc) if at_key else self.mark(loc)

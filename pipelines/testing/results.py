@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from headwater.pipelines.rows.comparison import SHOWN_MAX, Difference
@@ -11,21 +11,28 @@ from headwater.pipelines.rows.comparison import SHOWN_MAX, Difference
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The result of one way of running a test. `faults` are messages not about rows: counts, or the stage's failure."""
+    """The result of one way of running a test.
+
+    `faults` are messages not about rows: counts, or the stage's failure. `tables` are the differences of the compared
+    tables by their sink's path.
+    """
 
     way: str
     rows: tuple[Difference, ...] = ()
     dead_letters: tuple[Difference, ...] = ()
     faults: tuple[str, ...] = ()
+    tables: Mapping[str, tuple[Difference, ...]] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         """Whether the output is as expected."""
-        return not (self.rows or self.dead_letters or self.faults)
+        return not (self.rows or self.dead_letters or self.faults or any(self.tables.values()))
 
     def lines(self) -> list[str]:
         """Readable lines, the most important first."""
         found = [*self.faults, *_lines(self.rows, "")]
+        for path, differences in self.tables.items():
+            found += _lines(differences, f"table {path} ")
         return found + _lines(self.dead_letters, "dead letter ")
 
     def as_dict(self) -> dict[str, Any]:
@@ -35,6 +42,7 @@ class RunOutcome:
             "passed": self.passed,
             "faults": list(self.faults),
             "rows": [difference.as_dict() for difference in self.rows],
+            "tables": {path: [each.as_dict() for each in found] for path, found in self.tables.items()},
             "dead_letters": [difference.as_dict() for difference in self.dead_letters],
         }
 

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.analysis.analysis import Analysis
 from headwater.pipelines.definition import Loaded, PipelineTest, SqlStep, Stage
+from headwater.pipelines.definition.expected_tables import ExpectedTable, expected_tables
 from headwater.pipelines.definition.graph import tables_named, tables_used
 from headwater.pipelines.errors import PipelineError, Problem, nearest
 from headwater.pipelines.rows import given_rows
 from headwater.pipelines.rows.column_types import Columns, of_schema
 from headwater.pipelines.rows.comparison import Difference, compare
 from headwater.pipelines.rows.given_rows import Feature
+from headwater.pipelines.sinks.kinds import kind_of_sink
 from headwater.pipelines.sources.tables import read_table
 from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.testing import stage_columns
 from headwater.pipelines.testing.feeding import Feed, arrow_table
 from headwater.pipelines.testing.results import Judged, RunOutcome
+from headwater.pipelines.testing.sink_tables import SinkTables
 from headwater.pipelines.testing.stage_run import Observed, StageRun, dead_letter_part
 from headwater.pipelines.validation.stage_test_checks import LETTER_FIELDS, check_rows, feature, place_of, rows_of
 
@@ -72,6 +75,7 @@ class _Prepared:
     stage: Stage
     inputs: tuple[StructType, ...]
     output: Columns
+    tables: tuple[tuple[ExpectedTable, Columns], ...] = ()
 
 
 class StageTests:
@@ -104,7 +108,8 @@ class StageTests:
         inputs = tuple(
             stage_columns.input_schema(session, stage, i, analysis.columns) for i in range(len(stage.inputs))
         )
-        output = of_schema(stage_columns.output_rows(session, stage, analysis).schema)
+        rows = stage_columns.output_rows(session, stage, analysis)
+        output = of_schema(rows.schema)
         loc = place_of(loaded, test)
         for source, schema in zip(stage.inputs, inputs, strict=True):
             if source.name in test.given:
@@ -115,8 +120,14 @@ class StageTests:
             problems += check_rows(loaded, (*loc, "given", name), test.given[name], columns, Feature())
         if test.expect is not None:
             problems += check_rows(loaded, (*loc, "expect"), test.expect, output, Feature())
+        tables = []
+        for table in expected_tables(loaded, stage, test):
+            stored = kind_of_sink(table.sink).stored(table.sink, rows)
+            assert stored is not None, "a Delta sink determines its columns"
+            tables.append((table, of_schema(stored)))
+            problems += check_rows(loaded, (*loc, *table.within), table.rows, tables[-1][1], Feature())
         problems += self._unreadable_tables(session, test, stage)
-        return _Prepared(test, stage, inputs, output)
+        return _Prepared(test, stage, inputs, output, tuple(tables))
 
     def _unreadable_tables(self, session: SparkSession, test: PipelineTest, stage: Stage) -> list[Problem]:
         """Problems of tables that the stage uses, that the test does not provide, and that cannot be read."""
@@ -177,7 +188,8 @@ class StageTests:
             feed = Feed(session, self._analysis.columns, stage.inputs[position], prepared.inputs[position])
             feed.write(fed, os.path.join(folder, f"input-{position}"))
             feeds.append(feed)
-        return StageRun(session, loaded, stage, self._analysis, feeds)
+        tables = SinkTables(session, loaded, stage, [table.sink for table, _ in prepared.tables], folder)
+        return StageRun(session, loaded, stage, self._analysis, feeds, tables)
 
     def _make_tables(self, session: SparkSession, test: PipelineTest, stage: Stage) -> None:
         from py4j.protocol import Py4JError
@@ -215,6 +227,10 @@ class StageTests:
         if test.expect is not None:
             expected = given_rows.typed_rows(rows_of(self._loaded, test.expect), prepared.output)
             rows = compare(expected, seen.rows, in_order=test.in_order)
+        tables = {}
+        for table, columns in prepared.tables:
+            expected = given_rows.typed_rows(rows_of(self._loaded, table.rows), columns)
+            tables[table.sink.delta] = tuple(compare(expected, seen.tables[table.sink.delta]))
         letters: list[Difference] = []
         if isinstance(test.dead_letters, int):
             if len(seen.letters) != test.dead_letters:
@@ -222,7 +238,7 @@ class StageTests:
                 letters = compare([], seen.letters)
         elif test.dead_letters is not None:
             letters = compare([_letter(row) for row in rows_of(self._loaded, test.dead_letters).rows], seen.letters)
-        return RunOutcome(way, tuple(rows), tuple(letters), tuple(faults))
+        return RunOutcome(way, tuple(rows), tuple(letters), tuple(faults), tables)
 
 
 def _named(stage: Stage) -> set[str]:

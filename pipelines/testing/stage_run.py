@@ -1,4 +1,6 @@
-"""Runs a stage over the rows of a test, as a batch or as a stream, and collects its output without writing to sinks.
+"""Runs a stage over the rows of a test, as a batch or as a stream, and collects its output.
+
+Of its sinks, only the Delta sinks whose tables the test compares are written, to a temporary folder.
 
 A stream runs to the end of its rows, micro-batch by micro-batch, with its own checkpoint; Spark adds batches without
 rows after the watermark has advanced.
@@ -23,23 +25,27 @@ from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.collected_rows import rows_of
 from headwater.pipelines.spark.spark_errors import first_line
 from headwater.pipelines.testing.feeding import Feed
+from headwater.pipelines.testing.sink_tables import ROWS_MAX, SinkTables
 from headwater.pipelines.transforms import expectations
 from headwater.pipelines.transforms.chain import Chain
-from headwater.pipelines.transforms.received_rows import without_marks
+from headwater.pipelines.transforms.received_rows import handed_out, without_marks
 from headwater.pipelines.transforms.stateful import STATE_STORE_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RUN_SECONDS_MAX: Final = 600
-ROWS_MAX: Final = 100_000  # limit of a stage's output in a test: rows are compared in this process
 
 
 @dataclass(slots=True)
 class Observed:
-    """A stage's output for a test's rows. `error` is its failure, '' without one."""
+    """A stage's output for a test's rows. `error` is its failure, '' without one.
+
+    `tables` are the rows of the compared tables by their sink's path.
+    """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     unmet: dict[str, int] = field(default_factory=dict)
     letters: list[dict[str, Any]] = field(default_factory=list)
     stopped_by: str = ""
@@ -54,13 +60,20 @@ class StageRun:
     """Runs a stage once over the inputs of `feeds`, in a session with its tables as views."""
 
     def __init__(
-        self, session: SparkSession, loaded: Loaded, stage: Stage, analysis: Analysis, feeds: Sequence[Feed]
+        self,
+        session: SparkSession,
+        loaded: Loaded,
+        stage: Stage,
+        analysis: Analysis,
+        feeds: Sequence[Feed],
+        tables: SinkTables,
     ) -> None:
         self._session = session
         self._loaded = loaded
         self._stage = stage
         self._chain: Chain = analysis.chains[stage.name]
         self._feeds = feeds
+        self._tables = tables
         self._seen = Observed()
         self._failure: BaseException | None = None
 
@@ -75,13 +88,13 @@ class StageRun:
         from pyspark.errors import PySparkException
 
         try:
-            self._take(self._chain.apply_to_streams([feed.batch() for feed in self._feeds]))
+            self._take(self._chain.apply_to_streams([feed.batch() for feed in self._feeds]), 0)
             self._take_undecodable()
         except _Stopped:
             pass
         except (PySparkException, Py4JError, ValueError) as error:
             self._seen.error = self._said(error)
-        return self._seen
+        return self._with_tables()
 
     def as_stream(self, folder: str) -> Observed:
         """Run micro-batch by micro-batch; `folder` is for the checkpoint."""
@@ -110,23 +123,35 @@ class StageRun:
         finally:
             if query is not None:
                 query.stop()
+        return self._with_tables()
+
+    def _with_tables(self) -> Observed:
+        """The output including the tables, as all micro-batches have left them."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        if not self._seen.error:
+            try:
+                self._seen.tables = self._tables.rows()
+            except (PySparkException, Py4JError, ValueError) as error:
+                self._seen.error = self._said(error)
         return self._seen
 
     def _said(self, error: BaseException) -> str:
         return self._loaded.redacted(first_line(error))
 
-    def _batch(self, frame: DataFrame, batch_id: int) -> None:  # noqa: ARG002 - foreachBatch's signature
+    def _batch(self, frame: DataFrame, batch_id: int) -> None:
         """The foreachBatch callback. Spark calls it on its own thread and shows only the text of its exceptions."""
         try:
             if self._stage.mode == "complete":
                 self._seen.rows, self._seen.unmet = [], {}  # each batch has all rows
-            self._take(frame)
+            self._take(frame, batch_id)
         except BaseException as error:
             self._failure = error
             raise
 
-    def _take(self, frame: DataFrame) -> None:
-        """Collect a batch's rows that are written; count unmet expectations, and collect dead letters."""
+    def _take(self, frame: DataFrame, batch_id: int) -> None:
+        """Collect and write a batch's rows that are written; count unmet expectations, and collect dead letters."""
         unmarked = self._chain.apply_to_batch(frame)
         expected = expectations.of_stage(self._stage, unmarked.columns)
         rows = expectations.marked(unmarked, self._stage).persist()
@@ -149,6 +174,7 @@ class StageRun:
                 if expectation.otherwise == "fail" and counted.get(expectation.name):
                     self._seen.stopped_by = expectation.name
                     raise _Stopped(expectation.name)
+            self._write(rows, batch_id)
             buried = {e.name: e.that for e in expected if e.otherwise == "dead_letter" and e.name in counted}
             if buried:
                 failing = expectations.unmet(rows, buried)
@@ -157,6 +183,12 @@ class StageRun:
                 self._take_letters(letters, topic)
         finally:
             rows.unpersist()
+
+    def _write(self, marked: DataFrame, batch_id: int) -> None:
+        """Write a batch to the compared tables, each with the rows that its sink receives."""
+        if not self._tables.is_empty:
+            counts = expectations.counts(marked, self._stage).received
+            self._tables.write(handed_out(expectations.met(marked), self._stage, counts), batch_id)
 
     def _take_undecodable(self) -> None:
         for feed, source in zip(self._feeds, self._stage.inputs, strict=True):

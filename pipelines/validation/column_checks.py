@@ -6,7 +6,7 @@ determines, nested queries): it analyses every stage before a run reads any reco
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.definition import (
@@ -33,7 +33,7 @@ from headwater.pipelines.validation.declared_columns import of_input
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["check_columns"]
+__all__ = ["check_columns", "names_written"]
 
 #: Identifiers that are function arguments rather than columns: `timestampadd(HOUR, 1, at)`.
 _UNITS: Final = frozenset(
@@ -48,40 +48,59 @@ def check_columns(loaded: Loaded) -> Iterator[Problem]:
     """Unknown functions and columns in all stages, and state that Spark would refuse without a watermark."""
     own_functions = _may_have_functions(loaded)
     for stage in loaded.pipeline.stages:
-        known = {source.name.lower(): _input_names(loaded, source) for source in stage.inputs}
-        yield from _watermarks(loaded, stage)
-        names = next(iter(known.values())) if len(known) == 1 else None
-        has_watermark = any(source.watermark for source in stage.inputs)
-        for position, step in enumerate(stage.transforms):
-            if isinstance(step, SqlStep):
-                loc = loaded.stage_loc(stage, "sql") if stage.sql else loaded.stage_loc(stage, "steps", position, "sql")
-                tree = parsed_query(step.sql)
-                views = {name.lower(): names for name in input_views(stage, position)} if position else known | (
-                    {"input": names} if len(known) == 1 else {}
-                )  # fmt: skip
-                if tree is not None:
-                    if not own_functions:
-                        yield from _functions(loaded, loc, tree)
-                    yield from _columns(loaded, loc, tree, views)
-                    if not has_watermark and position < stage.stream_steps:
-                        yield from _without_watermark(loaded, stage, loc, step, position)
-                names = _outputs(tree, views)
-            elif isinstance(step, WatermarkStep):
-                has_watermark = True
-                loc = loaded.stage_loc(stage, "steps", position, "watermark", "column")
-                yield from _named(loaded, loc, [step.watermark.column], names, "the watermark's column")
-            elif isinstance(step, DeduplicateStep):
-                has_watermark = has_watermark or step.deduplicate.within is not None
-                loc = loaded.stage_loc(stage, "steps", position, "deduplicate", "by")
-                yield from _named(loaded, loc, step.deduplicate.by, names, "the column")
-            elif isinstance(step, StatefulStep):
-                loc = loaded.stage_loc(stage, "steps", position, "stateful", "by")
-                yield from _named(loaded, loc, step.stateful.by, names, "the column")
-                made = from_ddl(step.stateful.output)
-                names = None if made is None else frozenset(name.lower() for name in made)
-            else:
-                names, has_watermark = None, True  # the effect of code is unknown
+        names = yield from _steps(loaded, stage, own_functions=own_functions)
         yield from _sinks(loaded, stage, names)
+
+
+def names_written(loaded: Loaded, stage: Stage) -> frozenset[str] | None:
+    """Names in lower case of the columns of a stage's rows, without those of their origin; None if only Spark can
+    determine them.
+    """
+    steps = _steps(loaded, stage, own_functions=True)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            names: _Names = end.value
+            return names
+
+
+def _steps(loaded: Loaded, stage: Stage, *, own_functions: bool) -> Generator[Problem, None, _Names]:
+    """Problems of a stage's inputs and steps; the names of its rows' columns."""
+    known = {source.name.lower(): _input_names(loaded, source) for source in stage.inputs}
+    yield from _watermarks(loaded, stage)
+    names = next(iter(known.values())) if len(known) == 1 else None
+    has_watermark = any(source.watermark for source in stage.inputs)
+    for position, step in enumerate(stage.transforms):
+        if isinstance(step, SqlStep):
+            loc = loaded.stage_loc(stage, "sql") if stage.sql else loaded.stage_loc(stage, "steps", position, "sql")
+            tree = parsed_query(step.sql)
+            views = {name.lower(): names for name in input_views(stage, position)} if position else known | (
+                {"input": names} if len(known) == 1 else {}
+            )  # fmt: skip
+            if tree is not None:
+                if not own_functions:
+                    yield from _functions(loaded, loc, tree)
+                yield from _columns(loaded, loc, tree, views)
+                if not has_watermark and position < stage.stream_steps:
+                    yield from _without_watermark(loaded, stage, loc, step, position)
+            names = _outputs(tree, views)
+        elif isinstance(step, WatermarkStep):
+            has_watermark = True
+            loc = loaded.stage_loc(stage, "steps", position, "watermark", "column")
+            yield from _named(loaded, loc, [step.watermark.column], names, "the watermark's column")
+        elif isinstance(step, DeduplicateStep):
+            has_watermark = has_watermark or step.deduplicate.within is not None
+            loc = loaded.stage_loc(stage, "steps", position, "deduplicate", "by")
+            yield from _named(loaded, loc, step.deduplicate.by, names, "the column")
+        elif isinstance(step, StatefulStep):
+            loc = loaded.stage_loc(stage, "steps", position, "stateful", "by")
+            yield from _named(loaded, loc, step.stateful.by, names, "the column")
+            made = from_ddl(step.stateful.output)
+            names = None if made is None else frozenset(name.lower() for name in made)
+        else:
+            names, has_watermark = None, True  # the effect of code is unknown
+    return names
 
 
 def _may_have_functions(loaded: Loaded) -> bool:

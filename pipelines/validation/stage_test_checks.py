@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from headwater.pipelines.definition import Loaded, PipelineTest, Source, Stage, TopicSource
+from headwater.pipelines.definition.expected_tables import ExpectedTable, expected_tables
 from headwater.pipelines.definition.tests import Rows
 from headwater.pipelines.definition.yaml_source import Loc
 from headwater.pipelines.errors import Problem, nearest
@@ -13,7 +14,7 @@ from headwater.pipelines.rows import given_rows, row_files
 from headwater.pipelines.rows.column_types import Columns
 from headwater.pipelines.rows.given_rows import Feature
 from headwater.pipelines.rows.row_files import RowsOfFile
-from headwater.pipelines.validation import declared_columns
+from headwater.pipelines.validation import declared_columns, table_columns
 
 LETTER_FIELDS = (
     "error", "expectation", "topic", "stage", "key", "value", "source_topic", "source_partition", "source_offset",
@@ -35,8 +36,35 @@ def check_tests(loaded: Loaded) -> Iterator[Problem]:
             yield from check_rows(loaded, (*loc, "given", name), given, known(loaded, stage, name), feature(source))
         if test.expect is not None:
             yield from check_rows(loaded, (*loc, "expect"), test.expect, None, Feature())
+        if stage is not None:
+            yield from _tables(loaded, loc, stage, test)
         if test.dead_letters is not None and not isinstance(test.dead_letters, int):
             yield from _letters(loaded, (*loc, "dead_letters"), test.dead_letters)
+
+
+def _tables(loaded: Loaded, loc: Loc, stage: Stage, test: PipelineTest) -> Iterator[Problem]:
+    for table in expected_tables(loaded, stage, test):
+        yield from check_rows(loaded, (*loc, *table.within), table.rows, None, Feature())
+        yield from _unstored(loaded, loc, stage, table)
+
+
+def _unstored(loaded: Loaded, loc: Loc, stage: Stage, table: ExpectedTable) -> Iterator[Problem]:
+    """Expected columns that the table cannot have."""
+    try:
+        rows = rows_of(loaded, table.rows).rows
+    except (ValueError, OSError):
+        return  # `check_rows` reports it
+    names = table_columns.names_known(loaded, stage, table.sink)
+    is_impossible = table_columns.impossible(table.sink, names)
+    told: set[str] = set()
+    for number, row in enumerate(rows):
+        for name in row:
+            if name not in told and is_impossible(name):
+                told.add(name)
+                place = (*loc, *table.within)
+                where = place if isinstance(table.rows, str) else (*place, number, name)
+                hint = nearest(name, sorted(names)) if names is not None else ""
+                yield loaded.problem(where, f"the table {table.sink.delta} has no column '{name}'", hint)
 
 
 def known(loaded: Loaded, stage: Stage, name: str) -> Columns | None:

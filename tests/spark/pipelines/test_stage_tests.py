@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,16 @@ stages:
   - name: mirror
     from: {topic: changes, envelope: debezium, as: c}
     to: {delta: lake/mirror, merge: {keys: shop, delete_when: _op = 'd'}}
+  - name: kept
+    from: {topic: orders}
+    expect:
+      - {name: paid, that: amount > 0}
+      - {name: sane, that: amount < 1000, otherwise: fail}
+    to:
+      - {delta: LAKE/added, partition_by: [upper(shop) AS big], properties: {delta.enableChangeDataFeed: true}}
+      - {delta: lake/clustered, cluster_by: [shop]}
+      - {delta: lake/latest, merge: {keys: shop, sequence: at, delete_when: amount = 13}}
+      - {delta: lake/states, merge: {keys: shop, sequence: at, delete_when: amount = 13, scd: 2}}
   - name: doubled
     from: {files: in, format: json, as: lines}
     python: {file: steps.py, function: doubled}
@@ -87,20 +98,26 @@ def files(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def run(delta_spark: SparkSession, tmp_path: Path) -> Callable[[str], dict[str, Judged]]:
+def run(
+    delta_spark: SparkSession, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], dict[str, Judged]]:
     """Runs the tests of the pipeline above; gives their results by name."""
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     (tmp_path / "order.json").write_text(ORDER)
     (tmp_path / "rates.csv").write_text("rate\n2\n")
     (tmp_path / "steps.py").write_text("def doubled(rows):\n    return rows.selectExpr('n * 2 AS n')\n")
+    (tmp_path / "mirror.csv").write_text("shop,amount\na,2\n")
     (tmp_path / "orders.csv").write_text("shop,amount\na,5\nb,7.5\n")
 
     def results(tests: str) -> dict[str, Judged]:
         path = tmp_path / "shop.yaml"
-        path.write_text(PIPELINE + "tests:\n" + tests)
+        path.write_text(PIPELINE.replace("LAKE", str(tmp_path / "elsewhere")) + "tests:\n" + tests)
         loaded = load(str(path), environ={})
         before = files(tmp_path)
         found = StageTests(delta_spark, loaded, chosen(loaded, [])).run(lambda result: None)
         assert files(tmp_path) == before, "a test has written something"
+        assert not list(temporary.glob("headwater-test-*")), "a test has left something"
         return {result.name: result for result in found}
 
     return results
@@ -209,6 +226,91 @@ def test_stages_of_every_kind_are_tested(run: Callable[[str], dict[str, Judged]]
     assert ways["windows_close_and_late_rows_are_left_out"] == ["stream"]
 
 
+KEPT = """\
+    stage: kept
+    given:
+      orders:
+        - {shop: a, amount: 1, at: 2026-01-01}
+        - {shop: a, amount: 2, at: 2026-01-03}
+        - {shop: b, amount: 3, at: 2026-01-01}
+        - {shop: b, amount: 13, at: 2026-01-03}
+        - {shop: b, amount: 4, at: 2026-01-02}
+        - {shop: c, amount: 0, at: 2026-01-01}
+        - {shop: c, amount: 6}
+        - {shop: a, amount: 5, at: 2026-01-02}
+        - {shop: a, amount: 7, at: 2026-01-02, _offset: 2}
+"""
+
+
+def test_tables_are_what_a_run_would_make_of_the_rows(run: Callable[[str], dict[str, Judged]]) -> None:
+    results = run(f"""\
+  - name: every_way_to_write_a_table
+{KEPT}
+    rows_per_batch: [2, 100]
+    unmet: {{paid: 1, sequence_is_not_null: 1}}
+    expect_table:
+      elsewhere/added:
+        - {{shop: a, big: A, amount: 1.0, _topic: orders, _offset: 0}}
+        - {{shop: a, big: A, amount: 2.0}}
+        - {{shop: b, big: B, amount: 3.0}}
+        - {{shop: b, big: B, amount: 13.0}}
+        - {{shop: b, big: B, amount: 4.0}}
+        - {{shop: a, big: A, amount: 5.0, _offset: 7}}
+        - {{shop: a, big: A, amount: 7.0, _offset: 2}}
+      ./lake/clustered: [{{shop: a}}, {{shop: a}}, {{shop: a}}, {{shop: a}}, {{shop: b}}, {{shop: b}}, {{shop: b}}]
+      lake/latest: [{{shop: a, amount: 2.0}}]
+      lake/states:
+        - {{shop: a, amount: 1.0, _valid_from: 2026-01-01, _valid_to: 2026-01-02, _current: false}}
+        - {{shop: a, amount: 5.0, _valid_from: 2026-01-02, _valid_to: 2026-01-03, _current: false}}
+        - {{shop: a, amount: 2.0, _valid_from: 2026-01-03, _valid_to: null, _current: true}}
+        - {{shop: b, amount: 3.0, _valid_from: 2026-01-01, _valid_to: 2026-01-02, _current: false}}
+        - {{shop: b, amount: 4.0, _valid_from: 2026-01-02, _valid_to: 2026-01-03, _current: false}}
+  - name: a_whole_replaces_the_table
+    stage: ever
+    rows_per_batch: 1
+    given: {{orders: [{{shop: a}}, {{shop: a}}, {{shop: b}}]}}
+    expect_table: [{{shop: a, orders: 2}}, {{shop: b, orders: 1}}]
+  - name: the_last_to_arrive_counts_without_a_sequence
+    stage: mirror
+    rows_per_batch: [1, 5]
+    given:
+      c:
+        - {{shop: a, amount: 1, _op: c, _sequence: 1}}
+        - {{shop: a, amount: 2, _op: u, _sequence: 2}}
+        - {{shop: b, amount: 3, _op: c, _sequence: 3}}
+        - {{shop: b, amount: 3, _op: d, _sequence: 4}}
+    expect_table: mirror.csv
+  - name: what_stops_the_stage_is_not_written
+    stage: kept
+    run: stream
+    rows_per_batch: 1
+    given: {{orders: [{{shop: a, amount: 1, at: 2026-01-01}}, {{shop: b, amount: 1000, at: 2026-01-01}}]}}
+    stopped_by: sane
+    expect_table: {{lake/latest: [{{shop: a}}]}}
+  - name: no_row_makes_no_table
+    stage: mirror
+    given: {{c: []}}
+    expect_table: []
+""")
+    assert ["\n".join(result.lines()) for result in results.values() if not result.passed] == []
+
+
+def test_what_differs_in_a_table_is_told_with_its_path(run: Callable[[str], dict[str, Judged]]) -> None:
+    results = run(f"""\
+  - name: wrong
+{KEPT}
+    run: stream
+    rows_per_batch: 3
+    expect_table: {{lake/latest: [{{shop: a, amount: 5.0}}, {{shop: b}}]}}
+""")
+    lines = results["wrong"].lines()
+    assert lines[2:] == [
+        "        table lake/latest missing     {shop: a, amount: 5.0}",
+        "          nearest   {shop: a, amount: 2.0}: amount is 2.0, not 5.0",
+        "        table lake/latest missing     {shop: b}",
+    ]
+
+
 def test_what_differs_is_told_in_every_way(run: Callable[[str], dict[str, Judged]]) -> None:
     results = run("""\
   - name: wrong
@@ -260,6 +362,8 @@ def test_what_spark_says_of_a_row_is_the_tests_failure(run: Callable[[str], dict
          r"tests\[0\].expect\[0\].cty: there is no column 'cty'; did you mean 'city'"),
         ("{name: t, stage: clean, given: {orders: [], shops: [{shop: a, city: x}]}, expect: [{amount: much}]}",
          r"tests\[0\].expect\[0\].amount: 'much' is no DOUBLE"),
+        ("{name: t, stage: mirror, given: {c: []}, expect_table: [{shop: 5}]}",
+         r"tests\[0\].expect_table\[0\].shop: 5 is not text"),
         ("{name: t, stage: totals, given: {clean: [{shp: a}]}, expect: []}",
          r"tests\[0\].given.clean\[0\].shp: there is no column 'shp'"),
         ("{name: t, stage: clean, given: {orders: []}, expect: []}",

@@ -342,3 +342,98 @@ def test_a_correct_test_has_no_problems(problems: Callable[..., list[str]]) -> N
 def test_each_mistake_in_a_test_is_told_at_its_place(problems: Callable[..., list[str]], text: str, said: str) -> None:
     found = problems(text)
     assert any(said in problem for problem in found), found
+
+
+TABLES = """\
+pipeline: p
+variables: {lake: lake}
+topics:
+  items: {value: json, schema: item.json}
+stages:
+  - name: one
+    from: {topic: items}
+    to:
+      - {topic: out}
+      - delta: "${lake}/one"
+        partition_by: [id % 2 AS half]
+        merge: {keys: id, sequence: v, delete_when: gone, scd: 2}
+  - name: two
+    from: {topic: items}
+    to: [{delta: "${lake}/a"}, {delta: "${lake}/b/", merge: {keys: id}}]
+  - name: none
+    from: {topic: items}
+    to: {topic: out}
+tests:
+  - {name: t, given: {items: [{id: 1}]}, """
+ITEM = {"id": "integer", "v": "integer", "gone": "boolean"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stage: one, expect_table: [{id: 1, HALF: 1, _valid_from: 1, _current: true}]}",
+        "stage: one, expect_table: [{_offset: 3, _source_position: x}]}",
+        "stage: one, expect_table: []}",
+        "stage: one, expect_table: {lake/one: []}}",
+        "stage: two, expect_table: {'${lake}/a': [{id: 1}], lake/b: [{id: 1}]}}",
+        "stage: two, expect_table: {'${lake}//b': good.csv}}",
+    ],
+)
+def test_a_correct_table_has_no_problems(tmp_path: Path, text: str) -> None:
+    assert tables_said(tmp_path, text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "stage: none, expect_table: []}",
+            "20:69 tests[0].expect_table: the stage none has no Delta sink; compare its rows",
+        ),
+        (
+            "stage: two, expect_table: []}",
+            "the stage two has 2 Delta sinks; give each table's rows under its path: lake/a:",
+        ),
+        (
+            "stage: two, expect_table: {'${lake}/aa': []}}",
+            "20:83 tests[0].expect_table.lake/aa: the stage two has no Delta sink 'lake/aa'; did you mean 'lake/a'?",
+        ),
+        ("stage: two, expect_table: {lake/b: [], ./lake/b: []}}", "the rows of the table './lake/b' are given twice"),
+        ("stage: two, expect_table: {lake/b: [], '${lake}/b': []}}", "the table 'lake/b' is given twice"),
+        ("stage: two, expect_table: {'${lak}/b': []}}", "no value for the variable ${lak}"),
+        ("stage: two, expect_table: {}}", "tests[0].expect_table"),
+        (
+            "stage: two, expect_table: {lake/a: [{id: 1}, {di: 1}]}}",
+            "tests[0].expect_table.lake/a[1].di: the table lake/a has no column 'di'; known: gone, id, v",
+        ),
+        ("stage: two, expect_table: {lake/b: [{_op: c}]}}", "the table lake/b/ has no column '_op'"),
+        ("stage: two, expect_table: {lake/b: [{_source_position: c}]}}", "has no column '_source_position'"),
+        ("stage: two, expect_table: {lake/a: [{_value: c}]}}", "has no column '_value'"),
+        ("stage: two, expect_table: {lake/a: bad.csv}}", "the table lake/a has no column 'shop'"),
+        ("stage: two, expect_table: {lake/a: none.csv}}", "tests[0].expect_table.lake/a: there is no file"),
+    ],
+)
+def test_each_mistake_in_an_expected_table_is_told_at_its_place(tmp_path: Path, text: str, said: str) -> None:
+    found = tables_said(tmp_path, text)
+    assert any(said in problem for problem in found), found
+
+
+def tables_said(folder: Path, text: str) -> list[str]:
+    fields = ", ".join(f'"{name}": {{"type": "{kind}"}}' for name, kind in ITEM.items())
+    (folder / "item.json").write_text(f'{{"type": "object", "properties": {{{fields}}}}}')
+    (folder / "good.csv").write_text("id,v\n1,2\n")
+    (folder / "bad.csv").write_text("id,shop\n1,a\n")
+    (folder / "p.yaml").write_text(TABLES + text + "\n")
+    try:
+        load(str(folder / "p.yaml"))
+    except PipelineError as error:
+        return [f"{p.line}:{p.column} {p.field}: {p.message}; {p.hint}" for p in error.problems]
+    return []
+
+
+def test_the_differences_of_a_table_are_told_with_its_path() -> None:
+    wrong = RunOutcome("stream", tables={"lake/a": tuple(compare([{"a": 1}], [])), "lake/b": ()})
+    assert not wrong.passed
+    assert wrong.lines() == ["table lake/a missing     {a: 1}"]
+    assert [len(found) for found in wrong.as_dict()["tables"].values()] == [1, 0]
+    assert RunOutcome("stream", tables={"lake/b": ()}).passed
