@@ -24,9 +24,8 @@ from headwater.logtier.group.consumer.consumer_step import ConsumerGroupLimits, 
 from headwater.logtier.group.consumer.migration import upgraded
 from headwater.logtier.group.events import Join, JoinResult, LeavingMember, Sync, SyncResult
 from headwater.logtier.group.persistence.state_log import GroupStateLog
-from headwater.logtier.group.regex_syntax import InvalidRegexError
 from headwater.logtier.group.registry import GroupRegistry, GroupReplacedError
-from headwater.logtier.group.topic_regex import TopicRegex
+from headwater.logtier.group.topic_regex import InvalidRegexError, TopicRegex
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.runtime.clock import Clock
@@ -35,12 +34,13 @@ logger = logging.getLogger(__name__)
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {each.name: each for each in (UniformAssignor(), RangeAssignor())}
 
-#: While topic names are matched, other requests get a turn after so many.
+#: Topic names matched in one turn of the event loop, at most.
 NAMES_PER_TURN: Final = 500
+#: Product of topic names and instructions of the expression in one turn, at most. RE2 without its automaton takes up to
+#: 1.5 us for an instruction and a name of 249 bytes: a turn takes 15 ms.
+NAME_INSTRUCTIONS_PER_TURN: Final = 10_000
 #: A member that is late and cannot be put out, because the log takes nothing, is put out later.
 RETRY_MS: Final = 1000
-#: Compiled regular expressions that are kept.
-REGEXES_MAX: Final = 500
 
 Answer = TypeVar("Answer")
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -420,11 +420,13 @@ class ConsumerGroups:
             return {}
         # Before the names are looked at: what changes meanwhile is looked at with the next heartbeat.
         self._resolved_ms[group] = now_ms
-        resolved = {}
+        resolved: dict[str, RegexValue] = {}
         names = list(self._metadata.image.topics)
         for regex in group.regexes_to_resolve(topic_regex):
+            if resolved:
+                await asyncio.sleep(0)  # RE2 takes up to 140 ms for an expression that it refuses as too large
             try:
-                compiled = _compiled(regex)
+                compiled = TopicRegex(regex)
             except InvalidRegexError as error:
                 if regex != topic_regex:
                     # From a log that others wrote: it keeps what they matched.
@@ -436,9 +438,10 @@ class ConsumerGroups:
                     f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",
                 ) from None
             matched: set[str] = set()
-            for start in range(0, len(names), NAMES_PER_TURN):
-                matched |= compiled.matching(names[start : start + NAMES_PER_TURN])
-                if len(names) > NAMES_PER_TURN:
+            per_turn = max(1, min(NAMES_PER_TURN, NAME_INSTRUCTIONS_PER_TURN // compiled.size))
+            for start in range(0, len(names), per_turn):
+                matched |= compiled.matching(names[start : start + per_turn])
+                if len(names) > per_turn:
                     await asyncio.sleep(0)
             visible = frozenset(name for name in matched if is_visible(name))
             resolved[regex] = RegexValue(visible, 0, self._clock.now_ms())
@@ -481,8 +484,3 @@ class ConsumerGroups:
 
 def _assignors(names: Sequence[str]) -> Mapping[str, Assignor]:
     return {name: ASSIGNORS[name] for name in map(assignor_name, names)}
-
-
-@functools.lru_cache(maxsize=REGEXES_MAX)
-def _compiled(regex: str) -> TopicRegex:
-    return TopicRegex(regex)

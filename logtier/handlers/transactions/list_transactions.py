@@ -2,8 +2,7 @@
 
 from typing import Any, Final
 
-from headwater.logtier.group.regex_syntax import InvalidRegexError
-from headwater.logtier.group.topic_regex import TopicRegex
+from headwater.logtier.group.topic_regex import InvalidRegexError, TopicRegex
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.security.operations import AclOperation, ResourceType

@@ -279,6 +279,27 @@ def test_many_topics_are_matched_in_turns(make_world: MakeWorld) -> None:
     in_world(scenario, make_world)
 
 
+def test_an_expression_of_a_large_program_is_matched_in_more_turns(make_world: MakeWorld) -> None:
+    async def scenario(world: Any) -> None:
+        for number in range(100):
+            world.metadata.add(f"many-{number}", 1)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.ensure_future(others())
+        # 4,000 instructions: two names in a turn.
+        await join(world, "a", topic_names=None, topic_regex="([xy]?){1000}([xy]?){1000}many-.*")
+        other.cancel()
+        assert turns > 50
+
+    in_world(scenario, make_world)
+
+
 def test_a_group_has_its_own_configs(make_world: MakeWorld) -> None:
     async def scenario(world: Any) -> None:
         assert (await join(world, "a")).heartbeat_interval_ms == 5000

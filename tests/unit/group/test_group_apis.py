@@ -412,7 +412,7 @@ def heartbeat_request(**named: Any) -> Any:
         ({"member_epoch": -2}, ErrorCode.invalid_request, "InstanceId can't be null."),
         ({"member_epoch": -3}, ErrorCode.invalid_request, "MemberEpoch is invalid."),
         ({"server_assignor": "sticky"}, ErrorCode.unsupported_assignor, "Supported assignors: uniform, range."),
-        ({"subscribed_topic_regex": "["}, ErrorCode.invalid_regular_expression, "missing closing ]."),
+        ({"subscribed_topic_regex": "["}, ErrorCode.invalid_regular_expression, "missing ] in `[`."),
         ({"member_epoch": 3}, ErrorCode.group_id_not_found, "Consumer group g not found."),
         ({"member_epoch": -1}, ErrorCode.group_id_not_found, "Group g not found."),
         ({"client_id": "x" * 40_000, "rack_id": "y" * 40_000}, ErrorCode.invalid_request, "A name has at most"),
