@@ -434,11 +434,13 @@ class GroupCoordinator:
 
     def leadership_changed(self) -> None:
         """Load the partitions that are led here and not loaded, and resign the others; called when logs come, too."""
-        for partition in self._log.lost_partitions():
+        lost = set(self._log.lost_partitions())
+        for partition in sorted(lost):
             logger.info("%s-%d: this broker coordinates its groups no longer", OFFSETS_TOPIC, partition)
-            self._log.resign(partition)
+        if lost:
+            self._log.resign(lost)
             for group in list(self._groups.values()):
-                if self._log.partition_of(group.group_id) == partition:
+                if self._log.partition_of(group.group_id) in lost:
                     self._remove(group)
         self._loader.begin()
 

@@ -18,6 +18,7 @@ from headwater.logtier.network.server import ClientConnection, Response
 from headwater.logtier.protocol import messages
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError, ProtocolViolationError
 from headwater.logtier.protocol.refusals import refusal
+from headwater.logtier.runtime.completed import outlasted
 from headwater.logtier.runtime.fair_turns import FairTurns
 from headwater.logtier.runtime.metrics import error_codes
 from headwater.logtier.runtime.network import Part
@@ -263,15 +264,12 @@ class Dispatcher:
             return work(), thread_time_ns() - begun_ns
 
         async with self._thread_turn.of(context.share_owner):
-            # A cancelled request does not end the thread: the next turn still waits for it.
+            # A client that goes away does not end the thread: the turn is held until the thread is free.
             working = asyncio.ensure_future(asyncio.to_thread(timed))
             self._threads.add(working)
             working.add_done_callback(self._threads.discard)
             try:
-                result, worked_ns = await asyncio.shield(working)
-            except asyncio.CancelledError:
-                await asyncio.wait((working,))
-                raise
+                result, worked_ns = await outlasted(working)
             finally:
                 # Its error refers to this frame, and so to the request: the cycle would keep them in memory.
                 del working

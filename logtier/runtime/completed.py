@@ -1,9 +1,32 @@
 """Awaits work of other threads on the event loop."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
+from typing import TypeVar
 
 from headwater.logtier.runtime.disk import Completion
+
+Result = TypeVar("Result")
+
+
+async def outlasted(working: asyncio.Future[Result]) -> Result:
+    """Await a thread's work to its end, even if the task is cancelled, once or several times.
+
+    What the task holds for the thread (a turn, memory) it holds as long as the thread works.
+
+    Raises:
+        CancelledError: the task was cancelled; the work has ended.
+    """
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        while not working.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait((working,))
+        raise
+    finally:
+        del working  # An error of the work refers to this frame: both would stay in memory.
 
 
 def completed(completion: Completion) -> Awaitable[None]:

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Set
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from headwater.logtier.log.producers.producer_state import Verification
@@ -183,17 +183,22 @@ class StateTopicLog(ABC):
             if partition not in led or held.leader_epoch != self._present_epoch(partition)
         ]
 
-    def resign(self, partition: int) -> None:
-        """End the leadership of a partition: fail its waiting writes, and drop its state."""
-        led = self._partitions.pop(partition, None)
-        if led is not None:
-            # First: callbacks of failed writes need the state.
-            led.resign(KafkaError(ErrorCode.not_coordinator, f"{self.TOPIC}-{partition} has another leader or epoch"))
-            self._drop(partition)
+    def resign(self, partitions: Collection[int]) -> None:
+        """Refuse the writes under way to partitions that this broker leads no longer, and drop the state of all."""
+        resigned = set()
+        for partition in partitions:
+            led = self._partitions.pop(partition, None)
+            if led is not None:
+                resigned.add(partition)
+                # Before the state is dropped: a refused write takes changes of the state back.
+                reason = f"{self.TOPIC}-{partition} has another leader or epoch"
+                led.resign(KafkaError(ErrorCode.not_coordinator, reason))
+        if resigned:
+            self._drop(resigned)
 
     @abstractmethod
-    def _drop(self, partition: int) -> None:
-        """Remove the state of a partition."""
+    def _drop(self, partitions: Set[int]) -> None:
+        """Forget the state of partitions, in one pass over the state."""
 
     def forget_all(self) -> None:
         """Remove all state after the deletion of the topic."""

@@ -471,9 +471,10 @@ class TransactionCoordinator:
 
     def leadership_changed(self) -> None:
         """Load the partitions that are led here and not loaded, and resign the others; called when logs come, too."""
-        for partition in self._log.lost_partitions():
+        lost = self._log.lost_partitions()
+        for partition in lost:
             logger.info("%s-%d: this broker coordinates its transactional ids no longer", TRANSACTION_TOPIC, partition)
-            self._log.resign(partition)
+        self._log.resign(lost)
         self._loader.begin()
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:

@@ -1,6 +1,6 @@
 """The transactional ids that this broker coordinates, and the log that makes them durable."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Protocol
 
 from headwater.logtier.log.durability import FlushRound
@@ -80,8 +80,8 @@ class TransactionStateLog(StateTopicLog):
         super().forget_all()
         self.transactions.clear()
 
-    def _drop(self, partition: int) -> None:
-        for name in [each for each in self.transactions if self.partition_of(each) == partition]:
+    def _drop(self, partitions: Set[int]) -> None:
+        for name in [each for each in self.transactions if self.partition_of(each) in partitions]:
             del self.transactions[name]
 
     async def write(

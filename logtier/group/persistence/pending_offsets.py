@@ -1,6 +1,6 @@
 """Offsets committed in transactions that are still open: nobody reads them before their transaction's marker. Pure."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from typing import NamedTuple
 
 from headwater.logtier.group.persistence.offsets import CommittedOffset
@@ -81,9 +81,9 @@ class PendingOffsets:
             for pending in offsets.values():
                 self.put(partition, producer_id, pending)
 
-    def drop(self, partition: int) -> None:
-        """Forget those of a partition of `__consumer_offsets` that is elsewhere now."""
-        for key in [each for each in self._by_producer if each[0] == partition]:
+    def drop(self, partitions: Set[int]) -> None:
+        """Forget the commits in partitions of `__consumer_offsets` that another broker leads now."""
+        for key in [each for each in self._by_producer if each[0] in partitions]:
             for pending in list(self._by_producer[key].values()):
                 self._discard(*key, pending)
 

@@ -1,7 +1,7 @@
 """The groups and offsets that this broker coordinates, and the log that makes them durable."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from headwater.logtier.group.consumer.consumer_records import Change, consumer_key, consumer_value
@@ -90,11 +90,11 @@ class GroupStateLog(StateTopicLog):
         self.pending.clear()
         self._early_markers.clear()
 
-    def _drop(self, partition: int) -> None:
-        for group_id in [each for each in self.offsets if self.partition_of(each) == partition]:
+    def _drop(self, partitions: Set[int]) -> None:
+        for group_id in [each for each in self.offsets if self.partition_of(each) in partitions]:
             del self.offsets[group_id]
-        self.pending.drop(partition)
-        self._early_markers = [each for each in self._early_markers if each.partition != partition]
+        self.pending.drop(partitions)
+        self._early_markers = [each for each in self._early_markers if each.partition not in partitions]
 
     async def write_group(self, group_id: str, metadata: GroupMetadata, now_ms: int) -> None:
         """Make a group's generation durable.

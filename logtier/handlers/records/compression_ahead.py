@@ -16,6 +16,7 @@ from headwater.logtier.log.appending.recompression import PRODUCER, is_quick, re
 from headwater.logtier.protocol.errors import KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.records.batch import Buffer
+from headwater.logtier.runtime.completed import outlasted
 from headwater.logtier.runtime.fair_turns import FairTurns
 from headwater.logtier.security.operations import AclOperation, ResourceType
 
@@ -75,15 +76,8 @@ async def _prepare_all(work: list[tuple[Any, TopicPartition, bytes, TopicConfig]
     loop = asyncio.get_running_loop()
     for data, topic_partition, records, config in work:
         async with _turns.of(owner):
-            # A cancelled request does not end the thread: the next turn still waits for it.
-            working = loop.run_in_executor(_threads, _prepared, records, config)
-            try:
-                prepared = await asyncio.shield(working)
-            except asyncio.CancelledError:
-                await asyncio.wait((working,))
-                raise
-            finally:
-                del working  # its error would refer to this frame, and so to the records
+            # A client that goes away does not end the thread: the turn is held until the thread is free.
+            prepared = await outlasted(loop.run_in_executor(_threads, _prepared, records, config))
         if isinstance(prepared, KafkaError):
             refused[topic_partition] = prepared
         else:

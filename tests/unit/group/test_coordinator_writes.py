@@ -82,6 +82,28 @@ def test_a_partition_that_another_broker_leads_is_coordinated_there(make_world: 
     asyncio.run(scenario())
 
 
+def test_partitions_lost_together_are_dropped_together_and_the_others_remain(
+    make_world: MakeWorld, settled: Settled
+) -> None:
+    async def scenario() -> None:
+        world = await begin(make_world)
+        names = {partition_for(name, 4): name for name in map(str, range(99))}
+        for name in names.values():
+            await commit(world, name, {T0: 1})
+            await world.join(name)
+        lost = {0, 2}
+        world.replicas.elsewhere = lost
+        for index in lost:
+            world.metadata.move(OFFSETS_TOPIC, index, leader=2, leader_epoch=1)
+        await settled()
+        remaining = {names[1], names[3]}
+        assert {group.group_id for group in world.groups.groups()} == remaining
+        assert world.groups._log.offsets.keys() == remaining
+        await world.groups.stop()
+
+    asyncio.run(scenario())
+
+
 def test_commits_for_a_topic_that_is_made_again_outlive_the_tombstones_of_the_one_before(
     make_world: MakeWorld, settled: Settled
 ) -> None:

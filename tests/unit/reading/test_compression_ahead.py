@@ -194,6 +194,11 @@ def test_a_client_that_goes_away_gives_its_turn_on_when_its_thread_has_ended(
                 each.cancel()
             late = held.ask("User:late", b"l")
             await asyncio.sleep(0.05)
+            for each in gone:
+                each.cancel()  # the connection's end and then the broker's: twice, and a third time
+                await asyncio.sleep(0)
+                each.cancel()
+            await asyncio.sleep(0.05)
             assert not gone[0].done()
             assert not gone[1].done()
             held.may_end.release()

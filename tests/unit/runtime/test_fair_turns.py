@@ -1,8 +1,11 @@
 """Turns that many owners share."""
 
 import asyncio
+import random
 from collections.abc import Coroutine
 from typing import Any
+
+import pytest
 
 from headwater.logtier.runtime.fair_turns import FairTurns
 
@@ -130,6 +133,59 @@ def test_who_is_gone_and_not_yet_taken_out_is_passed_over() -> None:
         await work.finish()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("is_ended_first", [True, False])
+@pytest.mark.parametrize("steps", [(0,), (0, 0), (0, 1), (1, 1), (1, 0, 2), (2, 2)])
+def test_a_waiting_task_cancelled_twice_neither_takes_nor_loses_a_turn(
+    steps: tuple[int, ...], is_ended_first: bool
+) -> None:
+    """Each cancellation comes so many steps of the event loop after the one before; the turn comes free beside them."""
+
+    async def scenario() -> None:
+        work = Work(1)
+        await work.begin("a1", "b1", "c1")
+        if is_ended_first:
+            work._ends["a1"].set()
+        for count in steps:
+            for _ in range(count):
+                await asyncio.sleep(0)
+            work._tasks["b1"].cancel()
+        work._ends["a1"].set()
+        await settle()
+        await work.end("b1")  # which may have begun before it was cancelled
+        assert work.begun[-1] == "c1"
+        assert work.turns._taken == {"c": 1}
+        await work.finish()
+        assert work.turns._free == 1
+
+    run(scenario())
+
+
+def test_random_cancellations_leave_all_turns_free() -> None:
+    async def scenario(seed: int) -> None:
+        prng = random.Random(seed)
+        work = Work(3, 2)
+        names = [f"{owner}{number}" for owner in "abcd" for number in range(4)]
+        for name in names:
+            work._ends[name] = asyncio.Event()
+            work._tasks[name] = asyncio.ensure_future(work._run(name, work._ends[name]))
+        for _ in range(60):
+            name = prng.choice(names)
+            match prng.randrange(3):
+                case 0:
+                    work._ends[name].set()
+                case 1:
+                    work._tasks[name].cancel()
+                case _:
+                    await asyncio.sleep(0)
+            assert 0 <= work.turns._free <= 3
+            assert work.turns._free + sum(work.turns._taken.values()) == 3
+        await work.finish()
+        assert work.turns._free == 3
+
+    for seed in range(50):
+        run(scenario(seed))
 
 
 def test_an_urgent_task_comes_before_its_owners_others() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Set
 from typing import Any
 
 import pytest
@@ -46,7 +46,7 @@ class KeyLog(StateTopicLog):
         self.metadata = MemoryMetadata()
         self.replicas = MemoryReplicas(self.metadata)
         super().__init__(self.replicas, self.metadata, 1000)
-        self.dropped: list[int] = []
+        self.dropped: list[set[int]] = []
         self.applied: list[tuple[bytes, ...]] = []
         self.refused: list[tuple[bytes, ...]] = []
 
@@ -54,8 +54,8 @@ class KeyLog(StateTopicLog):
     def _described(name: str) -> str:
         return f"key {name}"
 
-    def _drop(self, partition: int) -> None:
-        self.dropped.append(partition)
+    def _drop(self, partitions: Set[int]) -> None:
+        self.dropped.append(set(partitions))
 
     async def write_keys(self, *keys: bytes, told: dict[ErrorCode, ErrorCode] | None = None) -> int:
         return await self._write(
@@ -200,13 +200,13 @@ def test_a_partition_that_is_resigned_answers_who_waits_and_applies_nothing_more
         assert log.lost_partitions() == []
         log.replicas.elsewhere = {0}
         assert log.lost_partitions() == [0]
-        log.resign(0)
+        log.resign([0])
         with pytest.raises(KafkaError) as refused:
             await writing
         assert refused.value.code is ErrorCode.not_coordinator
         log.replicas.gate.set()
         await log.finish_writes()
-        assert (log.applied, log.refused, log.dropped) == ([], [(b"a",)], [0])
+        assert (log.applied, log.refused, log.dropped) == ([], [(b"a",)], [{0}])
         assert code_of(log) is ErrorCode.not_coordinator
 
     asyncio.run(scenario())
@@ -216,19 +216,19 @@ def test_a_partition_is_resigned_and_read_again_when_it_is_led_in_another_epoch(
     assert (log.leader_epoch(0), log.lost_partitions()) == (0, [])
     log.metadata.image = log.metadata.image.with_leaders_elected(7)
     assert log.lost_partitions() == [0]
-    log.resign(0)
+    log.resign([0])
     assert (log.leader_epoch(0), log.new_partitions()) == (-1, [0])
     assert (log.leader_epoch(0), log.is_to_be_loaded(0)) == (7, True)
 
 
 def test_a_partition_that_is_resigned_while_it_is_read_is_not_used(log: KeyLog) -> None:
     async def scenario() -> None:
-        log.resign(0)
+        log.resign([0])
         log.new_partitions()
         replay = Keys()
         reading = asyncio.ensure_future(log._read(0, replay))
         await settle()
-        log.resign(0)
+        log.resign([0])
         log.new_partitions()
         assert await reading is False
         assert log.is_to_be_loaded(0)
