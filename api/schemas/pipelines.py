@@ -50,6 +50,7 @@ class StageData(BaseModel):
     dead_letters: int
     undecodable: int
     late_rows: int
+    late_records: int
     unmet: dict[str, int]
     state_rows: int
     state_bytes: int
@@ -87,6 +88,7 @@ class StageData(BaseModel):
             dead_letters=status.dead_letters,
             undecodable=status.undecodable,
             late_rows=status.late_rows,
+            late_records=status.late_records,
             unmet=status.unmet,
             state_rows=status.state_rows,
             state_bytes=status.state_bytes,

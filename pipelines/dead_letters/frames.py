@@ -41,7 +41,7 @@ def _headers(pairs: list[tuple[str, Column]]) -> Column:
 
 
 def undecodable(rejected: DataFrame, pipeline: str, stage: str, headers: DataFrame | None = None) -> DataFrame:
-    """Dead letters (key, value, headers) of undecodable records and lines.
+    """Dead letters (key, value, headers) of undecodable records and lines; late records have the same form.
 
     Records have the columns of ORIGIN and ERROR, lines of files VALUE, FILE and ERROR. `headers` are the records'
     headers by topic, partition and offset.

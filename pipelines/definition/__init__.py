@@ -19,6 +19,7 @@ from headwater.pipelines.definition.sources import (
     RateSource,
     Source,
     TopicSource,
+    TopicWatermark,
     Watermark,
 )
 from headwater.pipelines.definition.stage import Expectation, Restart, Stage
@@ -62,5 +63,5 @@ __all__ = [
     "JdbcTable", "Loaded", "Merge", "Model", "Password", "Pipeline", "PipelineTest", "PythonFunction", "PythonSink",
     "PythonStep", "RateSource", "Registry", "Restart", "SecretMissingError", "SecretText", "Secrets", "Sink", "Source",
     "SqlStep", "Stage", "Stateful", "StatefulStep", "Step", "Table", "Topic", "TopicSink", "TopicSource", "TopicTable",
-    "Watermark", "WatermarkStep", "fields_of", "identifier", "interval", "interval_ms", "topic_name",
+    "TopicWatermark", "Watermark", "WatermarkStep", "fields_of", "identifier", "interval", "interval_ms", "topic_name",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ from headwater.pipelines.definition.graph import (
     tables_used,
     writers,
 )
+from headwater.pipelines.definition.late_rule import NoLateRuleError, late_rule
 from headwater.pipelines.definition.stage_test_names import check_names
 from headwater.pipelines.definition.topics import FRAMED
 from headwater.pipelines.definition.yaml_source import Loc
@@ -43,6 +44,7 @@ def check(loaded: Loaded, existing_topics: frozenset[str]) -> tuple[list[Problem
     problems += _clashes(loaded)
     problems += _registry(loaded)
     problems += _written_events(loaded)
+    problems += _late(loaded)
     for cycle in cycles(loaded.pipeline):
         around = " -> ".join([s.name for s in cycle] + [cycle[0].name])
         problems.append(
@@ -179,6 +181,23 @@ def _topic_input(loaded: Loaded, stage: Stage, position: int, source: TopicSourc
             loaded.input_loc(stage, position, "max_trigger_delay"),
             "max_trigger_delay limits the wait for min_offsets_per_trigger, which is not given",
         )
+
+
+def _late(loaded: Loaded) -> Iterator[Problem]:
+    """Problems of the topics for late records: stages whose late rows cannot be told, and topics of other records."""
+    for stage in loaded.pipeline.stages:
+        for position, source in enumerate(stage.inputs):
+            if not isinstance(source, TopicSource) or source.watermark is None or source.watermark.late is None:
+                continue
+            loc = loaded.input_loc(stage, position, "watermark", "late")
+            others = writers(loaded.pipeline, source.watermark.late)
+            if others:
+                what = f"the topic '{source.watermark.late}' has the rows of stage {others[0].name}"
+                yield loaded.problem(loc, what, "give late records a topic of their own")
+            try:
+                late_rule(stage)
+            except NoLateRuleError as error:
+                yield loaded.problem(loc, str(error), error.hint)
 
 
 def _clashes(loaded: Loaded) -> Iterator[Problem]:

@@ -44,6 +44,17 @@ def dead_letter_topics(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
     return tuple(dict.fromkeys([row_dead_letters(pipeline, stage), *map(dead_letter_topic, topics)]))
 
 
+def late_topics(stage: Stage) -> tuple[str, ...]:
+    """Return the topics that receive the records of a stage's late rows."""
+    marks = [source.watermark for source in stage.topic_inputs if source.watermark is not None]
+    return tuple(dict.fromkeys(mark.late for mark in marks if mark.late is not None))
+
+
+def side_topics(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
+    """Return every topic that may receive records of a stage beside its sinks: dead letters and late records."""
+    return tuple(dict.fromkeys([*dead_letter_topics(pipeline, stage), *late_topics(stage)]))
+
+
 def topic_tables(pipeline: Pipeline, stage: Stage) -> list[str]:
     """Return the topics that a stage uses as tables."""
     tables = (pipeline.tables[name] for name in tables_used(pipeline, stage))
@@ -51,9 +62,9 @@ def topic_tables(pipeline: Pipeline, stage: Stage) -> list[str]:
 
 
 def places_written(pipeline: Pipeline, stage: Stage) -> set[Place]:
-    """Return every place that a stage writes, including dead-letter topics."""
+    """Return every place that a stage writes, including the topics of its dead letters and late records."""
     found = {place for sink in stage.to if (place := sink.place) is not None}
-    return found | {("topic", topic) for topic in dead_letter_topics(pipeline, stage)}
+    return found | {("topic", topic) for topic in side_topics(pipeline, stage)}
 
 
 def writers(pipeline: Pipeline, topic: str) -> list[Stage]:
@@ -67,7 +78,10 @@ def place_writers(pipeline: Pipeline, place: Place) -> list[Stage]:
 
 
 def upstream(pipeline: Pipeline, stage: Stage) -> list[Stage]:
-    """Return the stages whose output, dead letters included, this stage reads as a stream; may include the stage."""
+    """Return the stages whose output this stage reads as a stream, including dead letters and late records.
+
+    The stage itself is among them if it reads its own output.
+    """
     wanted = {place for source in stage.inputs if (place := source.place) is not None}
     return [other for other in pipeline.stages if wanted & places_written(pipeline, other)]
 
@@ -191,13 +205,13 @@ def tables_used(pipeline: Pipeline, stage: Stage) -> tuple[str, ...]:
 
 
 def known_topics(pipeline: Pipeline) -> frozenset[str]:
-    """Return the topics that the file declares or writes, including dead-letter topics."""
+    """Return the topics that the file declares or writes, including those of dead letters and late records."""
     # Only existing records can become dead letters: a topic that is neither declared nor written has none.
     real = set(pipeline.topics) | {t.topic for s in pipeline.stages for t in s.topic_sinks}
     letters = {
         topic
         for stage in pipeline.stages
-        for topic in dead_letter_topics(pipeline, stage)
+        for topic in side_topics(pipeline, stage)
         if all(source.topic in real for source in stage.topic_inputs)
     }
     return frozenset(real | letters)

@@ -26,6 +26,7 @@ from headwater.pipelines.definition import (
 )
 from headwater.pipelines.definition.graph import (
     dead_letter_topics,
+    side_topics,
     table_upstream,
     tables_used,
     topological_order,
@@ -53,7 +54,7 @@ CALLED_AGAIN = "a function that is a sink may be called again with the same batc
 class TopicPlan:
     """A topic that the run needs. `partitions` is None for a topic that must already exist.
 
-    A topic with `when_needed` receives dead letters, and is created with the first of them.
+    A topic with `when_needed` receives dead letters or late records, and is created with the first of them.
     """
 
     name: str
@@ -109,8 +110,9 @@ def checkpoint_folder(pipeline: str, stage: str) -> str:
 def topics_of(pipeline: Pipeline) -> dict[str, Topic]:
     """Return every topic that the run needs, with its effective declaration.
 
-    An undeclared sink topic gets as many partitions as the stage's first topic, and JSON values; a dead-letter topic
-    gets one partition and raw values. Other undeclared sources are omitted: they must already exist.
+    An undeclared sink topic gets as many partitions as the stage's first topic, and JSON values; an undeclared topic of
+    dead letters or late records gets one partition and raw values. Other undeclared sources are omitted: they must
+    already exist.
     """
     topics = dict(pipeline.topics)
     for stage in topological_order(pipeline):
@@ -119,15 +121,15 @@ def topics_of(pipeline: Pipeline) -> dict[str, Topic]:
             if sink.topic not in topics:
                 topics[sink.topic] = Topic(partitions=source.partitions if source else 1, value="json")
     for stage in pipeline.stages:
-        for name in dead_letter_topics(pipeline, stage):
+        for name in side_topics(pipeline, stage):
             topics.setdefault(name, Topic(partitions=1, value="raw"))
     return topics
 
 
-def dead_letters_only(pipeline: Pipeline) -> frozenset[str]:
-    """Return the topics that receive only dead letters, and that no part of the pipeline reads or declares."""
+def made_when_needed(pipeline: Pipeline) -> frozenset[str]:
+    """Return the topics only of dead letters and late records, which the pipeline neither reads nor declares."""
     written = {sink.topic for stage in pipeline.stages for sink in stage.topic_sinks}
-    letters = {name for stage in pipeline.stages for name in dead_letter_topics(pipeline, stage)}
+    letters = {name for stage in pipeline.stages for name in side_topics(pipeline, stage)}
     return frozenset(letters - pipeline.topics.keys() - written - topics_read(pipeline))
 
 
@@ -136,7 +138,7 @@ def make_plan(loaded: Loaded) -> Plan:
     pipeline = loaded.pipeline
     topics = topics_of(pipeline)
     order = topological_order(pipeline)
-    letters = dead_letters_only(pipeline)
+    letters = made_when_needed(pipeline)
     needed = [
         TopicPlan(n, t.partitions, t.value, _columns(pipeline, n, t), _configs(t), t.replication_factor, n in letters)
         for n, t in topics.items()

@@ -37,7 +37,7 @@ PARTS: Mapping[str, type[Model]] = {
     "from: files": spec.FilesSource,
     "from: jdbc": spec.JdbcSource,
     "from: rate": spec.RateSource,
-    "watermark": spec.Watermark,
+    "watermark": spec.TopicWatermark,
     "steps: sql": spec.SqlStep,
     "steps: python": spec.PythonStep,
     "python": spec.PythonFunction,

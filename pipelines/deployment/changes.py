@@ -111,6 +111,7 @@ def changes_of_stage(name: str, deployed: Deployed, now: StageRecord) -> list[Ch
         *_inputs(before, now, is_stateful=is_stateful),
         *_declared(before, now, is_stateful=is_stateful),
         *_watermarks(before, now, is_stateful=is_stateful),
+        *_late_records(before, now),
         *_steps(before, now, is_stateful=is_stateful),
         *_mode(before, now, is_stateful=is_stateful),
         *_sinks(before, now),
@@ -313,6 +314,16 @@ def _watermarks(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> 
         )
         reason = f"{said}: {', and '.join(filter(None, reasons))}"
         yield Effect.NEEDS_RESET, "delay of the watermark", reason, ("from",)
+
+
+def _late_records(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
+    """Changes of the topics for late records, which are written beside the state."""
+    old, new = ({each["of"]: each["late"] for each in record.watermarks if "late" in each} for record in (before, now))
+    if list(old.values()) == list(new.values()):
+        return  # only the names of the views differ
+    said = f"{', '.join(old.values()) or 'none'} is {', '.join(new.values()) or 'none'} now"
+    reason = f"{said}, for rows that are late from now on; the state stays as it is"
+    yield Effect.SAFE, "topic of late records", reason, ("from",)
 
 
 #: The effect of another delay on a state. Spark resumes from the watermark in the checkpoint, which never goes back,

@@ -26,6 +26,8 @@ from headwater.pipelines.definition import (
     StatefulStep,
     Step,
     TopicTable,
+    TopicWatermark,
+    Watermark,
     WatermarkStep,
 )
 from headwater.pipelines.definition.file_formats import is_columns
@@ -184,7 +186,14 @@ def code_files(stage: Stage) -> tuple[str, ...]:
 def _watermarks(stage: Stage) -> tuple[dict[str, str], ...]:
     found = [(source.name, source.watermark) for source in stage.inputs if source.watermark is not None]
     found += [("steps", step.watermark) for step in stage.transforms if isinstance(step, WatermarkStep)]
-    return tuple({"of": name, "column": mark.column.lower(), "delay": mark.delay} for name, mark in found)
+    return tuple(
+        {"of": name, "column": mark.column.lower(), "delay": mark.delay, **_late(mark)} for name, mark in found
+    )
+
+
+def _late(mark: Watermark) -> dict[str, str]:
+    """The topic for late records; it has no effect on the state."""
+    return {"late": mark.late} if isinstance(mark, TopicWatermark) and mark.late is not None else {}
 
 
 # -- steps ---------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from headwater.pipelines.definition import (
 )
 from headwater.pipelines.definition.graph import (
     dead_letter_topics,
+    late_topics,
     tables_used,
     topic_tables,
     topological_order,
@@ -108,6 +109,8 @@ def graph_of(loaded: Loaded) -> Graph:
             if _can_have_dead_letters(pipeline, stage):
                 target = found.add(_place(loaded, ("topic", topic)))
                 found.join(Edge(node, target, "dead letters", is_aside=True))
+        for topic in late_topics(stage):
+            found.join(Edge(node, found.add(_place(loaded, ("topic", topic))), "late records", is_aside=True))
     return found
 
 

@@ -27,7 +27,7 @@ from headwater.pipelines.datasource.options import WriteOptions
 from headwater.pipelines.dead_letters import frames as dead_letters
 from headwater.pipelines.definition import Expectation, Loaded, Stage, TopicSink
 from headwater.pipelines.definition.graph import dead_letter_topic, row_dead_letters, topic_tables
-from headwater.pipelines.definition.plan import dead_letters_only
+from headwater.pipelines.definition.plan import made_when_needed
 from headwater.pipelines.engine.offset_log import end_offsets, query_id, topic_offsets
 from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.monitoring.outcome import Outcome
@@ -73,6 +73,9 @@ class StageFrames(Protocol):
     def refused(self) -> Mapping[str, DataFrame]:
         """Undecodable records by source topic. Called after the rows are computed."""
 
+    def late(self) -> tuple[str, DataFrame] | None:
+        """The topic for late records, with those that Spark dropped. Called after the rows are computed."""
+
     def refused_by_tables(self) -> TableRefusals:
         """Undecodable records of tables' topics. Called once a batch, after the rows are computed."""
 
@@ -100,7 +103,8 @@ class BatchWriter:
         self._servers = bootstrap_servers
         self._on_step = on_step
         self._outside = OutsideSinks(loaded, stage)
-        self._unmade = set(dead_letters_only(loaded.pipeline))
+        self._late: DataFrame | None = None
+        self._unmade = set(made_when_needed(loaded.pipeline))
         self._transactions: ExactlyOnceTopics | None = None
         self._source_offsets: SourceOffsets | None = None
         options = WriteOptions.parse(connection_options(bootstrap_servers))
@@ -149,14 +153,18 @@ class BatchWriter:
             tables = self._frames.refused_by_tables()
             letters, outcome = self._dead_letters(rows, refused, counted, expected)
             letters, outcome = self._with_tables(tables, letters, outcome)
+            letters, outcome = self._with_late(letters, outcome)
             received = handed_out(expectations.met(rows), self._stage, counted.received)
             self._write(received, letters, outcome, batch, tables.ends)
             return outcome
         finally:
             rows.unpersist()
+            if self._late is not None:
+                self._late.unpersist()
+                self._late = None
 
     def _make_topics(self, letters: list[TopicRecords]) -> None:
-        """Create dead-letter topics with the first dead letters: most pipelines never have any."""
+        """Create the topics of dead letters and late records with the first ones: most pipelines never have any."""
         needed = {letter.topic for letter in letters} & self._unmade
         if not needed:
             return
@@ -266,6 +274,19 @@ class BatchWriter:
                 conditions[name],
                 _position(rows.first),
             )
+
+    def _with_late(self, letters: list[TopicRecords], outcome: Outcome) -> tuple[list[TopicRecords], Outcome]:
+        """The batch's outcome, including the records of late rows."""
+        found = self._frames.late()
+        if found is None:
+            return letters, outcome
+        topic, records = found
+        self._late = records.persist()  # found by reading the batch again, which is done once
+        count = self._late.count()
+        if not count:
+            return letters, outcome
+        own = dead_letters.undecodable(self._late, self._pipeline, self._stage.name, self._frames.record_headers())
+        return [*letters, TopicRecords(topic, own, count)], replace(outcome, late_records=count)
 
     def _fail_if_asked(self, rows: DataFrame, counted: Mapping[str, int]) -> None:
         from pyspark.sql import functions as f

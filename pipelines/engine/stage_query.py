@@ -20,7 +20,9 @@ from headwater.pipelines.analysis.analysis import Analysis
 from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.datasource.errors import SourceError
 from headwater.pipelines.definition import DeltaSink, Loaded, Stage, TopicSource, interval_ms
+from headwater.pipelines.definition.late_rule import late_rule
 from headwater.pipelines.engine.batch_writing import BatchWriter, OnStep, no_step
+from headwater.pipelines.engine.late_records import late_records, rows_with_event_times
 from headwater.pipelines.errors import PipelineError, PipelineFailed
 from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.monitoring.progress import EVENT_TIME
@@ -110,6 +112,7 @@ class StageQuery:
         )
         self._chain = analysis.chains[stage.name]
         self._stateful = False
+        self._late_rule = late_rule(stage)
         self._unseen_by = unseen_by
 
     def start(self, *, available_now: bool) -> StreamingQuery:
@@ -218,9 +221,15 @@ class StageQuery:
                 frame = frame.observe(f"{EVENT_TIME}{position}", latest)
                 frame = frame.withWatermark(source.watermark.column, source.watermark.delay)
             good.append(frame)
+        self._check_late_rule(good)
         rows = self._chain.apply_to_streams(good)
         self._stateful = not is_stateless(jvm.analyzed_plan(rows))
         return rows
+
+    def _check_late_rule(self, good: list[DataFrame]) -> None:
+        """Let Spark analyse the SELECTs that find late records, before the first one comes. Raises Spark's errors."""
+        if self._late_rule is not None:
+            rows_with_event_times(self._session.createDataFrame([], good[0].schema), self._late_rule)
 
     def _batch(self, frame: DataFrame, batch_id: int) -> None:
         """The foreachBatch callback. Spark calls it on its own thread and shows only the text of its exceptions."""
@@ -262,6 +271,20 @@ class StageQuery:
                 if rejected is not None:
                     found[origin] = rejected.where(f.col(columns.ERROR).isNotNull())
         return found
+
+    def late(self) -> tuple[str, DataFrame] | None:
+        """The topic for late records, and those of the current micro-batch; None if Spark dropped no row.
+
+        Called after the batch's rows are computed: Spark's count of dropped rows is known by then.
+        """
+        if self._late_rule is None:
+            return None
+        execution = self._execution()
+        watermark_ms = jvm.dropping_watermark_ms(execution)
+        records = None if watermark_ms is None else self._inputs.read_again(0, execution.logical())
+        if watermark_ms is None or records is None:
+            return None
+        return self._late_rule.topic, late_records(records, self._late_rule, watermark_ms)
 
     def refused_by_tables(self) -> TableRefusals:
         """Return the undecodable records of tables' topics that no earlier batch has reported.

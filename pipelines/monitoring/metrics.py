@@ -92,6 +92,7 @@ def _counters(states: Sequence[StageState]) -> Iterator[Metric]:
     written = _counter("written_rows", "Rows that were written, each counted once.")
     batches = _counter("batches", "Micro-batches with rows.")
     late = _counter("late_rows", "Rows that were dropped because they were behind the watermark.")
+    kept = _counter("late_records", "Records of late rows that were written to the topic for them.")
     letters = _counter("dead_letters", "Records and rows that became dead letters.")
     undecodable = _counter("undecodable_records", "Records that could not be decoded.")
     restarts = _counter("restarts", "Restarts after failures.")
@@ -105,6 +106,7 @@ def _counters(states: Sequence[StageState]) -> Iterator[Metric]:
             (written, totals.written),
             (batches, totals.batches),
             (late, totals.late_rows),
+            (kept, totals.late_records),
             (letters, totals.dead_letters),
             (undecodable, totals.undecodable),
             (restarts, state.restarts),
@@ -112,7 +114,7 @@ def _counters(states: Sequence[StageState]) -> Iterator[Metric]:
             family.add_metric(labels, value)
         for name, count in sorted(totals.unmet.items()):
             unmet.add_metric([*labels, name], count)
-    yield from (rows, written, batches, late, letters, undecodable, restarts, unmet)
+    yield from (rows, written, batches, late, kept, letters, undecodable, restarts, unmet)
 
 
 def _durations(states: Sequence[StageState]) -> Iterator[Metric]:

@@ -23,7 +23,7 @@ from headwater.pipelines.definition import (
     Source,
     Stage,
 )
-from headwater.pipelines.definition.graph import dead_letter_topics
+from headwater.pipelines.definition.graph import side_topics
 
 __all__ = ["Dataset", "StageLineage", "event", "stage_lineage"]
 
@@ -94,7 +94,7 @@ def stage_lineage(
 
     inputs = [placed(_placed(loaded, source, namespace)) for source in stage.inputs]
     written = [(sink, output) for sink in stage.to if (output := placed(_placed(loaded, sink, namespace))) is not None]
-    letters = [Dataset(namespace, topic) for topic in dead_letter_topics(loaded.pipeline, stage)]
+    letters = [Dataset(namespace, topic) for topic in side_topics(loaded.pipeline, stage)]
     return StageLineage(
         namespace=f"headwater://{loaded.pipeline.pipeline}",
         name=stage.name,

@@ -18,3 +18,4 @@ class Outcome:
     undecodable: int
     unmet: dict[str, int]
     dead_letters: int
+    late_records: int = 0

@@ -70,6 +70,7 @@ class StageTotals:
     watermark: str = ""
     unmet: dict[str, int] = field(default_factory=dict)
     dead_letters: int = 0
+    late_records: int = 0
 
     def add_progress(self, progress: StageProgress) -> None:
         """Add one micro-batch's progress."""
@@ -78,11 +79,14 @@ class StageTotals:
         self.late_rows += progress.late_rows
         self.watermark = progress.watermark or self.watermark
 
-    def add_outcome(self, written: int, undecodable: int, unmet: Mapping[str, int], dead_letters: int) -> None:
+    def add_outcome(
+        self, written: int, undecodable: int, unmet: Mapping[str, int], dead_letters: int, late_records: int = 0
+    ) -> None:
         """Add one micro-batch's outcome."""
         self.written += written
         self.undecodable += undecodable
         self.dead_letters += dead_letters
+        self.late_records += late_records
         for name, rows in unmet.items():
             self.unmet[name] = self.unmet.get(name, 0) + rows
 

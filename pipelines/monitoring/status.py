@@ -84,6 +84,7 @@ class StageStatus:
     dead_letters: int = 0
     undecodable: int = 0
     late_rows: int = 0
+    late_records: int = 0
     unmet: dict[str, int] = field(default_factory=dict)
     state_rows: int = 0
     state_bytes: int = 0

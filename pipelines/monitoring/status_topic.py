@@ -161,6 +161,7 @@ def stage_status(state: StageState, info: RunInfo, now_ms: int, versions: dict[s
         dead_letters=totals.dead_letters,
         undecodable=totals.undecodable,
         late_rows=totals.late_rows,
+        late_records=totals.late_records,
         unmet=dict(totals.unmet),
         state_rows=0 if last is None else last.state_rows,
         state_bytes=0 if last is None else last.state_bytes,

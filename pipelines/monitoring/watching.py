@@ -130,7 +130,9 @@ class RunWatch:
         """Add a micro-batch's outcome; its progress follows later."""
         with self._lock:
             totals = self._states[outcome.stage].totals
-            totals.add_outcome(outcome.written, outcome.undecodable, outcome.unmet, outcome.dead_letters)
+            totals.add_outcome(
+                outcome.written, outcome.undecodable, outcome.unmet, outcome.dead_letters, outcome.late_records
+            )
 
     def set_lag(self, stage: str, lag: Mapping[str, TopicLag]) -> None:
         """Set a stage's sampled lag."""

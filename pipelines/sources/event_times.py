@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headwater.pipelines.definition import TopicSource
     from headwater.pipelines.sources.known_columns import KnownColumns
 
-__all__ = ["event_time_ms", "latest_event_times"]
+__all__ = ["event_time_ms", "event_time_us", "latest_event_times"]
 
 # Per partition: enough for its latest event time, and quickly read.
 RECORDS: Final = 100
@@ -25,11 +25,24 @@ RECORDS: Final = 100
 def event_time_ms(rows: DataFrame, column: str) -> Column:
     """The event time of a watermark's column in milliseconds; for a window its end, as in Spark."""
     from pyspark.sql import functions as f
+
+    return f.unix_millis(_event_time(rows, column))
+
+
+def event_time_us(rows: DataFrame, column: str) -> Column:
+    """The event time in microseconds, in which Spark compares it with the watermark; for a window its end."""
+    from pyspark.sql import functions as f
+
+    return f.unix_micros(_event_time(rows, column))
+
+
+def _event_time(rows: DataFrame, column: str) -> Column:
+    from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
     found = f.col(column)
     kind = rows.select(found.alias("x")).schema["x"].dataType
-    return f.unix_millis((found["end"] if isinstance(kind, StructType) else found).cast("timestamp"))
+    return (found["end"] if isinstance(kind, StructType) else found).cast("timestamp")
 
 
 def latest_event_times(

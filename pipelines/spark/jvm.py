@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -126,6 +126,28 @@ def observed(execution: Any, name: str) -> Any | None:
     """
     row = execution.observedMetrics().get(name)
     return row.get() if row.isDefined() else None
+
+
+def dropping_watermark_ms(execution: Any) -> int | None:
+    """The watermark by which a computed micro-batch's first stateful operator dropped rows; None if it dropped none.
+
+    Depends on the metric `numRowsDroppedByWatermark` and on `WatermarkSupport.eventTimeWatermarkForLateEvents` of
+    physical operators that drop rows. Of the two of a session window the one below, which restores the state, drops.
+    """
+    for node in _from_below(execution.executedPlan()):
+        dropped = node.metrics().get("numRowsDroppedByWatermark")
+        if dropped.isDefined():
+            watermark = node.eventTimeWatermarkForLateEvents()
+            return int(watermark.get()) if dropped.get().value() and watermark.isDefined() else None
+    return None
+
+
+def _from_below(plan: Any) -> Iterator[Any]:
+    """The nodes of a plan, children first."""
+    children = plan.children()
+    for position in range(children.size()):
+        yield from _from_below(children.apply(position))
+    yield plan
 
 
 # -- file systems ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from headwater.pipelines.definition.sources.files import FilesSource
 from headwater.pipelines.definition.sources.jdbc import JdbcSource
 from headwater.pipelines.definition.sources.model import INPUT, Input, Watermark
 from headwater.pipelines.definition.sources.rate import RateSource
-from headwater.pipelines.definition.sources.topic import TopicSource
+from headwater.pipelines.definition.sources.topic import TopicSource, TopicWatermark
 
 __all__ = [
     "INPUT",
@@ -23,6 +23,7 @@ __all__ = [
     "RateSource",
     "Source",
     "TopicSource",
+    "TopicWatermark",
     "Watermark",
 ]
 

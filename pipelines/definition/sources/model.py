@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from headwater.pipelines.definition.model import Column, Interval, Model, Name
+from headwater.pipelines.definition.model import Column, Interval, Model, Name, Shown
 from headwater.pipelines.definition.places import PathOf, Place
 from headwater.pipelines.definition.plan_entries import InputPlan
 
@@ -26,6 +26,16 @@ class Watermark(Model):
         description="how far a row's event time may be behind the latest one, such as `10 minutes`",
     )
 
+    def __str__(self) -> str:
+        return f"{self.column}, {self.delay}"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_records_can_be_kept(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "late" in value and "late" not in cls.model_fields:
+            raise ValueError("late is of an input that is a topic: what it keeps are records")
+        return value
+
 
 class Input(Model):
     """Common fields of every kind of input; `kind` is the field that identifies the kind in the file."""
@@ -37,7 +47,9 @@ class Input(Model):
         alias="as",
         description="name of the input's view in SQL; default: the topic's name, or `input` for other sources",
     )
-    watermark: Watermark | None = Field(default=None, description="event time column and allowed lateness")
+    watermark: Annotated[Watermark | None, Shown("[watermark](#watermark)")] = Field(
+        default=None, description="event time column and allowed lateness"
+    )
 
     @property
     def name(self) -> str:
@@ -63,8 +75,7 @@ class Input(Model):
         """Return the deployment record without secrets: identity, row derivation, start, and all other fields."""
 
     def _plan(self, target: str, start: str, limit: str | None) -> InputPlan:
-        mark = self.watermark
-        watermark = f"{mark.column}, {mark.delay}" if mark else None
+        watermark = str(self.watermark) if self.watermark else None
         return InputPlan(self.kind, target, self.name, start, limit, watermark)
 
     def _recorded(self, target: str, rows: Mapping[str, Any], start: str, *told: str) -> dict[str, Any]:

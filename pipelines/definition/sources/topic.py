@@ -13,7 +13,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 from headwater.pipelines.definition.model import Interval, Shown, TopicName
 from headwater.pipelines.definition.places import PathOf, Place
 from headwater.pipelines.definition.plan_entries import InputPlan
-from headwater.pipelines.definition.sources.model import Input
+from headwater.pipelines.definition.sources.model import Input, Watermark
 from headwater.pipelines.definition.sources.moments import moment
 
 # A batch is persisted while it is written; half a million records of 1 KiB are 500 MiB, mostly on disk by then.
@@ -60,6 +60,18 @@ StartingOffsets: TypeAlias = Annotated[
 ]
 
 
+class TopicWatermark(Watermark):
+    """The watermark of a topic, whose late records can be kept."""
+
+    late: TopicName | None = Field(
+        default=None,
+        description="topic for the records of late rows, which are dropped otherwise. Only for inputs that are topics",
+    )
+
+    def __str__(self) -> str:
+        return super().__str__() + (f", late records to {self.late}" if self.late else "")
+
+
 class TopicSource(Input):
     """Records of a topic."""
 
@@ -93,6 +105,7 @@ class TopicSource(Input):
     max_trigger_delay: Annotated[Interval | None, Shown("interval", "15 minutes")] = Field(
         default=None, description="maximum wait for `min_offsets_per_trigger`"
     )
+    watermark: TopicWatermark | None = Field(default=None, description="event time column and allowed lateness")
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         default="read_committed", description="`read_committed` excludes records of open and aborted transactions"
     )

@@ -142,6 +142,8 @@ def summary(totals: StageTotals) -> str:
         parts.append(f"{totals.undecodable:,} not decodable")
     parts += [f"{rows:,} not {name}" for name, rows in totals.unmet.items()]
     parts.append(f"{totals.late_rows:,} late")
+    if totals.late_records:
+        parts.append(f"{totals.late_records:,} late records kept")
     return f"{totals.stage}: " + ", ".join(parts)
 
 
