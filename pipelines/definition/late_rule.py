@@ -42,6 +42,11 @@ class LateRule:
     selects: tuple[tuple[tuple[str, ...], str], ...]
     by: str
 
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the operator groups rows by session windows."""
+        return any("session_window(" in text and f"`{EVENT_TIME}`" in text for _, text in self.selects)
+
 
 def late_rule(stage: Stage) -> LateRule | None:
     """The rule of a stage's input with `late`; None without any. Raises NoLateRuleError.

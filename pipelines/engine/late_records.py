@@ -11,17 +11,35 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
 from headwater.pipelines.definition.late_rule import LateRule
+from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.sources.event_times import event_time_us
 from headwater.pipelines.spark.source_order import by_source
 from headwater.pipelines.sql_text.event_time import EVENT_TIME, RECORD
 from headwater.pipelines.transforms import sql
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-__all__ = ["late_records", "rows_with_event_times"]
+__all__ = ["check_rule", "late_records"]
+
+#: Spark's setting, off by default, to merge the rows of a session before it drops late ones.
+MERGED_SESSIONS: Final = "spark.sql.streaming.sessionWindow.merge.sessions.in.local.partition"
 
 _AT: Final = "_headwater_at_us"
+
+
+def check_rule(session: SparkSession, stage: str, rule: LateRule, schema: StructType) -> None:
+    """Let Spark analyse the SELECTs of a rule before a late record comes; `schema` is that of the input's rows.
+
+    Raises PipelineFailed if Spark may count rows that the rule calls late, and Spark's errors.
+    """
+    if rule.has_sessions and str(session.conf.get(MERGED_SESSIONS, "false")).lower() == "true":
+        raise PipelineFailed(
+            f"stage {stage}: late records of session windows cannot be told with {MERGED_SESSIONS}, by which Spark "
+            "counts late rows in sessions that are open; leave the setting or late out"
+        )
+    _rows_with_event_times(session.createDataFrame([], schema), rule)
 
 
 def late_records(decoded: DataFrame, rule: LateRule, watermark_ms: int) -> DataFrame:
@@ -35,7 +53,7 @@ def late_records(decoded: DataFrame, rule: LateRule, watermark_ms: int) -> DataF
     rows = decoded.where(f.col(columns.ERROR).isNull()).drop(columns.ERROR)
     # A window ends after its rows: those ahead of the watermark need no SELECT.
     behind = rows.where(event_time_us(rows, rule.watermark.column) <= watermark_us)
-    made = rows_with_event_times(behind, rule)
+    made = _rows_with_event_times(behind, rule)
     # A sliding window makes several rows of a record, which is late if all of them were dropped.
     last = made.groupBy(RECORD).agg(f.max(EVENT_TIME).alias(EVENT_TIME)).where(f.col(EVENT_TIME) <= watermark_us)
     why = f.concat(
@@ -49,11 +67,8 @@ def late_records(decoded: DataFrame, rule: LateRule, watermark_ms: int) -> DataF
     return by_source(found, f.col(columns.KEY), [columns.TOPIC, columns.PARTITION, columns.OFFSET])
 
 
-def rows_with_event_times(records: DataFrame, rule: LateRule) -> DataFrame:
-    """The rows that reach the stage's first stateful operator: RECORD, and EVENT_TIME in microseconds.
-
-    Raises Spark's errors if the SELECTs of the rule are not valid.
-    """
+def _rows_with_event_times(records: DataFrame, rule: LateRule) -> DataFrame:
+    """The rows that reach the stage's first stateful operator: RECORD, and EVENT_TIME in microseconds."""
     from pyspark.sql import functions as f
 
     origin = [f.col(name) for name in columns.ORIGIN]

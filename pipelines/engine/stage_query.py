@@ -22,7 +22,7 @@ from headwater.pipelines.datasource.errors import SourceError
 from headwater.pipelines.definition import DeltaSink, Loaded, Stage, TopicSource, interval_ms
 from headwater.pipelines.definition.late_rule import late_rule
 from headwater.pipelines.engine.batch_writing import BatchWriter, OnStep, no_step
-from headwater.pipelines.engine.late_records import late_records, rows_with_event_times
+from headwater.pipelines.engine.late_records import check_rule, late_records
 from headwater.pipelines.errors import PipelineError, PipelineFailed
 from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.monitoring.progress import EVENT_TIME
@@ -221,15 +221,11 @@ class StageQuery:
                 frame = frame.observe(f"{EVENT_TIME}{position}", latest)
                 frame = frame.withWatermark(source.watermark.column, source.watermark.delay)
             good.append(frame)
-        self._check_late_rule(good)
+        if self._late_rule is not None:
+            check_rule(self._session, self.stage.name, self._late_rule, good[0].schema)
         rows = self._chain.apply_to_streams(good)
         self._stateful = not is_stateless(jvm.analyzed_plan(rows))
         return rows
-
-    def _check_late_rule(self, good: list[DataFrame]) -> None:
-        """Let Spark analyse the SELECTs that find late records, before the first one comes. Raises Spark's errors."""
-        if self._late_rule is not None:
-            rows_with_event_times(self._session.createDataFrame([], good[0].schema), self._late_rule)
 
     def _batch(self, frame: DataFrame, batch_id: int) -> None:
         """The foreachBatch callback. Spark calls it on its own thread and shows only the text of its exceptions."""

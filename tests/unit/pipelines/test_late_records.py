@@ -16,7 +16,8 @@ from headwater.pipelines.deployment.changes import Deployed, Effect, changes_of_
 from headwater.pipelines.deployment.stage_record import StageRecord, record_of
 from headwater.pipelines.deployment.state_proof import state_form
 from headwater.pipelines.drawing.model import graph_of
-from headwater.pipelines.errors import Problem
+from headwater.pipelines.engine.late_records import check_rule
+from headwater.pipelines.errors import PipelineFailed, Problem
 from headwater.pipelines.monitoring.metrics import families
 from headwater.pipelines.monitoring.openlineage import stage_lineage
 from headwater.pipelines.monitoring.progress import StageTotals
@@ -165,6 +166,26 @@ def test_a_stage_without_late_has_no_rule() -> None:
 def test_a_select_that_sqlglot_takes_for_another_is_not_used() -> None:
     with pytest.raises(NotFollowedError):
         followed("FROM orders SELECT id, window(at, '1 hour')", ["orders"], ["at"])
+
+
+class Merging:
+    """A session whose settings are all true."""
+
+    class conf:
+        @staticmethod
+        def get(name: str, default: str) -> str:
+            return "true"
+
+
+def test_sessions_that_spark_merges_with_late_rows_are_refused_by_a_run() -> None:
+    sessions = late_rule(stage(sql="SELECT shop FROM orders GROUP BY session_window(at, '1 hour'), shop"))
+    assert sessions is not None
+    assert sessions.has_sessions
+    with pytest.raises(PipelineFailed, match="session windows cannot be told"):
+        check_rule(Merging(), "s", sessions, None)  # type: ignore[arg-type]
+    windows = late_rule(stage(sql=WINDOWS))
+    assert windows is not None
+    assert not windows.has_sessions
 
 
 # -- the file ------------------------------------------------------------------------------------------------------
