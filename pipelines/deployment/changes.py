@@ -511,7 +511,10 @@ def _sinks(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
             yield Effect.SAFE, f"{', '.join(at_creation)} of {each['target']}", reason, place
         if "when" in changed:
             yield Effect.SAFE, f"when of {each['target']}", _received(each, now.mode), place
-        rest = [name for name in changed if name not in (*at_creation, "when")]
+        if "underscore_columns" in changed:
+            reason = _underscores(each["kind"], each["more"]["underscore_columns"])
+            yield Effect.SAFE, f"underscore columns of {each['target']}", reason, place
+        rest = [name for name in changed if name not in (*at_creation, "when", "underscore_columns")]
         if rest:
             reason = "what is written from now on; what is written stays as it is"
             yield Effect.SAFE, f"{', '.join(rest)} of {each['target']}", reason, place
@@ -529,8 +532,23 @@ def _received(sink: Mapping[str, Any], mode: str) -> str:
     )
 
 
+def _underscores(kind: str, option: str) -> str:
+    """The effect of changed `underscore_columns` on what is there."""
+    if kind == "files":
+        return f"files that are written from now on have {'no' if option == 'omit' else 'all'} such columns"
+    if option == "omit":
+        return "the table keeps the columns that it has; rows that are written from now on have null there"
+    if kind == "jdbc":
+        return "rows that are written from now on have these columns, and the table needs them"
+    return "the table gets these columns again, which are null in rows that are there; merge_schema: false refuses them"
+
+
 def _as_now(sink: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A sink from an earlier release's record, which listed a database's sequence among the changeable options."""
+    """A sink from an earlier release's record, which listed a database's sequence among the changeable options, and
+    stored all underscore columns.
+    """
+    if sink["kind"] in ("delta", "files", "jdbc"):
+        sink = {**sink, "more": {"underscore_columns": "keep", **sink["more"]}}
     if sink["kind"] != "jdbc" or "sequence" not in sink["more"]:
         return sink
     sequence = [name.lower() for name in sink["more"]["sequence"]]

@@ -6,13 +6,16 @@ The commit carries txnAppId and txnVersion (session settings for MERGE): a batch
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
+from headwater.pipelines.definition.sinks.underscore_columns import left_out
 from headwater.pipelines.sinks import delta_deletes, delta_history, delta_rows
 from headwater.pipelines.sinks.change_order import known_positions, order
+from headwater.pipelines.sinks.change_rule import POSITION
 from headwater.pipelines.sinks.delta_history import CURRENT, VALID_FROM, VALID_TO
-from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
+from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted, without_underscored
 from headwater.pipelines.spark.nullable import nullable
 from headwater.pipelines.spark.session_settings import settings_for_a_job
 
@@ -29,10 +32,34 @@ _TRANSACTION_CONF: Final = "spark.databricks.delta.write.txn"
 
 def changes(rows: DataFrame, sink: DeltaSink) -> DataFrame:
     """The rows as changes: the table's columns and DELETED."""
+    return without_underscored(_ordered(rows, sink), sink.underscore_columns, columns_kept(sink))
+
+
+def columns_kept(sink: DeltaSink) -> tuple[str, ...]:
+    """Columns that the table has even with `underscore_columns: omit`.
+
+    With a sequence, positions are among them: a later batch compares its changes with those of the stored rows.
+    """
+    assert sink.merge is not None
+    return (*sink.columns_kept, *(POSITION if sink.merge.sequence else ()))
+
+
+def _ordered(rows: DataFrame, sink: DeltaSink) -> DataFrame:
+    """The rows as changes with all their columns, which include the positions that order them."""
     assert sink.merge is not None
     marked = with_deleted(rows, sink.merge.delete_when)
     position = [columns.SOURCE_POSITION] if sink.merge.sequence else []
-    return delta_rows.table_rows(marked, sink, *position).drop(OPERATION)
+    return delta_rows.with_layout(marked, sink, *position).drop(OPERATION)
+
+
+def _as_stored(found: DataFrame, sink: DeltaSink, table: Collection[str]) -> DataFrame:
+    """The changes without the columns that the sink omits; null in those that the table still has of earlier rows."""
+    from pyspark.sql import functions as f
+
+    omitted = left_out(sink.underscore_columns, found.columns, columns_kept(sink))
+    known = {name.lower() for name in table}
+    nulls = {name: f.lit(None).cast(found.schema[name].dataType) for name in omitted if name.lower() in known}
+    return found.withColumns(nulls).drop(*(name for name in omitted if name not in nulls)) if omitted else found
 
 
 def stored(rows: DataFrame, sink: DeltaSink) -> DataFrame:
@@ -56,17 +83,18 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
     spark = rows.sparkSession
     _prepare(spark, rows, sink, path)
     table = DeltaTable.forPath(spark, path)
-    found = changes(rows, sink)
-    if columns.SOURCE_POSITION not in table.toDF().columns:  # of an earlier version, and the sink adds no columns
+    found, held = _ordered(rows, sink), table.toDF().columns
+    if columns.SOURCE_POSITION not in held:  # of an earlier version, and the sink adds no columns
         found = found.drop(columns.SOURCE_POSITION)
     transaction = {f"{_TRANSACTION_CONF}AppId": app_id, f"{_TRANSACTION_CONF}Version": str(batch_id)}
     with settings_for_a_job(spark, transaction):
         delta_deletes.remember(spark, found, merge, path)
         deletes = delta_deletes.remembered(spark, merge, path)
         if merge.scd == 1:
-            _latest(table, found, merge, deletes)
+            newest = latest_of_each(found, merge.keys, merge.sequence)
+            _latest(table, _as_stored(newest, sink, held), merge, deletes)
         else:
-            delta_history.write(table, found, merge, deletes)
+            delta_history.write(table, _as_stored(found, sink, held), merge, deletes)
 
 
 def _prepare(spark: SparkSession, rows: DataFrame, sink: DeltaSink, path: str) -> None:
@@ -81,10 +109,10 @@ def _prepare(spark: SparkSession, rows: DataFrame, sink: DeltaSink, path: str) -
         empty.write.format("delta").mode("append").option("mergeSchema", "true").save(path)
 
 
-def _latest(table: DeltaTable, found: DataFrame, merge: Merge, deletes: DataFrame | None) -> None:
+def _latest(table: DeltaTable, newest: DataFrame, merge: Merge, deletes: DataFrame | None) -> None:
+    """Merge the last change of each key into the table."""
     from pyspark.sql import functions as f
 
-    newest = latest_of_each(found, merge.keys, merge.sequence)
     data = [name for name in newest.columns if name != DELETED]
     is_later = f.lit(True)
     if merge.sequence:
@@ -120,4 +148,4 @@ def check(rows: DataFrame, sink: DeltaSink) -> None:
         raise ValueError(f"the rows have a column {DELETED}, which is the merge's own: name it otherwise")
 
 
-__all__ = ["CURRENT", "VALID_FROM", "VALID_TO", "changes", "check", "stored", "write"]
+__all__ = ["CURRENT", "VALID_FROM", "VALID_TO", "changes", "check", "columns_kept", "stored", "write"]

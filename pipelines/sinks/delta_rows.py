@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwater.pipelines.sinks.delta_append import append_once
-from headwater.pipelines.sinks.stored_rows import with_lineage, with_partitions
+from headwater.pipelines.sinks.stored_rows import with_lineage, with_partitions, without_underscored
 from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:
@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from headwater.pipelines.definition import DeltaSink
 
 
-def table_rows(rows: DataFrame, sink: DeltaSink, *more: str) -> DataFrame:
-    """The rows as the table stores them: data columns, `columns.KEPT` and `more`, partition columns."""
+def table_rows(rows: DataFrame, sink: DeltaSink) -> DataFrame:
+    """The rows as the table stores them: data columns, `columns.KEPT`, partition columns; less `underscore_columns`."""
+    return without_underscored(with_layout(rows, sink), sink.underscore_columns, sink.columns_kept)
+
+
+def with_layout(rows: DataFrame, sink: DeltaSink, *more: str) -> DataFrame:
+    """The rows with data columns, `columns.KEPT` and `more`, partition columns."""
     return with_partitions(with_lineage(rows, *more), sink.partition_by)
 
 

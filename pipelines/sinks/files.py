@@ -13,7 +13,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.sinks.stored_rows import with_partitions, without_origin
+from headwater.pipelines.sinks.stored_rows import with_partitions, without_origin, without_underscored
 from headwater.pipelines.sources.files import reader_options
 from headwater.pipelines.spark.hadoop_files import HadoopFiles
 
@@ -30,7 +30,8 @@ _WRITER_LENGTH: Final = 12  # of the hash that identifies a writer in file names
 
 def file_rows(rows: DataFrame, sink: FilesSink) -> DataFrame:
     """The rows as the files store them: data columns, and partition columns as folders."""
-    return with_partitions(without_origin(rows), sink.partition_by)
+    found = with_partitions(without_origin(rows), sink.partition_by)
+    return without_underscored(found, sink.underscore_columns, sink.columns_kept)
 
 
 def write(rows: DataFrame, sink: FilesSink, path: str, app_id: str, batch_id: int) -> None:

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.sinks import jdbc_order
-from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, with_deleted, without_origin
+from headwater.pipelines.sinks.stored_rows import (
+    DELETED,
+    latest_of_each,
+    with_deleted,
+    without_origin,
+    without_underscored,
+)
 from headwater.pipelines.sources import jdbc as source
 from headwater.pipelines.spark import jvm
 
@@ -31,7 +37,12 @@ _WRITER_LENGTH: Final = 255
 
 def table_rows(rows: DataFrame, sink: JdbcSink) -> DataFrame:
     """The rows to write or delete, one per key if keys are declared: data columns and DELETED."""
-    return without_origin(_changes(rows, sink))
+    return _stored(_changes(rows, sink), sink)
+
+
+def _stored(changes: DataFrame, sink: JdbcSink) -> DataFrame:
+    """Changes without the columns that the table does not have."""
+    return without_underscored(without_origin(changes), sink.underscore_columns, sink.columns_kept)
 
 
 def _changes(rows: DataFrame, sink: JdbcSink) -> DataFrame:
@@ -48,7 +59,7 @@ def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
         if max(database.committed(writer), database.committed(app_id)) >= batch_id:
             return  # earlier versions wrote one number for all tables of a stage
     found = _changes(rows, sink)
-    held = [name for name in without_origin(found).columns if name != DELETED]
+    held = [name for name in _stored(found, sink).columns if name != DELETED]
     ordered = jdbc_order.with_order(found, sink.sequence).drop(*(set(found.columns) - {*held, *sink.keys, DELETED}))
     staged = beside(sink.table, _STAGED + jdbc_order.short_hash(writer))
     last = beside(sink.table, jdbc_order.last_name(sink.table, sink.keys, sink.sequence))

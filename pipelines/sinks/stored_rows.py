@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
 from headwater.pipelines.definition.sinks.partition_columns import partition_column
+from headwater.pipelines.definition.sinks.underscore_columns import UnderscoreColumns, left_out
 from headwater.pipelines.sinks.change_order import known_positions, order
 
 if TYPE_CHECKING:
@@ -24,6 +25,17 @@ def with_lineage(rows: DataFrame, *more: str) -> DataFrame:
 def without_origin(rows: DataFrame) -> DataFrame:
     """The rows without the columns of their origin."""
     return rows.drop(*(name for name in columns.RESERVED if name in rows.columns))
+
+
+def without_underscored(rows: DataFrame, option: UnderscoreColumns, named: Sequence[str]) -> DataFrame:
+    """The rows without the columns that a sink's `underscore_columns` leaves out; `named` remain.
+
+    Raises ValueError if no column remains.
+    """
+    omitted = left_out(option, rows.columns, named)
+    if omitted and not set(rows.columns) - {*omitted, DELETED}:
+        raise ValueError("underscore_columns: omit leaves out every column of the rows")
+    return rows.drop(*omitted)
 
 
 def with_partitions(rows: DataFrame, partition_by: Sequence[str]) -> DataFrame:

@@ -6,36 +6,38 @@ from collections.abc import Callable
 
 from headwater.pipelines import columns
 from headwater.pipelines.definition import DeltaSink, Loaded, Stage
+from headwater.pipelines.definition.sinks.underscore_columns import left_out
+from headwater.pipelines.sinks import delta_merge
+from headwater.pipelines.sinks.delta_history import CURRENT, VALID_FROM, VALID_TO
 from headwater.pipelines.sources.debezium import OP
 from headwater.pipelines.validation.column_checks import names_written
 
-__all__ = ["HISTORY", "impossible", "names_known"]
+__all__ = ["impossible", "names_known"]
 
-HISTORY = ("_valid_from", "_valid_to", "_current")  # columns that a merge with scd: 2 makes
+_HISTORY = (VALID_FROM, VALID_TO, CURRENT)  # columns that a merge with scd: 2 makes
 
 
 def names_known(loaded: Loaded, stage: Stage, sink: DeltaSink) -> frozenset[str] | None:
     """Names in lower case of the table's columns, without those of its rows' origin; None if only Spark can tell."""
     names = names_written(loaded, stage)
-    if names is None:
-        return None
-    made = HISTORY if sink.merge is not None and sink.merge.scd == 2 else ()
-    return names | {name.lower() for name in (*sink.partitions, *made)}
+    return None if names is None else names | {name.lower() for name in (*sink.partitions, *_made(sink))}
 
 
 def impossible(sink: DeltaSink, names: frozenset[str] | None) -> Callable[[str], bool]:
     """Whether the table cannot have a column of a name, given its `names_known`."""
     merge = sink.merge
     stored = {*columns.KEPT, *((columns.SOURCE_POSITION,) if merge is not None and merge.sequence else ())}
-    never = {name for name in columns.RESERVED if name not in stored}
-    if merge is not None:
-        never.add(OP)
-    never -= set(sink.partitions)
+    never = {*columns.RESERVED, *(() if merge is None else (OP,))} - stored - set(sink.partitions)
+    kept = sink.columns_kept if merge is None else (*delta_merge.columns_kept(sink), *_made(sink))
 
     def is_impossible(name: str) -> bool:
-        if name in never:
+        if name in never or left_out(sink.underscore_columns, [name], kept):
             return True
         # A column with a leading _ may be of the rows' origin, which the names do not include.
         return names is not None and name.lower() not in names and not name.startswith("_")
 
     return is_impossible
+
+
+def _made(sink: DeltaSink) -> tuple[str, ...]:
+    return _HISTORY if sink.merge is not None and sink.merge.scd == 2 else ()

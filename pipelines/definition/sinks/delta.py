@@ -16,6 +16,7 @@ from headwater.pipelines.definition.sinks.partition_columns import (
     partition_expressions,
     partition_names,
 )
+from headwater.pipelines.definition.sinks.underscore_columns import UnderscoreColumns
 from headwater.pipelines.sql_text.shape import normal_expression
 
 CLUSTER_COLUMNS_MAX = 4  # Delta's own limit
@@ -71,6 +72,7 @@ class DeltaSink(SinkModel):
         default_factory=dict,
         description="table properties, such as `delta.enableChangeDataFeed`. Applied when the table is created",
     )
+    underscore_columns: UnderscoreColumns = "keep"
 
     @model_validator(mode="after")
     def _one_layout(self) -> DeltaSink:
@@ -121,6 +123,12 @@ class DeltaSink(SinkModel):
     def partitions(self) -> tuple[str, ...]:
         """The partition columns."""
         return partition_names(self.partition_by)
+
+    @property
+    def columns_kept(self) -> tuple[str, ...]:
+        """Those of its partitions, clusters and merge."""
+        merged = () if self.merge is None else (*self.merge.keys, *self.merge.sequence)
+        return (*self.partitions, *self.cluster_by, *merged)
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
         """Yield the expressions of the partitions and the delete condition."""

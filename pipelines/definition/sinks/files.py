@@ -16,6 +16,7 @@ from headwater.pipelines.definition.sinks.partition_columns import (
     partition_expressions,
     partition_names,
 )
+from headwater.pipelines.definition.sinks.underscore_columns import UnderscoreColumns
 
 
 class FilesSink(SinkModel):
@@ -33,6 +34,7 @@ class FilesSink(SinkModel):
         default_factory=dict,
         description="options of Spark's writer, such as `compression`. `header` is `true` by default for CSV",
     )
+    underscore_columns: UnderscoreColumns = "keep"
 
     @property
     def place(self) -> Place:

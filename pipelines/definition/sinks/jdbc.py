@@ -11,6 +11,7 @@ from headwater.pipelines.definition.model import OneOrMany, Shown
 from headwater.pipelines.definition.places import PathOf, Place
 from headwater.pipelines.definition.plan_entries import SinkPlan
 from headwater.pipelines.definition.sinks.model import SinkModel, Within
+from headwater.pipelines.definition.sinks.underscore_columns import UnderscoreColumns
 from headwater.pipelines.definition.tables import JdbcAddress
 
 
@@ -35,6 +36,7 @@ class JdbcSink(JdbcAddress, SinkModel):
         min_length=1,
         description="condition for deletes: a matching row deletes the row with its key. Requires `keys`",
     )
+    underscore_columns: UnderscoreColumns = "keep"
 
     @model_validator(mode="after")
     def _deletes_need_keys(self) -> JdbcSink:
@@ -71,6 +73,11 @@ class JdbcSink(JdbcAddress, SinkModel):
     def sequence_columns(self) -> tuple[str, ...]:
         """The columns of `sequence`."""
         return self.sequence
+
+    @property
+    def columns_kept(self) -> tuple[str, ...]:
+        """Its keys and its sequence."""
+        return (*self.keys, *self.sequence)
 
     def expressions(self) -> Iterator[tuple[Within, str]]:
         """Yield the delete condition."""

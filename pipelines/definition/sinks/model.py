@@ -61,6 +61,11 @@ class SinkModel(Model):
         """The names of the columns that the sink adds to the rows, in order."""
         return ()
 
+    @property
+    def columns_kept(self) -> tuple[str, ...]:
+        """Columns that it stores even with `underscore_columns: omit`, as it names them."""
+        return self.partitions
+
     def expressions(self) -> Iterator[tuple[Within, str]]:
         """Yield the sink's SQL expressions, each with its path in the sink."""
         if self.when is not None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headwater.pipelines.definition import DeltaSink, JdbcSink
-from headwater.pipelines.sinks import delta_deletes, delta_history, delta_merge, jdbc
+from headwater.pipelines.definition import DeltaSink, FilesSink, JdbcSink
+from headwater.pipelines.sinks import delta_deletes, delta_history, delta_merge, delta_rows, files, jdbc
 from headwater.pipelines.sinks.change_rule import KeyChange, history, latest
+from headwater.pipelines.sinks.kinds import kind_of_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,3 +112,81 @@ def test_a_table_of_an_earlier_version_goes_on(delta_spark: SparkSession, tmp_pa
     delta_merge.write(delta_spark.createDataFrame([(3, 0, "x", False, None, 11)], DDL), sink, path, "app", 2)
     found = delta_spark.read.format("delta").load(path)
     assert [tuple(row) for row in found.select("id", "name").collect()] == [(1, "a")]
+
+
+BARE_DDL = "id INT, v INT, name STRING, _op STRING, _topic STRING, _offset BIGINT, _timestamp STRING, _key STRING"
+
+
+def bare(spark: SparkSession, *given: tuple[int, int, str, int]) -> DataFrame:
+    """Rows of id, v, name and offset, with what else a record brings."""
+    rows = [(id_, v, name, "u", "t", offset, f"at {offset}", "k") for id_, v, name, offset in given]
+    return spark.createDataFrame(rows, BARE_DDL)
+
+
+@pytest.mark.parametrize(
+    ("merge", "stored", "left"),
+    [
+        (None, ["id", "v", "name", "half"], ["_topic", "_offset", "_timestamp", "_op"]),
+        ({"keys": "id"}, ["id", "v", "name", "half"], ["_topic", "_offset", "_timestamp"]),
+        ({"keys": "id", "sequence": "v"}, ["id", "v", "name", "_topic", "_offset", "half"], ["_timestamp"]),
+        (
+            {"keys": "id", "sequence": "v", "scd": 2},
+            ["id", "v", "name", "_topic", "_offset", "half", "_valid_from", "_valid_to", "_current"],
+            ["_timestamp"],
+        ),
+    ],
+)
+def test_underscore_columns_are_left_out_and_changes_keep_their_order(
+    delta_spark: SparkSession, tmp_path: Path, merge: dict[str, Any] | None, stored: list[str], left: list[str]
+) -> None:
+    told = {"delta": "t", "merge": merge, "partition_by": ["_offset % 2 AS half"]}
+    omit, keep = (DeltaSink.model_validate({**told, "underscore_columns": each}) for each in ("omit", "keep"))
+    first = bare(delta_spark, (1, 5, "b", 8), (1, 5, "a", 6))
+    second = bare(delta_spark, (1, 5, "late", 4), (2, 1, "d", 11))
+
+    def write(frame: DataFrame, sink: DeltaSink, path: str, number: int) -> None:
+        if sink.merge is None:
+            delta_rows.write(frame, sink, path, "app", number)
+        else:
+            delta_merge.write(frame, sink, path, "app", number)
+
+    def table(path: str) -> DataFrame:
+        return delta_spark.read.format("delta").load(path)
+
+    names = {"a": ["a", "b", "d", "late"], "keys": ["d", "late"], "sequence": ["b", "d"]}
+    expected = names["a"] if merge is None else names["sequence" if "sequence" in merge else "keys"]
+    new, old = str(tmp_path / "new"), str(tmp_path / "old")
+    for number, frame in enumerate([first, second]):
+        write(frame, omit, new, number)
+        write(frame, omit if number else keep, old, number)
+    assert table(new).columns == stored
+    assert [f.name for f in kind_of_sink(omit).stored(omit, first) or ()] == stored
+    shown = [name for name in kind_of_sink(omit).shown(omit, first, {}).columns if name != "headwater_deleted"]
+    assert shown == [name for name in stored if name not in ("_valid_from", "_valid_to", "_current")]
+    assert sorted(row["name"] for row in table(new).collect()) == expected
+    # A table that had the columns keeps them: they are null in what is written from then on.
+    assert set(table(old).columns) == {*stored, *left}
+    rows = {row["name"]: row for row in table(old).collect()}
+    assert sorted(rows) == expected
+    assert [rows["d"][name] for name in left] == [None] * len(left)
+    if "b" in rows:
+        assert rows["b"]["_timestamp"] == "at 8"
+    if "late" in rows:
+        assert [rows["late"][name] for name in left] == [None] * len(left)
+
+
+def test_underscore_columns_of_files_and_databases(delta_spark: SparkSession) -> None:
+    rows = bare(delta_spark, (1, 5, "b", 8), (1, 5, "a", 6))
+    told = {"files": "f", "format": "csv", "partition_by": ["upper(_op) AS _Big"]}
+    keep, omit = (FilesSink.model_validate({**told, "underscore_columns": each}) for each in ("keep", "omit"))
+    assert files.file_rows(rows, keep).columns == ["id", "v", "name", "_op", "_Big"]
+    assert files.file_rows(rows, omit).columns == ["id", "v", "name", "_Big"]
+    sink = JdbcSink.model_validate({
+        "jdbc": "jdbc:x://db", "table": "t", "keys": "id", "sequence": "v", "underscore_columns": "omit"
+    })  # fmt: skip
+    found = jdbc.table_rows(rows, sink)
+    assert found.columns == ["id", "v", "name", "headwater_deleted"]
+    assert [row["name"] for row in found.collect()] == ["b"]
+    only = FilesSink.model_validate({"files": "f", "format": "csv", "underscore_columns": "omit"})
+    with pytest.raises(ValueError, match="leaves out every column"):
+        files.file_rows(rows.select("_op"), only)

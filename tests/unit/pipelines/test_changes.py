@@ -136,6 +136,7 @@ SAFE = [
     ("the rows of a topic", "{topic: sums}", "{topic: sums, when: amount > 5}", "when of sums"),
     ("the rows of a table", "{delta: lake/plain,", "{delta: lake/plain, when: id > 3,", "when of"),
     ("a merge's deletes", "sequence: at}", "sequence: at, delete_when: id = 3}", "delete_when"),
+    ("underscores of a merge", "sequence: at}", "sequence: at}, underscore_columns: omit", "underscore columns of"),
     ("a function's name", "function: run", "function: walk", "steps"),
     ("partitions of a topic", "partitions: 3", "partitions: 5", ""),
 ]

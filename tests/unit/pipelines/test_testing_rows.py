@@ -360,6 +360,11 @@ stages:
   - name: two
     from: {topic: items}
     to: [{delta: "${lake}/a"}, {delta: "${lake}/b/", merge: {keys: id}}]
+  - name: bare
+    from: {topic: items}
+    to:
+      - {delta: c, partition_by: [id % 2 AS _half], underscore_columns: omit}
+      - {delta: d, merge: {keys: id, sequence: v, scd: 2}, underscore_columns: omit}
   - name: none
     from: {topic: items}
     to: {topic: out}
@@ -377,6 +382,7 @@ ITEM = {"id": "integer", "v": "integer", "gone": "boolean"}
         "stage: one, expect_table: {lake/one: []}}",
         "stage: two, expect_table: {'${lake}/a': [{id: 1}], lake/b: [{id: 1}]}}",
         "stage: two, expect_table: {'${lake}//b': good.csv}}",
+        "stage: bare, expect_table: {c: [{id: 1, _half: 1}], d: [{_offset: 1, _source_position: x, _valid_to: 1}]}}",
     ],
 )
 def test_a_correct_table_has_no_problems(tmp_path: Path, text: str) -> None:
@@ -388,7 +394,7 @@ def test_a_correct_table_has_no_problems(tmp_path: Path, text: str) -> None:
     [
         (
             "stage: none, expect_table: []}",
-            "20:69 tests[0].expect_table: the stage none has no Delta sink; compare its rows",
+            "25:69 tests[0].expect_table: the stage none has no Delta sink; compare its rows",
         ),
         (
             "stage: two, expect_table: []}",
@@ -396,7 +402,7 @@ def test_a_correct_table_has_no_problems(tmp_path: Path, text: str) -> None:
         ),
         (
             "stage: two, expect_table: {'${lake}/aa': []}}",
-            "20:83 tests[0].expect_table.lake/aa: the stage two has no Delta sink 'lake/aa'; did you mean 'lake/a'?",
+            "25:83 tests[0].expect_table.lake/aa: the stage two has no Delta sink 'lake/aa'; did you mean 'lake/a'?",
         ),
         ("stage: two, expect_table: {lake/b: [], ./lake/b: []}}", "the rows of the table './lake/b' are given twice"),
         ("stage: two, expect_table: {lake/b: [], '${lake}/b': []}}", "the table 'lake/b' is given twice"),
@@ -409,6 +415,9 @@ def test_a_correct_table_has_no_problems(tmp_path: Path, text: str) -> None:
         ("stage: two, expect_table: {lake/b: [{_op: c}]}}", "the table lake/b/ has no column '_op'"),
         ("stage: two, expect_table: {lake/b: [{_source_position: c}]}}", "has no column '_source_position'"),
         ("stage: two, expect_table: {lake/a: [{_value: c}]}}", "has no column '_value'"),
+        ("stage: bare, expect_table: {c: [{_offset: 1}]}}", "the table c has no column '_offset'"),
+        ("stage: bare, expect_table: {c: [{_valid_to: 1}]}}", "the table c has no column '_valid_to'"),
+        ("stage: bare, expect_table: {d: [{_timestamp: 2026-01-01}]}}", "the table d has no column '_timestamp'"),
         ("stage: two, expect_table: {lake/a: bad.csv}}", "the table lake/a has no column 'shop'"),
         ("stage: two, expect_table: {lake/a: none.csv}}", "tests[0].expect_table.lake/a: there is no file"),
     ],
