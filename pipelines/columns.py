@@ -17,6 +17,8 @@ EVENT = "_event"  # name of the event type that a record is of
 
 LINEAGE = (TOPIC, PARTITION, OFFSET, TIMESTAMP)
 KEPT = (*LINEAGE, FILE)  # what a table keeps
+#: What orders changes with the same sequence, the most significant first.
+POSITION = (SOURCE_POSITION, OFFSET, PARTITION, TOPIC)
 ORIGIN = (*LINEAGE, KEY, VALUE)
 
 ERROR = "_error"  # why a record could not be decoded; null for those that could

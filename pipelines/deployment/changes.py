@@ -566,7 +566,8 @@ def _kept(sink: Mapping[str, Any], name: str, old: Any, new: Any) -> tuple[str, 
             f"{said}: the rows that it holds were ordered by the old one, whose table headwater_last_… is used no more"
         )
         return what, f"{reason}. Write to another table, or remove this one"
-    changed = [part for part in ("keys", "sequence", "scd") if (old or {}).get(part) != (new or {}).get(part)]
+    parts = ("keys", "sequence", "scd", "track_history")
+    changed = [part for part in parts if (old or {}).get(part) != (new or {}).get(part)]
     if name == "keys":
         said = f"keys were {', '.join(old or []) or 'none'} and are {', '.join(new or []) or 'none'}"
     elif old is None or new is None:

@@ -1,8 +1,7 @@
 """The remembered deletes of a merged Delta table: a Delta table in its folder `_headwater_deletes`.
 
 A deleted row leaves nothing in its table with which to compare a late change. So this table keeps the last delete of
-each key (of each key and moment for a history), with its sequence and position. The merged table and its readers are
-unaffected: Delta neither lists nor vacuums folders that begin with `_`.
+each key (of each key and moment for a history), with its sequence and position.
 
 A batch's deletes are written before its rows, with the batch's number in both tables. After a crash between the two
 writes, the repeated batch completes them; a delete remembered early hides only what its own batch hides.
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from headwater.pipelines.sinks.change_order import order
 from headwater.pipelines.sinks.change_rule import POSITION
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
-from headwater.pipelines.spark.hadoop_files import HadoopFiles
+from headwater.pipelines.sinks.table_folder import WRITTEN_AT, exists
 from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["FOLDER", "not_hidden", "remember", "remembered"]
 
 FOLDER: Final = "_headwater_deletes"
-WRITTEN_AT: Final = "_written_at"  # when a delete was remembered; allows users to remove old ones
 
 
 def place(merge: Merge) -> list[str]:
@@ -55,7 +53,7 @@ def remember(spark: SparkSession, changes: DataFrame, merge: Merge, path: str) -
         f.current_timestamp().alias(WRITTEN_AT),
     )
     where = f"{path}/{FOLDER}"
-    if not _exists(spark, path):
+    if not exists(spark, where):
         DeltaTable.createIfNotExists(spark).location(where).addColumns(nullable(found.schema)).execute()
     positions = list(POSITION)
     is_later = order(merge.sequence, positions, "s") >= order(merge.sequence, positions, "t")
@@ -77,13 +75,14 @@ def _values(names: Sequence[str]) -> dict[str, str | Column]:
 
 def remembered(spark: SparkSession, merge: Merge, path: str) -> DataFrame | None:
     """The remembered deletes of a table; None without any. Raises ValueError if they lack columns of `merge`."""
-    if not merge.sequence or not _exists(spark, path):
+    where = f"{path}/{FOLDER}"
+    if not merge.sequence or not exists(spark, where):
         return None
-    found = spark.read.format("delta").load(f"{path}/{FOLDER}")
+    found = spark.read.format("delta").load(where)
     missing = [name for name in (*merge.keys, *merge.sequence) if name not in found.columns]
     if missing:
         raise ValueError(
-            f"{path}/{FOLDER} remembers the table's deletes without the column {', '.join(missing)} of merge: "
+            f"{where} remembers the table's deletes without the column {', '.join(missing)} of merge: "
             "keep to the keys and the sequence that the table was written with, or write to another table"
         )
     return found.drop(WRITTEN_AT)
@@ -94,9 +93,3 @@ def not_hidden(deletes: DataFrame, rows: DataFrame, merge: Merge, positions: Seq
     hides = order(merge.sequence, positions, "d") > order(merge.sequence, positions, "s")
     on = same_key(merge.keys, "d", "s") & hides
     return rows.alias("s").join(deletes.alias("d"), on, "left_anti")
-
-
-def _exists(spark: SparkSession, path: str) -> bool:
-    # Delta's own check would find the table that contains the folder.
-    log = f"{path}/{FOLDER}/_delta_log"
-    return HadoopFiles(spark, log).exists(log)

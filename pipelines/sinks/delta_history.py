@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.sinks.change_order import known_positions, order
+from headwater.pipelines.sinks.merge_columns import CURRENT, VALID_FROM, VALID_TO
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
 
 if TYPE_CHECKING:
@@ -14,23 +15,16 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.definition import Merge
 
-__all__ = ["CURRENT", "VALID_FROM", "VALID_TO", "write"]
+__all__ = ["IS_NEW", "ends_of", "latest_first", "moments", "of_keys", "write"]
 
-VALID_FROM: Final = "_valid_from"
-VALID_TO: Final = "_valid_to"
-CURRENT: Final = "_current"
-
-_IS_NEW: Final = "_is_new"
+IS_NEW: Final = "_is_new"
 
 
 def write(table: DeltaTable, changes: DataFrame, merge: Merge, deletes: DataFrame | None) -> None:
     """Merge changes into the table. `deletes` are the remembered deletes, including those of `changes`."""
     from pyspark.sql import functions as f
 
-    start = merge.sequence[0]
-    known = changes.where(f.col(f"`{start}`").isNotNull())
-    given = latest_of_each(known, tuple(dict.fromkeys((*merge.keys, start))), (start,))
-    given = given.withColumn(VALID_FROM, f.col(f"`{start}`"))
+    given = moments(changes, merge)
     rows = _timeline(table.toDF(), given, merge, deletes)
     data = [name for name in given.columns if name != DELETED]
     values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in (*data, VALID_TO, CURRENT)}
@@ -40,58 +34,78 @@ def write(table: DeltaTable, changes: DataFrame, merge: Merge, deletes: DataFram
         table.alias("t")
         .merge(rows.alias("s"), same_key((*merge.keys, VALID_FROM), "t", "s"))
         .whenMatchedDelete(is_deleted)
-        .whenMatchedUpdate(f.col(f"s.{_IS_NEW}") == 1, values)
+        .whenMatchedUpdate(f.col(f"s.{IS_NEW}") == 1, values)
         .whenMatchedUpdate(~f.col(f"s.{VALID_TO}").eqNullSafe(f.col(f"t.{VALID_TO}")), ends)
         .whenNotMatchedInsert(~is_deleted, values)
         .execute()
     )
 
 
-def _timeline(table: DataFrame, given: DataFrame, merge: Merge, deletes: DataFrame | None) -> DataFrame:
-    """The complete histories of the changed keys: the table's states, deletes and changes, each with its successor.
+def moments(changes: DataFrame, merge: Merge) -> DataFrame:
+    """The latest change of each key and moment; the moment is in VALID_FROM."""
+    from pyspark.sql import functions as f
 
-    A delete ended each state whose end is not the start of another state. That delete is a point of the history even if
-    it is not remembered, as in tables of earlier versions; its position then sorts first.
-    """
+    start = merge.sequence[0]
+    known = changes.where(f.col(f"`{start}`").isNotNull())
+    given = latest_of_each(known, tuple(dict.fromkeys((*merge.keys, start))), (start,))
+    return given.withColumn(VALID_FROM, f.col(f"`{start}`"))
+
+
+def _timeline(table: DataFrame, given: DataFrame, merge: Merge, deletes: DataFrame | None) -> DataFrame:
+    """The complete histories of the changed keys: the table's states, deletes and changes, each with its successor."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     keys = [f.col(f"`{key}`") for key in merge.keys]
     names = given.select(*keys).distinct()
-    states = _of(table, names, merge)
+    states = of_keys(table, names, merge)
     by_start = Window.partitionBy(*keys).orderBy(VALID_FROM)
-    following = states.withColumn("_next", f.lead(VALID_FROM).over(by_start))
-    ended = following.where(f.col(VALID_TO).isNotNull() & ~f.col(VALID_TO).eqNullSafe(f.col("_next")))
     points = states.drop(VALID_TO, CURRENT).withColumn(DELETED, f.lit(0))
-    ends = ended.select(*keys, f.col(VALID_TO).alias(VALID_FROM), f.lit(1).alias(DELETED))
-    points = points.unionByName(ends, allowMissingColumns=True)
+    points = points.unionByName(ends_of(states, merge), allowMissingColumns=True)
     if deletes is not None:
-        own = _of(deletes, names, merge).withColumn(VALID_FROM, f.col(f"`{merge.sequence[0]}`"))
+        own = of_keys(deletes, names, merge).withColumn(VALID_FROM, f.col(f"`{merge.sequence[0]}`"))
         points = points.unionByName(own.withColumn(DELETED, f.lit(1)), allowMissingColumns=True)
     positions = known_positions(given.columns, table.columns)
-    points = points.withColumn(_IS_NEW, f.lit(0)).unionByName(
-        given.withColumn(_IS_NEW, f.lit(1)), allowMissingColumns=True
+    points = points.withColumn(IS_NEW, f.lit(0)).unionByName(
+        given.withColumn(IS_NEW, f.lit(1)), allowMissingColumns=True
     )
-    last = Window.partitionBy(*keys, VALID_FROM).orderBy(*_latest_first(positions))
+    last = Window.partitionBy(*keys, VALID_FROM).orderBy(*latest_first(positions))
     one_each = points.withColumn("_rank", f.row_number().over(last)).where(f.col("_rank") == 1)
     return (
         one_each.withColumn(VALID_TO, f.lead(VALID_FROM).over(by_start))
         .withColumn(CURRENT, f.col(VALID_TO).isNull())
-        .select(*(f"`{name}`" for name in given.columns), VALID_TO, CURRENT, _IS_NEW)
+        .select(*(f"`{name}`" for name in given.columns), VALID_TO, CURRENT, IS_NEW)
     )
 
 
-def _latest_first(positions: Sequence[str]) -> list[Column]:
+def ends_of(states: DataFrame, merge: Merge) -> DataFrame:
+    """The deletes that ended states: their ends that are not the start of another state.
+
+    Such a delete is a point of the history even if it is not remembered, as in tables of earlier versions; its position
+    then sorts first.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    keys = [f.col(f"`{key}`") for key in merge.keys]
+    by_start = Window.partitionBy(*keys).orderBy(VALID_FROM)
+    following = states.withColumn("_next", f.lead(VALID_FROM).over(by_start))
+    ended = following.where(f.col(VALID_TO).isNotNull() & ~f.col(VALID_TO).eqNullSafe(f.col("_next")))
+    return ended.select(*keys, f.col(VALID_TO).alias(VALID_FROM), f.lit(1).alias(DELETED))
+
+
+def latest_first(positions: Sequence[str]) -> list[Column]:
     """The order of the points of one moment, of which the first applies: by position, then by arrival.
 
     A state in the table arrived after a remembered delete of its moment: otherwise the delete would have removed it.
     """
     from pyspark.sql import functions as f
 
-    return [order((), positions).desc(), f.col(_IS_NEW).desc(), f.col(DELETED).asc()]
+    return [order((), positions).desc(), f.col(IS_NEW).desc(), f.col(DELETED).asc()]
 
 
-def _of(rows: DataFrame, names: DataFrame, merge: Merge) -> DataFrame:
+def of_keys(rows: DataFrame, names: DataFrame, merge: Merge) -> DataFrame:
+    """The rows with the keys of `names`."""
     from pyspark.sql import functions as f
 
     return rows.alias("t").join(f.broadcast(names).alias("s"), same_key(merge.keys, "t", "s"), "left_semi")

@@ -1,7 +1,8 @@
 """Rows as changes of a Delta table's rows (CDC): the latest state of each key, or every state with its period (SCD 2).
 
 The commit carries txnAppId and txnVersion (session settings for MERGE): a batch that the table already has is skipped.
-`change_rule` defines the later change; deletes are remembered beside the table (`delta_deletes`).
+`change_rule` defines the later change; deletes (`delta_deletes`) and collapsed changes (`delta_collapsed`) are
+remembered beside the table.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
 from headwater.pipelines.definition.sinks.underscore_columns import left_out
-from headwater.pipelines.sinks import delta_deletes, delta_history, delta_rows
+from headwater.pipelines.sinks import delta_collapsed, delta_deletes, delta_history, delta_rows, delta_runs
+from headwater.pipelines.sinks import merge_columns as chosen
 from headwater.pipelines.sinks.change_order import known_positions, order
-from headwater.pipelines.sinks.change_rule import POSITION
-from headwater.pipelines.sinks.delta_history import CURRENT, VALID_FROM, VALID_TO
-from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted, without_underscored
+from headwater.pipelines.sinks.merge_columns import CURRENT, OPERATION, VALID_FROM, VALID_TO
+from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
+from headwater.pipelines.sinks.table_folder import WRITTEN_AT
 from headwater.pipelines.spark.nullable import nullable
 from headwater.pipelines.spark.session_settings import settings_for_a_job
 
@@ -25,41 +27,44 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.definition import DeltaSink, Merge
 
-OPERATION: Final = "_op"  # of an envelope: the table holds the result of a change, not its kind
-
 _TRANSACTION_CONF: Final = "spark.databricks.delta.write.txn"
 
 
 def changes(rows: DataFrame, sink: DeltaSink) -> DataFrame:
     """The rows as changes: the table's columns and DELETED."""
-    return without_underscored(_ordered(rows, sink), sink.underscore_columns, columns_kept(sink))
-
-
-def columns_kept(sink: DeltaSink) -> tuple[str, ...]:
-    """Columns that the table has even with `underscore_columns: omit`.
-
-    With a sequence, positions are among them: a later batch compares its changes with those of the stored rows.
-    """
-    assert sink.merge is not None
-    return (*sink.columns_kept, *(POSITION if sink.merge.sequence else ()))
+    merge = sink.merge
+    assert merge is not None
+    found = _ordered(rows, sink)
+    kept = {*chosen.stored(sink, merge, found.columns), DELETED}
+    return found.drop(*(name for name in found.columns if name not in kept))
 
 
 def _ordered(rows: DataFrame, sink: DeltaSink) -> DataFrame:
     """The rows as changes with all their columns, which include the positions that order them."""
     assert sink.merge is not None
-    marked = with_deleted(rows, sink.merge.delete_when)
-    position = [columns.SOURCE_POSITION] if sink.merge.sequence else []
-    return delta_rows.with_layout(marked, sink, *position).drop(OPERATION)
+    return _storable(with_deleted(rows, sink.merge.delete_when), sink)
+
+
+def _storable(rows: DataFrame, sink: DeltaSink) -> DataFrame:
+    """The rows with every column that the table could store."""
+    position = [columns.SOURCE_POSITION] if sink.merge is not None and sink.merge.sequence else []
+    return delta_rows.with_layout(rows, sink, *position).drop(OPERATION)
 
 
 def _as_stored(found: DataFrame, sink: DeltaSink, table: Collection[str]) -> DataFrame:
-    """The changes without the columns that the sink omits; null in those that the table still has of earlier rows."""
+    """The changes without the columns that the table does not store.
+
+    Those that `underscore_columns` leaves out are null where the table still has them of earlier rows.
+    """
     from pyspark.sql import functions as f
 
-    omitted = left_out(sink.underscore_columns, found.columns, columns_kept(sink))
+    assert sink.merge is not None
+    stored = {*chosen.stored(sink, sink.merge, found.columns), DELETED}
+    gone = [name for name in found.columns if name not in stored]
     known = {name.lower() for name in table}
+    omitted = left_out(sink.underscore_columns, gone, ())
     nulls = {name: f.lit(None).cast(found.schema[name].dataType) for name in omitted if name.lower() in known}
-    return found.withColumns(nulls).drop(*(name for name in omitted if name not in nulls)) if omitted else found
+    return found.withColumns(nulls).drop(*(name for name in gone if name not in nulls)) if gone else found
 
 
 def stored(rows: DataFrame, sink: DeltaSink) -> DataFrame:
@@ -86,10 +91,18 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
     found, held = _ordered(rows, sink), table.toDF().columns
     if columns.SOURCE_POSITION not in held:  # of an earlier version, and the sink adds no columns
         found = found.drop(columns.SOURCE_POSITION)
+    placed = chosen.stored(sink, merge, (name for name in found.columns if name != DELETED))
+    names = dict.fromkeys((*held, *placed))
+    tracked = chosen.tracked(sink, merge, names, rows.columns)
+    collapsed = None if tracked is None else delta_collapsed.open_table(spark, sink, path)
     transaction = {f"{_TRANSACTION_CONF}AppId": app_id, f"{_TRANSACTION_CONF}Version": str(batch_id)}
     with settings_for_a_job(spark, transaction):
         delta_deletes.remember(spark, found, merge, path)
-        deletes = delta_deletes.remembered(spark, merge, path)
+    deletes = delta_deletes.remembered(spark, merge, path)
+    if tracked is not None and collapsed is not None:
+        delta_runs.write(table, _as_stored(found, sink, held), merge, tracked, deletes, collapsed, transaction)
+        return
+    with settings_for_a_job(spark, transaction):
         if merge.scd == 1:
             newest = latest_of_each(found, merge.keys, merge.sequence)
             _latest(table, _as_stored(newest, sink, held), merge, deletes)
@@ -138,9 +151,15 @@ def check(rows: DataFrame, sink: DeltaSink) -> None:
 
     merge = sink.merge
     assert merge is not None
+    chosen.check(merge, _storable(rows, sink).columns)
     held = stored(rows, sink)
     held.select(*(f.col(f"`{name}`") for name in (*merge.keys, *merge.sequence))).schema  # noqa: B018 - analysed here
     changes(rows, sink).schema  # noqa: B018 - analysed here
+    tracked = chosen.tracked(sink, merge, held.columns, rows.columns)
+    values = f.struct(f.lit(0), *(f.col(f"`{name}`") for name in tracked or ()))
+    held.select(values.eqNullSafe(values)).schema  # noqa: B018 - analysed here: Spark compares no maps
+    if tracked is not None and WRITTEN_AT in held.columns:
+        raise ValueError(f"the rows have a column {WRITTEN_AT}, which is the merge's own: name it otherwise")
     taken = [name for name in (VALID_FROM, VALID_TO, CURRENT) if name in rows.columns]
     if merge.scd == 2 and taken:
         raise ValueError(f"the rows have a column {taken[0]}, which is a history's own: name it otherwise")
@@ -148,4 +167,4 @@ def check(rows: DataFrame, sink: DeltaSink) -> None:
         raise ValueError(f"the rows have a column {DELETED}, which is the merge's own: name it otherwise")
 
 
-__all__ = ["CURRENT", "VALID_FROM", "VALID_TO", "changes", "check", "columns_kept", "stored", "write"]
+__all__ = ["changes", "check", "stored", "write"]

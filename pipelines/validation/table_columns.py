@@ -7,8 +7,8 @@ from collections.abc import Callable
 from headwater.pipelines import columns
 from headwater.pipelines.definition import DeltaSink, Loaded, Stage
 from headwater.pipelines.definition.sinks.underscore_columns import left_out
-from headwater.pipelines.sinks import delta_merge
-from headwater.pipelines.sinks.delta_history import CURRENT, VALID_FROM, VALID_TO
+from headwater.pipelines.sinks import merge_columns
+from headwater.pipelines.sinks.merge_columns import CURRENT, VALID_FROM, VALID_TO
 from headwater.pipelines.sources.debezium import OP
 from headwater.pipelines.validation.column_checks import names_written
 
@@ -28,10 +28,16 @@ def impossible(sink: DeltaSink, names: frozenset[str] | None) -> Callable[[str],
     merge = sink.merge
     stored = {*columns.KEPT, *((columns.SOURCE_POSITION,) if merge is not None and merge.sequence else ())}
     never = {*columns.RESERVED, *(() if merge is None else (OP,))} - stored - set(sink.partitions)
-    kept = sink.columns_kept if merge is None else (*delta_merge.columns_kept(sink), *_made(sink))
+    made = _made(sink)
 
     def is_impossible(name: str) -> bool:
-        if name in never or left_out(sink.underscore_columns, [name], kept):
+        if name in never:
+            return True
+        if merge is None:
+            is_stored = not left_out(sink.underscore_columns, [name], sink.columns_kept)
+        else:
+            is_stored = name in made or bool(merge_columns.stored(sink, merge, [name]))
+        if not is_stored:
             return True
         # A column with a leading _ may be of the rows' origin, which the names do not include.
         return names is not None and name.lower() not in names and not name.startswith("_")

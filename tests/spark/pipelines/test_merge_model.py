@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from headwater.pipelines.definition import DeltaSink, FilesSink, JdbcSink
-from headwater.pipelines.sinks import delta_deletes, delta_history, delta_merge, delta_rows, files, jdbc
+from headwater.pipelines.sinks import (
+    delta_collapsed,
+    delta_deletes,
+    delta_history,
+    delta_merge,
+    delta_rows,
+    delta_runs,
+    files,
+    jdbc,
+)
 from headwater.pipelines.sinks.change_rule import KeyChange, history, latest
+from headwater.pipelines.sinks.delta import DeltaKind
 from headwater.pipelines.sinks.kinds import kind_of_sink
+from headwater.pipelines.spark.session_settings import settings_for_a_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,10 +94,128 @@ def test_the_table_is_what_the_changes_amount_to_however_they_come(
         assert rows == shown([(*s.row, s.valid_from, s.valid_to, s.valid_to is None) for s in states])
 
 
+# A batch has many changes of a key, and a key many runs: keys are independent, so that one table tests many histories.
+TRACKED_KEYS, TRACKED_MOMENTS, TRACKED_CHANGES, TRACKED_BATCHES = 40, 9, 480, 4
+GRADES = ("a", "a", None, "b")
+TRACKED = {"keys": "ID", "sequence": "v", "delete_when": "gone", "scd": 2}
+
+
+def grade(n: int) -> str | None:
+    return GRADES[n * 7 % 11 % len(GRADES)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "has_positions", "more"),
+    [
+        (6, True, {"columns": ["Name", "grade"], "track_history": ["GRADE"]}),
+        (7, False, {"except": ["gone", "_timestamp"], "track_history": {"except": ["name"]}}),
+    ],
+)
+def test_changes_of_untracked_columns_start_no_state_however_they_come(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    seed: int, has_positions: bool, more: dict[str, Any],
+) -> None:  # fmt: skip
+    sink, path = DeltaSink.model_validate({"delta": "t", "merge": {**TRACKED, **more}}), str(tmp_path / "t")
+    dice = random.Random(seed)
+    places = dice.sample(range(TRACKED_CHANGES), TRACKED_CHANGES)
+    given = [
+        (dice.randrange(TRACKED_KEYS), dice.randrange(TRACKED_MOMENTS), f"n{n}", dice.random() < 0.2, grade(n),
+         f"{place:020}" if dice.random() < 0.7 else None, n)
+        for n, place in enumerate(places)
+    ]  # fmt: skip
+    cuts = [0, *sorted(dice.sample(range(1, TRACKED_CHANGES), TRACKED_BATCHES - 1)), TRACKED_CHANGES]
+    batches = [given[start:end] for start, end in itertools.pairwise(cuts)]
+    if not has_positions:  # only batches have an order of arrival
+        batches = [list({row[:2]: row for row in batch}.values()) for batch in batches]
+    whole = delta_runs._merge
+
+    def crash(*_: Any) -> None:
+        raise InterruptedError
+
+    for number, batch in enumerate(batches):
+        frame = delta_spark.createDataFrame(
+            batch, "id INT, v INT, name STRING, gone BOOLEAN, grade STRING, _source_position STRING, _offset BIGINT"
+        ).selectExpr("*", "current_timestamp() AS _timestamp")
+        frame = frame if has_positions else frame.drop("_source_position", "_offset")
+        if number == TRACKED_BATCHES - 2:
+            monkeypatch.setattr(delta_runs, "_merge", crash)
+            with pytest.raises(InterruptedError):
+                delta_merge.write(frame, sink, path, "app", number)
+            monkeypatch.setattr(delta_runs, "_merge", whole)
+        delta_merge.write(frame, sink, path, "app", number)
+    delta_merge.write(frame, sink, path, "app", number)
+    table = delta_spark.read.format("delta").load(path)
+    assert not {"gone", "_timestamp"} & set(table.columns)
+    names = ("id", "v", "name", "grade", "_valid_from", "_valid_to", "_current")
+    changes = [
+        KeyChange(key, v, (place or "", n) if has_positions else (), None if gone else (key, v, name, grade))
+        for batch in batches for key, v, name, gone, grade, place, n in batch
+    ]  # fmt: skip
+    states = history(changes, tracked=lambda row: row[3])
+    assert len(states) < len(history(changes))
+    expected = [(*s.row, s.valid_from, s.valid_to, s.valid_to is None) for s in states]
+    assert shown([tuple(row) for row in table.select(*names).collect()]) == shown(expected)
+
+
+def test_a_late_change_splits_a_state_and_states_keep_their_start_without_their_memory(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    told = {**TRACKED, "track_history": {"except": "seen"}}
+    sink, path, numbers = DeltaSink.model_validate({"delta": "t", "merge": told}), str(tmp_path / "t"), iter(range(9))
+
+    def after(ddl: str, *rows: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        frame = delta_spark.createDataFrame(list(rows), f"id INT, v INT, name STRING, gone BOOLEAN, seen INT{ddl}")
+        delta_merge.write(frame, sink, path, "app", next(numbers))
+        names = ("name", "seen", *(["more"] if ddl else []), "_valid_from", "_valid_to")
+        return [tuple(row) for row in delta_spark.read.format("delta").load(path).orderBy("v").select(*names).collect()]
+
+    one, two, three = ((1, v, "x", False, v) for v in (10, 20, 30))
+    assert after("", one, three, two) == [("x", 30, 10, None)]
+    assert after("", (1, 25, "y", False, 25)) == [("x", 20, 10, 25), ("y", 25, 25, 30), ("x", 30, 30, None)]
+    # A delete between equal rows ends a state; a column that the rows did not have was null.
+    more = ", more INT"
+    assert after(more, (1, 15, "", True, 15, 1), (1, 30, "x", False, 31, None), (1, 40, "x", False, 40, None)) == [
+        ("x", 10, None, 10, 15), ("x", 20, None, 20, 25), ("y", 25, None, 25, 30), ("x", 40, None, 30, None)
+    ]  # fmt: skip
+    assert after(more, (1, 35, "x", False, 35, 7), (1, 50, "x", False, 50, None))[-3:] == [
+        ("x", 31, None, 30, 35), ("x", 35, 7, 35, 40), ("x", 50, None, 40, None)
+    ]  # fmt: skip
+    where = f"{path}/{delta_collapsed.FOLDER}"
+    with settings_for_a_job(delta_spark, {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}):
+        delta_spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
+    assert [row.v for row in delta_spark.read.format("delta").load(where).orderBy("v").collect()] == [10, 20, 30, 40]
+    delta_spark.sql(f"DELETE FROM delta.`{where}`")
+    assert after(more, (1, 60, "x", False, 60, None))[-1] == ("x", 60, None, 40, None)
+    assert delta_spark.read.format("delta").load(where).count() == 1
+
+
+def test_preview_and_readers_get_the_columns_that_the_table_stores(delta_spark: SparkSession) -> None:
+    ddl = "id INT, v INT, name STRING, _op STRING, tags MAP<STRING, STRING>, _offset BIGINT, _timestamp TIMESTAMP"
+    rows, kind, nothing = delta_spark.createDataFrame([], ddl), DeltaKind(), cast("Any", None)
+
+    def sink(**more: Any) -> DeltaSink:
+        merge = {"keys": "id", "sequence": "v", "delete_when": "_op = 'd'", **more}
+        return DeltaSink.model_validate({"delta": "t", "partition_by": ["v % 2 AS odd"], "merge": merge})
+
+    of_names = sink(columns="NAME")
+    kind.check(nothing, of_names, rows, {})
+    assert kind.shown(of_names, rows, {}).columns == ["id", "v", "name", "_offset", "headwater_deleted", "odd"]
+    assert kind.stored(of_names, rows).names == ["id", "v", "name", "_offset", "odd"]
+    history_of = sink(scd=2, track_history={"except": "name"}, **{"except": ["_op", "TAGS", "_timestamp"]})
+    kind.check(nothing, history_of, rows, {})
+    assert kind.stored(history_of, rows).names == [
+        "id", "v", "name", "_offset", "odd", "_valid_from", "_valid_to", "_current"
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="except names nmae, which is none of the columns that the table could store"):
+        kind.check(nothing, sink(**{"except": "nmae"}), rows, {})
+    with pytest.raises(AnalysisException, match="MAP"):  # Spark compares no maps
+        kind.check(nothing, sink(scd=2, track_history={"except": "name"}), rows, {})
+
+
 def test_a_state_that_came_after_a_delete_of_its_moment_stands_without_positions(delta_spark: SparkSession) -> None:
     ddl = "what STRING, headwater_deleted INT, _is_new INT"
     points = [("delete", 1, 0), ("state", 0, 0), ("new delete", 1, 1)]
-    found = delta_spark.createDataFrame(points, ddl).coalesce(1).orderBy(*delta_history._latest_first([]))
+    found = delta_spark.createDataFrame(points, ddl).coalesce(1).orderBy(*delta_history.latest_first([]))
     assert [row.what for row in found.collect()] == ["new delete", "state", "delete"]
 
 

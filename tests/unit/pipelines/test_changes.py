@@ -137,6 +137,8 @@ SAFE = [
     ("the rows of a table", "{delta: lake/plain,", "{delta: lake/plain, when: id > 3,", "when of"),
     ("a merge's deletes", "sequence: at}", "sequence: at, delete_when: id = 3}", "delete_when"),
     ("underscores of a merge", "sequence: at}", "sequence: at}, underscore_columns: omit", "underscore columns of"),
+    ("columns of a merge", "sequence: at}", "sequence: at, columns: [shop]}", "columns of"),
+    ("columns that a merge leaves out", "sequence: at}", "sequence: at, except: shop}", "except of"),
     ("a function's name", "function: run", "function: walk", "steps"),
     ("partitions of a topic", "partitions: 3", "partitions: 5", ""),
 ]

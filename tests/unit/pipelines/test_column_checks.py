@@ -137,6 +137,24 @@ def test_groups_with_a_watermark_are_correct(tmp_path: Path) -> None:
             "the key 'id' is none of the rows' columns",
         ),
         (
+            "SELECT id, shop, at FROM orders",
+            ORDERS,
+            "{delta: lake/x, merge: {keys: [id], columns: [SHOP, town, At], delete_when: shop = ''}}",
+            "the column 'town' is none of the rows' columns",
+        ),
+        (
+            "SELECT id, shop, at FROM orders",
+            ORDERS,
+            "{delta: lake/x, merge: {keys: [id], except: [Shop, town]}}",
+            "the column 'town' is none of the rows' columns",
+        ),
+        (
+            "SELECT id, shop, at FROM orders",
+            ORDERS,
+            "{delta: lake/x, merge: {keys: [id], sequence: at, scd: 2, track_history: {except: [Shop, town]}}}",
+            "the column 'town' is none of the rows' columns",
+        ),
+        (
             "SELECT id FROM orders",
             "{topic: orders, watermark: {column: ts, delay: 1 hour}}",
             OUT,
