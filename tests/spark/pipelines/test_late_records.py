@@ -171,6 +171,55 @@ def test_late_records_are_counted_and_a_batch_without_any_is_read_once(
     assert totals["tumbling"].dead_letters == 1
 
 
+PROCESSOR = """\
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+
+class Passing(StatefulProcessor):
+    def init(self, handle):
+        pass
+
+    def handleInputRows(self, key, rows, timers):
+        for row in rows:
+            yield Row(id=row.id)
+
+    def close(self):
+        pass
+"""
+OTHERS = """\
+pipeline: others
+topics: {"@in": {value: json, schema: event.json}}
+stages:
+  - name: sessions
+    from: {topic: "@in", watermark: {column: at, delay: 10 minutes, late: "@sessions_late"}}
+    sql: SELECT kind, count(*) AS n FROM `@in` GROUP BY session_window(at, '5 minutes'), kind
+    to: {topic: "@sessions"}
+  - name: passing
+    from: {topic: "@in", watermark: {column: at, delay: 10 minutes, late: "@passing_late"}}
+    steps:
+      - stateful: {file: p.py, processor: Passing, by: [kind], output: "id BIGINT", time: event_time}
+    to: {topic: "@passing"}
+"""
+
+
+def test_sessions_and_processors_drop_what_is_late_for_them(lab: Any) -> None:
+    lab.write("event.json", EVENT)
+    lab.write("p.py", PROCESSOR)
+    lab.produce("@in", [{"id": 1, "kind": "a", "at": "2026-01-01T01:00:00Z"}])
+    lab.run(OTHERS)
+    # The watermark is 00:50: a session of five minutes is open from 00:45 on.
+    moments = {2: "00:44:00", 3: "00:45:00", 4: "00:45:01", 5: "00:50:00", 6: "00:50:01"}
+    lab.produce("@in", [{"id": n, "kind": f"k{n}", "at": f"2026-01-01T{at}Z"} for n, at in moments.items()])
+    lab.run(OTHERS)
+    lab.produce("@in", [{"id": 7, "kind": "a", "at": "2026-01-02T00:00:00Z"}])
+    lab.run(OTHERS)
+    assert sorted(record.json["id"] for record in lab.read("@sessions_late")) == [2, 3]
+    assert sorted(row["kind"] for row in lab.values("@sessions")) == ["a", "k4", "k5", "k6"]
+    assert sorted(record.json["id"] for record in lab.read("@passing_late")) == [2, 3, 4, 5]
+    assert sorted(row["id"] for row in lab.values("@passing")) == [1, 6, 7]
+
+
 # -- the boundary --------------------------------------------------------------------------------------------------
 
 
