@@ -69,11 +69,11 @@ def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
     staging.option("dbtable", staged).mode("overwrite").save()
     with database.connected():
         # No rows: outside the transaction only the tables themselves are created.
-        if not database.has(sink.table):
-            is_left = bool(sink.sequence) and database.has(last)  # checked before another stage can create it again
-            empty = found.select(*(f"`{name}`" for name in held)).limit(0).write.format("jdbc").options(**options)
-            if database.made(sink.table, empty) and is_left:
-                database.execute(f"DROP TABLE {last}")  # the target to which it belongs was removed
+        empty = found.select(*(f"`{name}`" for name in held)).limit(0).write.format("jdbc").options(**options)
+        if sink.sequence:
+            database.make_ordered_target(empty, last, writer_of(f"left {app_id}", last))
+        elif not database.has(sink.table):
+            database.made(sink.table, empty)
         if sink.sequence and not database.has(last):
             names = (*sink.keys, *jdbc_order.names(sink.sequence), DELETED)
             kept = ordered.select(*(f"`{name}`" for name in names)).limit(0)
@@ -157,6 +157,30 @@ class _Database:
                 raise
             return False
         return True
+
+    def make_ordered_target(self, rows: DataFrameWriter, last: str, mark: str) -> None:
+        """Create the target for rows if it does not exist. Its `last` is dropped then: it is of a removed target.
+
+        The row `mark` among the batches is written before the target is created, and removed when it is known whose
+        `last` is. If a crash comes between, the next attempt finds the mark beside the target, and drops `last`.
+        """
+        if not self.has(self._sink.table):
+            if self.has(last):  # looked for before another stage can create it again
+                self.commit(mark, 0)
+            is_new = False
+            try:
+                is_new = self.made(self._sink.table, rows)
+            finally:
+                if not is_new:
+                    self._forget(mark)  # another stage has created the target, and `last` may be its own
+        if self.committed(mark) >= 0:
+            if self.has(last):
+                self.execute(f"DROP TABLE {last}")
+            self._forget(mark)
+
+    def _forget(self, app_id: str) -> None:
+        """Remove a writer's row from the batches."""
+        self.execute(f"DELETE FROM {self._batches} WHERE writer = ?", app_id)  # noqa: S608
 
     def execute(self, statement: str, *values: str | int) -> int:
         """Run a statement; returns the number of changed rows."""

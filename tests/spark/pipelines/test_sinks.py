@@ -271,6 +271,32 @@ def test_changes_are_remembered_with_an_index_and_with_the_table_that_they_are_o
     assert read_from(3) == [(2, 3)], "whoever removes a table removes its memory"
 
 
+def test_a_crash_behind_a_new_target_does_not_leave_the_memory_of_the_one_before(
+    items: Any, derby: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = JDBC.replace("MORE", "keys: id, sequence: v, delete_when: gone")
+    items.produce("@in", [item(1, 5), item(2, 5, gone=True)])
+    items.run(text, environ={"URL": derby.url})
+    [(last,)] = derby.rows(LAST)
+    derby.run("DROP TABLE items")
+    items.produce("@in", [item(2, 4)])
+    real = jdbc._Database.execute
+
+    def execute(self: Any, statement: str, *values: Any) -> int:
+        if statement == f"DROP TABLE {last.lower()}":
+            raise ValueError("the crash")
+        return real(self, statement, *values)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(jdbc._Database, "execute", execute)
+        with pytest.raises(PipelineFailed, match="the crash"):
+            items.run(text, environ={"URL": derby.url})
+    assert derby.rows("SELECT * FROM items") == [], "the new target is there"
+    items.run(text, environ={"URL": derby.url})
+    assert derby.rows('SELECT "id", "v" FROM items') == [(2, 4)]
+    assert derby.rows("SELECT writer FROM headwater_batches WHERE writer LIKE 'left %'") == []
+
+
 @pytest.mark.parametrize("is_there_later", [False, True], ids=["no right to read", "made meanwhile"])
 def test_what_is_remembered_stays_where_the_target_only_seems_not_to_be_there(
     items: Any, derby: Any, monkeypatch: pytest.MonkeyPatch, is_there_later: bool
