@@ -43,7 +43,7 @@ stages:
       - {name: known_customer, that: customer_name IS NOT NULL}
     to:
       # The new key decides the partition: a consumer of one partition sees all orders of its regions, in order.
-      - {topic: @NAME@_orders_by_region, key: "coalesce(region, 'unknown')", timestamp: ordered_at}
+      - {topic: @NAME@_orders_by_region, key: "coalesce(region, 'unknown')"}
 
 tests:
   - name: an_order_has_its_customer_and_region

@@ -40,7 +40,8 @@ stages:
           SELECT user_id, session.start AS started_at, session.end AS ended_at, pages, first_page, last_page
           FROM input
     to:
-      - {topic: @NAME@_sessions, key: user_id, timestamp: ended_at}
+      # A record has the time of its writing. With `timestamp: ended_at`, retention would delete old sessions at once.
+      - {topic: @NAME@_sessions, key: user_id}
       - {delta: "${lake}/sessions", partition_by: [to_date(started_at) AS day]}
 
 tests:
@@ -64,7 +65,7 @@ tests:
     given:
       views:
         - {view_id: v1, user_id: ann, page: /, viewed_at: "2026-01-01T10:00:00Z"}
-        - {_watermark: "2026-01-01T10:29:00Z"}
+        - {_watermark: "2026-01-01T10:20:00Z"}
         - {view_id: v2, user_id: ann, page: /shoes, viewed_at: "2026-01-01T10:29:00Z"}
         - {view_id: v3, user_id: bob, page: /, viewed_at: "2026-01-01T11:00:00Z"}
     expect: []            # ann's session may go on until 10:59, and the watermark is 10:50

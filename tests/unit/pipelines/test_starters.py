@@ -53,6 +53,12 @@ def test_samples_are_records_of_declared_topics(tmp_path: Path, template: str) -
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
+def test_what_is_written_of_old_samples_is_not_deleted_by_retention(tmp_path: Path, template: str) -> None:
+    stages = written(fill(TEMPLATES[template], "shop"), tmp_path).pipeline.stages
+    assert [sink.topic for stage in stages for sink in stage.topic_sinks if sink.timestamp is not None] == []
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
 def test_the_commands_survive_a_shell_and_end_with_a_query(template: str) -> None:
     *_, run, query = fill(TEMPLATES[template], "shop", "my folder").commands
     assert shlex.split(run) == ["headwater", "pipeline", "run", "my folder/pipeline.yaml"]
