@@ -1,4 +1,4 @@
-"""How a client authenticates: SaslHandshake names the mechanism, SaslAuthenticate carries its tokens (KIP-152)."""
+"""A client's SASL authentication: SaslHandshake names the mechanism, SaslAuthenticate carries its tokens (KIP-152)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headwater.logtier.client.security import ClientSecurity
 
 __all__ = ["authenticate"]
 
-# Of SCRAM's exchange, the longest: two tokens of ours. A broker that asks for more is not one.
+# SCRAM, the longest exchange, sends two tokens. A broker that asks for more tokens violates the protocol.
 TOKENS_MAX: Final = 4
 _NONCE_BYTES: Final = 24
 
@@ -22,10 +22,10 @@ _NONCE_BYTES: Final = 24
 def authenticate(
     call: Callable[[Request[Any]], Any], version: Callable[[int], int], security: ClientSecurity, address: str
 ) -> int:
-    """Authenticate; how many milliseconds the session lasts, 0 for any time.
+    """Authenticate; return the session's lifetime in milliseconds, 0 if it has no limit.
 
-    `call` sends a request and returns its answer, `version` chooses the version of an API. Raises AuthenticationError,
-    which holds no secret.
+    `call` sends a request and returns its response, `version` returns the version to use of an API. Raises
+    AuthenticationError, whose text holds no secret.
     """
     handshake = call(
         kio_request(ApiKey.SASL_HANDSHAKE, version(ApiKey.SASL_HANDSHAKE), {"mechanism": security.mechanism})

@@ -1,4 +1,4 @@
-"""A blocking socket around the sans-IO connection: what Spark tasks use, one thread, one connection a broker."""
+"""A blocking socket around the sans-IO connection, for Spark tasks: one thread, one connection for each broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headwater.logtier.security.key_files import tls_reason
 
 __all__ = ["BlockingConnection"]
 
-# Early enough in a session's life that its renewal comes before its end.
+# Fraction of a session's lifetime after which the client renews the session.
 REAUTHENTICATE_AT: Final = 0.85
 
 _T = TypeVar("_T")
@@ -33,7 +33,8 @@ _T = TypeVar("_T")
 class BlockingConnection:
     """One connection to one broker, with the API versions agreed on it.
 
-    Any error closes it: after a lost or cut-off response the order of the rest is unknown. Not thread-safe.
+    Any error closes the connection: after a lost or truncated response the order of the others is unknown. Not
+    thread-safe.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class BlockingConnection:
         """Connects, encrypts and authenticates.
 
         Raises:
-            BrokerConnectionError: nobody answers there, or not in time.
-            AuthenticationError: broker and client do not trust each other.
-            ConfigError: a file that `security` names cannot be used.
+            BrokerConnectionError: the broker is unreachable or does not respond in time.
+            AuthenticationError: the broker or the client rejects the other's certificate or credentials.
+            ConfigError: a file in `security` is unusable.
         """
         self.address = f"{host}:{port}"
         self.closed = False
@@ -105,7 +106,7 @@ class BlockingConnection:
             ) from error
 
     def _first_answer(self) -> dict[int, tuple[int, int]]:
-        """The versions of the broker's APIs; with TLS 1.3 a broker refuses a client's certificate only now."""
+        """Returns the versions of the broker's APIs. With TLS 1.3 a broker rejects a client's certificate only now."""
         try:
             return self._api_versions()
         except BrokerConnectionError as error:
@@ -115,7 +116,7 @@ class BlockingConnection:
             raise
 
     def _authenticate(self) -> None:
-        """Authenticates, now or again; notes when the session has to be renewed (KIP-368)."""
+        """Authenticates or re-authenticates, and records when the session must be renewed (KIP-368)."""
         self._reauthenticate_s = None
         begun_s = time.monotonic()
         lifetime_ms = authenticate(self.call, self.version, self._security, self.address)
@@ -123,19 +124,19 @@ class BlockingConnection:
             self._reauthenticate_s = begun_s + lifetime_ms / 1000 * REAUTHENTICATE_AT
 
     def _api_versions(self) -> dict[int, tuple[int, int]]:
-        # Every broker answers version 0; a higher one that it does not know would cost a second question (KIP-511).
+        # Every broker supports version 0; an unsupported higher version would cost a second request (KIP-511).
         response = self.call(kio_request(ApiKey.API_VERSIONS, 0, {}))
         if response.error_code:
             raise broker_error(int(response.error_code), f"ApiVersions at {self.address}")
         return {int(api.api_key): (int(api.min_version), int(api.max_version)) for api in response.api_keys}
 
     def version(self, api_key: int) -> int:
-        """The version to use of an API; UnsupportedVersionError if there is none in common."""
+        """Returns the version to use of an API; raises UnsupportedVersionError if broker and client share none."""
         return negotiate(api_key, self._versions)
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their response."""
+        """Number of requests without a response."""
         return self._core.in_flight
 
     def fileno(self) -> int:
@@ -143,10 +144,10 @@ class BlockingConnection:
         return self._socket.fileno()
 
     def send(self, request: Request[_T]) -> int:
-        """Writes a request; its response comes by `receive`, in order.
+        """Writes a request; `receive` returns the responses in order.
 
-        A session that ends soon is renewed first, unless responses are still to come: then the broker ends the
-        connection in time, and the next one is another session.
+        An expiring session is renewed first. With requests in flight it is not: the broker then closes the connection
+        at the end of the session, and the next connection begins another session.
         """
         renew_s = self._reauthenticate_s
         if renew_s is not None and not self._core.in_flight and time.monotonic() >= renew_s:
@@ -171,9 +172,9 @@ class BlockingConnection:
             raise
 
     def receive(self) -> Response[object]:
-        """The response to the oldest request in flight; waits for it `request.timeout.ms` at most.
+        """Returns the response to the oldest request in flight; waits at most `request.timeout.ms`.
 
-        What has come by then is read: this process may have stood still for longer, and the response be there.
+        Bytes that have arrived by then are still read: a paused process may find the response there.
         """
         assert self._core.in_flight, "nothing was asked"
         deadline = time.monotonic() + self._request_timeout_s
@@ -197,21 +198,21 @@ class BlockingConnection:
             raise
 
     def call(self, request: Request[_T]) -> _T:
-        """Sends a request and waits for its response; nothing else may be in flight."""
+        """Sends a request and waits for its response; no other request may be in flight."""
         assert not self._core.in_flight, "a call among pipelined requests would take their responses"
         self.send(request)
         value: _T = self.receive().value  # type: ignore[assignment]
         return value
 
     def close(self) -> None:
-        """Closes the socket; harmless twice."""
+        """Closes the socket; idempotent."""
         self.closed = True
         with contextlib.suppress(OSError):
             self._socket.close()
 
 
 def _reason(error: OSError) -> str:
-    """Why a connection broke; TLS has alerts, such as that a certificate is missing."""
+    """The reason why a connection broke, with the TLS alert if any."""
     if isinstance(error, ssl.SSLError):
         return tls_reason(error)
     return str(error.strerror or error)

@@ -1,4 +1,4 @@
-"""The cluster as a client sees it: brokers, leaders, offsets. Blocking."""
+"""A client's view of the cluster: brokers, leaders, offsets. Blocking."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headwater.logtier.client.security import PLAINTEXT, ClientSecurity
 
 __all__ = ["EARLIEST", "LATEST", "ClientConfig", "ClusterClient", "parse_bootstrap_servers"]
 
-# The timestamps that ListOffsets gives a meaning to.
+# Timestamps with a special meaning in ListOffsets.
 LATEST = -1
 EARLIEST = -2
 
@@ -40,29 +40,29 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Settings of a client, with Kafka's meaning; picklable, so that it travels to Spark tasks."""
+    """Settings of a client, with Kafka's meaning. Picklable, for Spark tasks."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str = "headwater"
     connect_timeout_ms: int = 5_000
     request_timeout_ms: int = 30_000
-    # How long an operation is retried while brokers are unreachable or leaders unknown.
+    # Retry limit of an operation while brokers are unreachable or leaders unknown.
     api_timeout_ms: int = 60_000
-    # How long the very first connection is tried: a wrong address should be told soon.
+    # Retry limit of the first connection: short, so that a wrong address is reported soon.
     bootstrap_timeout_ms: int = 5_000
     receive_buffer_bytes: int = 4 << 20
     security: ClientSecurity = PLAINTEXT
-    # Whether records of open and aborted transactions are left out (isolation.level=read_committed).
+    # Whether to omit records of open and aborted transactions (isolation.level=read_committed).
     read_committed: bool = False
 
     @property
     def isolation_level(self) -> int:
-        """As the protocol numbers it."""
+        """The isolation level's number in the protocol (KIP-98)."""
         return READ_COMMITTED if self.read_committed else READ_UNCOMMITTED
 
 
 def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
-    """The addresses in `bootstrap.servers`.
+    """Parses `bootstrap.servers` into (host, port) pairs.
 
     >>> parse_bootstrap_servers("one:9092, [::1]:9093")
     (('one', 9092), ('::1', 9093))
@@ -81,7 +81,7 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
 
 @dataclass(slots=True)
 class _Topic:
-    """What Metadata said of a topic: the leader of each partition (-1: none at the moment)."""
+    """A topic in a Metadata response: the leader of each partition (-1: none at the moment)."""
 
     error_code: int
     leaders: dict[int, int]
@@ -97,7 +97,7 @@ class _Metadata:
 
 
 class ClusterClient:
-    """Finds leaders and asks them; keeps a connection to each. Not thread-safe; only its config is pickled."""
+    """Finds leaders, sends them requests, keeps their connections. Not thread-safe; pickling keeps the config only."""
 
     def __init__(self, config: ClientConfig) -> None:
         self.config = config
@@ -109,7 +109,7 @@ class ClusterClient:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def open_connection(self, host: str, port: int) -> BlockingConnection:
-        """A new connection, which the caller owns."""
+        """Opens a connection that the caller owns."""
         return BlockingConnection(
             host,
             port,
@@ -121,7 +121,7 @@ class ClusterClient:
         )
 
     def connection(self, node_id: int) -> BlockingConnection:
-        """The connection to a broker for calls, opened if need be."""
+        """Returns the shared connection to a broker for calls, opened if necessary."""
         known = self._connections.get(node_id)
         if known is not None and not known.closed:
             return known
@@ -130,18 +130,18 @@ class ClusterClient:
         return opened
 
     def open_node_connection(self, node_id: int) -> BlockingConnection:
-        """A new connection to a broker, which the caller owns: for pipelined requests."""
+        """Opens a connection to a broker that the caller owns, for pipelined requests."""
         address = self._metadata.brokers.get(node_id)
         if address is None:
             raise BrokerConnectionError(f"broker {node_id} is not in the cluster's metadata any more")
         return self.open_connection(*address)
 
     def open_leader_connection(self, topic: str, partition: int) -> BlockingConnection:
-        """A new connection to a partition's leader, which the caller owns."""
+        """Opens a connection to a partition's leader that the caller owns."""
         return self.open_node_connection(self.leader(topic, partition))
 
     def take_leader_connection(self, topic: str, partition: int) -> tuple[int, BlockingConnection]:
-        """The leader of a partition, and a connection to it which the caller owns: the one given back last, or new."""
+        """Returns a partition's leader and a connection that the caller owns: the last one given back, or a new one."""
         node_id = self.leader(topic, partition)
         idle = self._idle.pop(node_id, None)
         if idle is None or idle.closed:
@@ -149,14 +149,14 @@ class ClusterClient:
         return node_id, idle
 
     def give_back(self, node_id: int, connection: BlockingConnection) -> None:
-        """Keeps a connection for the next `take_leader_connection`; with requests in flight it is closed instead."""
+        """Keeps a connection for the next `take_leader_connection`, or closes it if requests are in flight."""
         if connection.in_flight or node_id in self._idle:
             connection.close()
         elif not connection.closed:
             self._idle[node_id] = connection
 
     def any_connection(self) -> BlockingConnection:
-        """A connection to some broker, for calls: the one last used, or the first that answers."""
+        """Returns a connection to any broker, for calls: the last one used, or the first broker that responds."""
         if self._any is not None and not self._any.closed:
             return self._any
         deadline = time.monotonic() + self.config.bootstrap_timeout_ms / 1000
@@ -196,7 +196,7 @@ class ClusterClient:
     # -- metadata ----------------------------------------------------------------------------------------------------
 
     def refresh_metadata(self, topics: Iterable[str] | None, *, allow_auto_create: bool = False) -> None:
-        """Asks for brokers and leaders of the given topics (None: of all topics)."""
+        """Requests the brokers and the leaders of topics (None: all topics)."""
         connection = self.any_connection()
         wanted = None if topics is None else tuple({"name": name, "topic_id": None} for name in dict.fromkeys(topics))
         response = connection.call(
@@ -224,11 +224,11 @@ class ClusterClient:
             )
 
     def nodes(self) -> list[int]:
-        """The brokers of the last metadata."""
+        """Returns the brokers of the last metadata."""
         return sorted(self._metadata.brokers)
 
     def topics(self, *, with_internal: bool = False) -> dict[str, list[int]]:
-        """Every topic with its partitions; internal ones only if asked for."""
+        """Returns every topic with its partitions; internal topics only on request."""
         self.retry("listing the topics", lambda: self.refresh_metadata(None))
         return {
             name: sorted(topic.leaders)
@@ -237,7 +237,7 @@ class ClusterClient:
         }
 
     def partitions(self, topic: str, *, allow_auto_create: bool = False) -> list[int]:
-        """A topic's partition numbers, asked anew; UnknownTopicError if there is no such topic."""
+        """Requests a topic's partition numbers; raises UnknownTopicError if the topic does not exist."""
 
         def ask() -> list[int]:
             self.refresh_metadata([topic], allow_auto_create=allow_auto_create)
@@ -251,28 +251,28 @@ class ClusterClient:
         if code == UNKNOWN_TOPIC_OR_PARTITION and not allow_auto_create:
             raise UnknownTopicError(f"there is no topic {topic!r}; create it or correct the name")
         if code == LEADER_NOT_AVAILABLE and known.leaders:
-            return known  # the partitions are known, their leaders come later
+            return known  # the partitions are known, their leaders are not yet
         if code:
             raise broker_error(code, f"the metadata of topic {topic!r}")
-        if not known.leaders:  # a topic in the making: taken at its word, a read would silently hold nothing
+        if not known.leaders:  # a topic under creation: without a retry, a read would silently return nothing
             raise broker_error(LEADER_NOT_AVAILABLE, f"the partitions of topic {topic!r}")
         return known
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
-        """The id of a topic by the last metadata (KIP-516): another one means that it was deleted and made anew.
+        """Returns a topic's id in the last metadata (KIP-516). A changed id means that the topic was recreated.
 
-        None where it is not known, or the broker is older than topic ids.
+        None if the topic is unknown, or the broker does not support topic ids.
         """
         known = self._metadata.topics.get(topic)
         return None if known is None else known.topic_id
 
     @property
     def cluster_id(self) -> str | None:
-        """The id of the cluster by the last metadata; None where it is not known."""
+        """Returns the cluster's id in the last metadata; None if unknown."""
         return self._metadata.cluster_id
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition, from the last metadata or, if that does not say, from new."""
+        """Returns the node that leads a partition, from the last metadata or, if missing there, from a new request."""
 
         def ask() -> int:
             known = self._metadata.topics.get(topic)
@@ -291,16 +291,16 @@ class ClusterClient:
         return self.retry(f"the leader of {topic}-{partition}", ask)
 
     def forget_leader(self, topic: str) -> None:
-        """Drops what is known of a topic, after an answer that shows that it is stale."""
+        """Drops a topic's metadata after a response that shows it to be stale."""
         self._metadata.topics.pop(topic, None)
 
     # -- offsets -----------------------------------------------------------------------------------------------------
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """For each partition the offset at EARLIEST, LATEST, or the first whose timestamp is >= the one given (ms).
+        """Returns an offset for each partition: EARLIEST, LATEST, or the first with a timestamp >= the given one (ms).
 
-        -1 where no record is that late. A read_committed client's LATEST is the last stable offset: where the first
-        open transaction begins.
+        -1 if no record has such a timestamp. LATEST of a read_committed client is the last stable offset: the start of
+        the first open transaction.
         """
         found: dict[TopicPartition, int] = {}
 
@@ -352,7 +352,7 @@ class ClusterClient:
     # -- retries -----------------------------------------------------------------------------------------------------
 
     def retry(self, what: str, attempt: Callable[[], _T], *, topics: Collection[str] = ()) -> _T:
-        """Repeats an attempt with growing pauses while it fails in a way that may pass, `api_timeout_ms` at most."""
+        """Repeats an attempt with growing pauses while its failures are transient, at most for `api_timeout_ms`."""
         deadline = time.monotonic() + self.config.api_timeout_ms / 1000
         backoff_ms = RETRY_BACKOFF_MS
         bootstrapped = bool(self._metadata.brokers)
@@ -366,7 +366,7 @@ class ClusterClient:
                 reason = error_name(error.code)
             except (BrokerConnectionError, RequestTimeoutError) as error:
                 if not bootstrapped and not self._metadata.brokers:
-                    raise  # any_connection has tried long enough already
+                    raise  # any_connection has exhausted its retries
                 failure, reason = error, str(error)
             for topic in topics:
                 self.forget_leader(topic)
@@ -377,5 +377,5 @@ class ClusterClient:
             time.sleep(backoff_ms / 1000)
             backoff_ms = min(backoff_ms * 2, RETRY_BACKOFF_MS_MAX)
             if isinstance(failure, BrokerConnectionError | RequestTimeoutError):
-                # A broker that went away may be back at another address, and its partitions elsewhere.
+                # A restarted broker may have another address, and its partitions other leaders.
                 self._metadata.topics.clear()

@@ -13,11 +13,11 @@ from headwater.logtier.protocol.wire import skip_tagged_fields
 
 __all__ = ["RESPONSE_BYTES_MAX", "BrokerConnection", "Request", "Response"]
 
-# The largest response a broker can send is bounded by what we ask for (fetch.max.bytes, plus one batch that is larger);
-# a length beyond this is a broken or hostile peer, refused before any memory is taken.
+# Requests bound the largest response (fetch.max.bytes, plus one larger batch); a length beyond this limit comes from a
+# broken or hostile peer and is rejected before any allocation.
 RESPONSE_BYTES_MAX = 256 << 20
 REQUESTS_IN_FLIGHT_MAX = 64
-# How a TLS server's refusal of plain text begins (RFC 8446, 5.1); as a length it would be 352 million.
+# First bytes of a TLS server's alert for plain text (RFC 8446, 5.1); as a length they mean 352 million.
 TLS_ALERT = b"\x15\x03"
 CORRELATION_ID_MAX = 0x7FFFFFFF
 
@@ -30,8 +30,8 @@ _HEADER = struct.Struct(">ihhi")
 class Request(Generic[_T]):
     """One encoded request and the function that decodes its response body.
 
-    `flexible` says whether the headers carry tagged fields (KIP-482); `response_header_tagged` differs only for
-    ApiVersions, whose response header never has any. `decode` gets the body without the header.
+    `flexible`: whether the headers carry tagged fields (KIP-482). `response_header_tagged` differs for ApiVersions
+    only: its response header never has tagged fields. `decode` receives the body without the header.
     """
 
     api_key: int
@@ -44,7 +44,7 @@ class Request(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class Response(Generic[_T]):
-    """A decoded response, with the id that `send` gave for its request."""
+    """A decoded response, with its request's correlation id from `send`."""
 
     correlation_id: int
     value: _T
@@ -53,9 +53,9 @@ class Response(Generic[_T]):
 class BrokerConnection:
     """Frames, correlation and order of one connection; does no I/O and knows no clock.
 
-    Invariant: responses come in the order of their requests (the protocol promises it), so the oldest request in flight
-    is the one answered next. Incoming bytes are written by the caller straight into `get_buffer()`, which is the
-    response's own memory: a fetched megabyte is copied once, by the kernel.
+    Invariant: responses arrive in the order of their requests, as the protocol guarantees: the next response belongs to
+    the oldest request in flight. The caller writes incoming bytes straight into `get_buffer()`, the response's own
+    memory: the kernel's copy is the only copy of a fetched megabyte.
     """
 
     def __init__(self, client_id: str, *, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
@@ -71,7 +71,7 @@ class BrokerConnection:
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their response."""
+        """Number of requests without a response."""
         return len(self._in_flight)
 
     def send(self, request: Request[Any]) -> tuple[int, bytes]:
@@ -86,14 +86,14 @@ class BrokerConnection:
         return correlation_id, b"".join((header, self._client_id, tags, request.body))
 
     def get_buffer(self) -> memoryview:
-        """Where the next incoming bytes belong; never empty."""
+        """Returns the memory for the next incoming bytes; never empty."""
         return self._view[self._filled :]
 
     def buffer_updated(self, count: int) -> Response[object] | None:
-        """Takes note of `count` bytes written into `get_buffer()`; returns the response they complete, if any.
+        """Registers `count` bytes written into `get_buffer()`; returns the response they complete, if any.
 
-        Raises ProtocolViolationError for a length outside the limits, a response nobody asked for, or a body that
-        cannot be decoded; the connection is of no use afterwards.
+        Raises ProtocolViolationError for a length outside the limits, a response without a request, or a body that
+        cannot be decoded; the connection is unusable afterwards.
         """
         self._filled += count
         if self._filled < len(self._view):

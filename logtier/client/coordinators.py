@@ -1,4 +1,4 @@
-"""Which broker coordinates a group or a transactional id."""
+"""Finds the broker that coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES: Final = {GROUP: "group", TRANSACTION: "transactional id"}
 
 
 def find_coordinator(cluster: ClusterClient, key_type: int, key: str) -> int:
-    """The node to ask; asked once, so that the caller decides about trying again. Raises BrokerError."""
+    """Returns the coordinator's node by one request; the caller decides about retries. Raises BrokerError."""
     connection = cluster.any_connection()
     response: Any = connection.call(
         kio_request(
@@ -30,5 +30,5 @@ def find_coordinator(cluster: ClusterClient, key_type: int, key: str) -> int:
     [found] = response.coordinators
     if found.error_code:
         raise broker_error(int(found.error_code), f"the coordinator of {_NAMES[key_type]} {key!r}", found.error_message)
-    cluster.refresh_metadata(())  # where it is: it may have come up at another address
+    cluster.refresh_metadata(())  # the coordinator's node: a restarted broker may have another address
     return int(found.node_id)

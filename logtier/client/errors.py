@@ -1,4 +1,4 @@
-"""What can go wrong between this client and a broker, as types a caller can tell apart."""
+"""Typed errors of this client."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class BrokerConnectionError(ClientError):
 
 
 class AuthenticationError(ClientError):
-    """Broker and client do not trust each other: a certificate, a mechanism, a password. Trying again does not help."""
+    """Broker or client rejects the other's certificate, mechanism or password. Retries do not help."""
 
 
 class RequestTimeoutError(ClientError):
-    """A broker did not answer a request in time."""
+    """A broker did not respond to a request in time."""
 
 
 class DeliveryTimeoutError(ClientError):
-    """A record batch could not be delivered in `delivery.timeout.ms`."""
+    """A record batch was not delivered within `delivery.timeout.ms`."""
 
 
 class InvalidResponseError(ClientError):
-    """A broker sent what the protocol does not allow: a bad length, a wrong correlation id, a cut-off body."""
+    """A broker's response violates the protocol: a bad length, a wrong correlation id, a truncated body."""
 
 
 class UnsupportedVersionError(ClientError):
@@ -69,7 +69,7 @@ class UnknownPartitionError(ClientError):
 
 
 class BrokerError(ClientError):
-    """A broker answered with an error code of the protocol."""
+    """A broker's response has an error code of the protocol."""
 
     def __init__(self, code: int, what: str, detail: str | None = None) -> None:
         self.code = code
@@ -79,11 +79,11 @@ class BrokerError(ClientError):
 
 
 class OffsetOutOfRangeError(BrokerError):
-    """The offset asked for is not in the log: retention has passed it, or the topic was made anew."""
+    """The requested offset is not in the log: retention has removed it, or the topic was recreated."""
 
 
 class AbortableTransactionError(BrokerError):
-    """A transaction cannot be committed any more; aborted, it may be begun again."""
+    """A transaction cannot be committed; the producer aborts it and may begin another one."""
 
 
 class ProducerFencedError(BrokerError):
@@ -91,7 +91,7 @@ class ProducerFencedError(BrokerError):
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code.
+    """Returns Kafka's name of an error code.
 
     >>> error_name(3)
     'UNKNOWN_TOPIC_OR_PARTITION'
@@ -107,7 +107,7 @@ def error_name(code: int) -> str:
 
 
 def is_retriable(code: int) -> bool:
-    """Whether Kafka says that the same request may succeed later.
+    """Whether Kafka classifies an error code as retriable: the same request may succeed later.
 
     >>> is_retriable(6), is_retriable(1)
     (True, False)
@@ -121,7 +121,7 @@ def is_retriable(code: int) -> bool:
 
 
 def broker_error(code: int, what: str, detail: str | None = None) -> BrokerError:
-    """The typed error for a code; `what` says which request on which topic and partition."""
+    """Returns the typed error for a code; `what` names the request, topic and partition."""
     if code == OFFSET_OUT_OF_RANGE:
         return OffsetOutOfRangeError(code, what, detail)
     if code in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):

@@ -1,4 +1,4 @@
-"""Fetch, versions 4 to 12, by hand: the records stay where the kernel put them."""
+"""Hand-written codec of Fetch, versions 4 to 12: records are views of the received response."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ABORTED = struct.Struct(">qq")
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """What to fetch of one partition."""
+    """Partition, offset and size of one fetch."""
 
     topic: str
     partition: int
@@ -37,10 +37,10 @@ class FetchPosition:
 
 @dataclass(frozen=True, slots=True)
 class CompletedFetch:
-    """What came of one partition; `records` is a view of the response and may end in the middle of a batch.
+    """One partition of a response; `records` is a view of the response and may end with a truncated batch.
 
-    `aborted` are the aborted transactions with records among these, as (producer id, first offset); the broker tells
-    them to read_committed readers only, and sends the records all the same.
+    `aborted`: the aborted transactions among the records, as (producer id, first offset). The broker lists them for
+    read_committed readers only, and sends their records, too.
     """
 
     topic: str
@@ -62,7 +62,7 @@ def fetch_request(
     bytes_max: int,
     isolation_level: int = READ_UNCOMMITTED,
 ) -> Request[list[CompletedFetch]]:
-    """A Fetch without a session (KIP-227: epoch -1)."""
+    """Encodes a Fetch without a session (KIP-227: epoch -1)."""
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     out = [struct.pack(">iiiib", -1, wait_ms, bytes_min, bytes_max, isolation_level)]

@@ -1,4 +1,4 @@
-"""Reads one partition's record batches in order, the next fetch under way while the last one is decoded."""
+"""Reads one partition's record batches in order; the next fetch is in flight while the last one is decoded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headwater.logtier.records.batch import HEADER_BYTES, LAST_OFFSET_DELTA, LOG
 
 __all__ = ["FetchConfig", "FetchedRecords", "offset_after", "read_partition"]
 
-# What an offset is taken to cost before any was fetched, and the least that is asked for: some batches of it.
+# Assumed bytes of an offset before the first fetch, and the minimum size of a fetch: several batches.
 OFFSET_BYTES = 256
 FETCH_BYTES_MIN = 64 << 10
 
@@ -33,21 +33,21 @@ _DELTA = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class FetchConfig:
-    """How much to ask for at once, and how long to wait for it."""
+    """Sizes and waiting times of fetches."""
 
     bytes_max: int = 8 << 20
     bytes_min: int = 1
     wait_ms: int = 500
-    # How long a partition may give nothing although its end is known to lie further on.
+    # Maximum time without records before the known end of a partition.
     stall_timeout_ms: int = 120_000
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedRecords:
-    """Record batches of one fetch, and which of them a read_committed reader must leave out.
+    """Record batches of one fetch, and the aborted transactions that a read_committed reader must omit.
 
-    `aborted` are (producer id, first offset) of the aborted transactions that reach into these batches; `next_offset`
-    follows the last whole batch.
+    `aborted`: (producer id, first offset) of the aborted transactions that overlap these batches. `next_offset`
+    follows the last complete batch.
     """
 
     data: memoryview
@@ -56,10 +56,10 @@ class FetchedRecords:
 
 
 def offset_after(records: memoryview, offset: int) -> int:
-    """The offset that follows the whole batches in fetched records, or `offset` if there is none.
+    """Returns the offset after the last complete batch in fetched records, or `offset` if there is none.
 
-    By each batch's last-offset delta, not by its count: compaction leaves gaps. A batch that is cut off at the end is
-    not counted. Raises ProtocolViolationError for lengths that cannot be.
+    Uses each batch's last-offset delta instead of its record count: compaction leaves gaps. Ignores a truncated batch
+    at the end. Raises ProtocolViolationError for impossible lengths.
     """
     position, size = 0, len(records)
     while size - position >= HEADER_BYTES:
@@ -81,9 +81,9 @@ def offset_after(records: memoryview, offset: int) -> int:
 
 
 def fetch_bytes(offsets: int, fetched_bytes: int, fetched_offsets: int, bytes_max: int) -> int:
-    """How much to ask for so that `offsets` more come, as far as can be told from what came before: a quarter more.
+    """Estimates the bytes of the next `offsets` offsets from the fetched ones, plus a quarter.
 
-    A small range, such as a task of a micro-batch, must not bring megabytes of records that follow it.
+    A fetch of a small range, such as a task of a micro-batch, must not return megabytes of records after the range.
 
     >>> fetch_bytes(1_000, 0, 0, 8 << 20), fetch_bytes(1_000, 50_000, 100, 8 << 20), fetch_bytes(10, 0, 0, 8 << 20)
     (320000, 625000, 65536)
@@ -97,10 +97,10 @@ def fetch_bytes(offsets: int, fetched_bytes: int, fetched_offsets: int, bytes_ma
 def read_partition(
     cluster: ClusterClient, topic: str, partition: int, start_offset: int, end_offset: int, config: FetchConfig
 ) -> Iterator[FetchedRecords]:
-    """Yields fetched records that together hold the offsets from `start_offset` up to, not including, `end_offset`.
+    """Yields fetched records that cover the offsets from `start_offset` (inclusive) to `end_offset` (exclusive).
 
-    The first and last batch may hold records outside of that range. The next fetch is sent before a piece is yielded.
-    Retries after lost connections and leader changes; raises OffsetOutOfRangeError if the range is not in the log.
+    The first and last batch may hold records outside of the range. The next fetch is sent before each yield. Retries
+    after lost connections and leader changes; raises OffsetOutOfRangeError if the range is not in the log.
     """
     reader = _PartitionReader(cluster, topic, partition, config)
     try:
@@ -110,7 +110,7 @@ def read_partition(
 
 
 class _PartitionReader:
-    """One partition, one connection of its own while it reads, at most one fetch in flight."""
+    """Reads one partition over a connection of its own, with at most one fetch in flight."""
 
     def __init__(self, cluster: ClusterClient, topic: str, partition: int, config: FetchConfig) -> None:
         self._cluster = cluster
@@ -155,7 +155,7 @@ class _PartitionReader:
         )
 
     def _send_ahead(self, offset: int) -> None:
-        """Sends the next fetch early; a connection that breaks here is mended when the response is due."""
+        """Sends the next fetch early; `_receive` replaces a connection that breaks here."""
         with contextlib.suppress(BrokerConnectionError, RequestTimeoutError):
             self._send(offset)
 
@@ -178,7 +178,7 @@ class _PartitionReader:
         connection.send(request)
 
     def _receive(self, offset: int) -> CompletedFetch:
-        """The response in flight; if its connection broke, or the leader moved, asks again."""
+        """Returns the response in flight; sends the fetch again after a lost connection or a leader change."""
         connection = self._connection
         if connection is None or connection.closed or not connection.in_flight:
             self._send(offset)

@@ -1,6 +1,6 @@
-"""What a consumer group has committed, read and written by a client that is no member of it.
+"""Reads and commits a consumer group's offsets as a client outside of the group.
 
-A reader that keeps its own position (a Spark checkpoint) commits it to a group of its name only so that it can be seen.
+A reader that stores its own position (a Spark checkpoint) commits it to a group only for monitoring.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def commit_group_offsets(
 ) -> None:
     """Commits the next offset of each partition for a group without members.
 
-    Partitions that the cluster does not have, since their topic was deleted meanwhile, are left out. Raises BrokerError
-    if the group has members (UNKNOWN_MEMBER_ID), or for a missing right.
+    Omits partitions of topics that were deleted meanwhile. Raises BrokerError if the group has members
+    (UNKNOWN_MEMBER_ID), or for a missing permission.
     """
     if not offsets:
         return
@@ -54,7 +54,7 @@ def commit_group_offsets(
 
 
 def committed_group_offsets(cluster: ClusterClient, groups: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
-    """The next offsets that groups have committed; those of an open transaction do not count yet."""
+    """Returns the next offsets that groups have committed, excluding those of open transactions."""
     found: dict[str, dict[TopicPartition, int]] = {}
     for group in groups:
         asked = {"group_id": group, "topics": None, "member_id": None, "member_epoch": -1}
@@ -85,7 +85,7 @@ def _ask(
     values: Mapping[str, Any],
     codes_of: Callable[[Any], Sequence[int]],
 ) -> Any:
-    """Asks the group's coordinator, which is looked up each time: it is asked seldom, and may have moved."""
+    """Sends a request to the group's coordinator, looked up for each call: calls are rare, and coordinators move."""
 
     def attempt() -> Any:
         connection = cluster.connection(find_coordinator(cluster, GROUP, group))

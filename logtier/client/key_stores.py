@@ -1,7 +1,7 @@
-"""Java's key and trust stores for a client that reads none of Java's own: PEM stays, PKCS#12 is opened, JKS refused.
+"""Java's key and trust stores for a client without Java: keeps PEM, opens PKCS#12, rejects JKS.
 
-Comes before `headwater.logtier.config.client_properties`, whose names are those of librdkafka: that has no PKCS#12
-trust stores.
+Runs before `headwater.logtier.config.client_properties`, which has librdkafka's names; librdkafka has no PKCS#12 trust
+stores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headwater.logtier.security.key_files import cause, pkcs12_certificates
 
 __all__ = ["without_java_stores"]
 
-# A store holds a key and a few certificates; the authorities of a whole operating system are less than this.
+# A store holds a key and a few certificates; an operating system's whole list of authorities is smaller than this.
 STORE_BYTES_MAX: Final = 4 << 20
 
 _PEM: Final = b"-----BEGIN "
@@ -23,13 +23,13 @@ _JAVAS: Final = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}
 
 
 def without_java_stores(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties with `ssl.keystore.*` and `ssl.truststore.*` in forms that need no Java.
+    """Returns the properties with `ssl.keystore.*` and `ssl.truststore.*` in forms that need no Java.
 
-    What a file holds goes before what its type says, as in Java itself, which reads a PKCS#12 file that is called JKS.
-    The certificates of a PKCS#12 trust store are put in its place, so only this process has to have that file.
+    A file's content decides over its declared type, as in Java, which reads a PKCS#12 file declared as JKS. The
+    certificates of a PKCS#12 trust store replace its path, so that only this process needs the file.
 
     Raises:
-        ConfigError: a file cannot be read, or only Java can read it; the text names the property, and no secret.
+        ConfigError: a file is unreadable, or only Java can read it; the text names the property and no secret.
     """
     result = dict(properties)
     for store in ("keystore", "truststore"):
@@ -41,7 +41,7 @@ def without_java_stores(properties: Mapping[str, str]) -> dict[str, str]:
         held = _held_format(location, path)
         result[kind] = held
         if held == "PEM":
-            # Kafka has no password for the whole of a PEM file: ssl.key.password is that of its key.
+            # Kafka has no password for a whole PEM file: ssl.key.password protects its key.
             result.pop(password, None)
         elif store == "truststore":
             result["ssl.truststore.certificates"] = _trusted(location, path, result.pop(password, None))
@@ -50,7 +50,7 @@ def without_java_stores(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _held_format(name: str, path: str) -> str:
-    """PEM or PKCS12."""
+    """Returns PEM or PKCS12."""
     try:
         with open(path, "rb") as file:
             data = file.read(STORE_BYTES_MAX + 1)

@@ -20,7 +20,7 @@ __all__ = ["API_NAMES", "CLIENT_VERSIONS", "ApiKey", "kio_request", "negotiate",
 
 
 class ApiKey:
-    """The numbers of the APIs this client calls."""
+    """API keys of the requests that this client sends."""
 
     PRODUCE = 0
     FETCH = 1
@@ -71,30 +71,30 @@ API_NAMES = {
     ApiKey.LIST_TRANSACTIONS: "ListTransactions",
 }
 
-# The versions this client can speak. Fetch and Produce end where topic names give way to topic ids (13).
+# Supported versions. Fetch and Produce end before version 13, which replaces topic names by topic ids.
 CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 12),
     ApiKey.FETCH: (4, 12),
     ApiKey.LIST_OFFSETS: (1, 8),
     ApiKey.METADATA: (4, 12),
-    # From 5 on the broker decides how long they are kept. 10 names topics by id.
+    # From version 5 on the broker decides the retention. Version 10 names topics by id.
     ApiKey.OFFSET_COMMIT: (5, 9),
-    # From 8 on a request asks about several groups.
+    # From version 8 on a request names several groups.
     ApiKey.OFFSET_FETCH: (8, 9),
-    # Version 6 is of two-phase commits (KIP-939).
+    # Version 6 adds two-phase commits (KIP-939).
     ApiKey.INIT_PRODUCER_ID: (0, 5),
     ApiKey.FIND_COORDINATOR: (4, 6),
-    # From 3 on with the features of the cluster. Each connection begins with version 0, which every broker knows.
+    # From version 3 on with the cluster's features. Each connection begins with version 0, which every broker supports.
     ApiKey.API_VERSIONS: (0, 3),
-    # Version 0 of the handshake would be followed by tokens outside of any request.
+    # After version 0 of the handshake, tokens would follow without request headers.
     ApiKey.SASL_HANDSHAKE: (1, 1),
     ApiKey.WRITE_TXN_MARKERS: (1, 1),
-    # From 4 on the broker knows defaults for partitions and replicas.
+    # From version 4 on the broker has defaults for partitions and replicas.
     ApiKey.CREATE_TOPICS: (4, 7),
-    # Later ones are spoken among brokers.
+    # Later versions are for brokers.
     ApiKey.ADD_PARTITIONS_TO_TXN: (3, 3),
     ApiKey.ADD_OFFSETS_TO_TXN: (0, 4),
-    # 5 belongs to transaction.version 2, as do TxnOffsetCommit 5 and Produce 12: `transactional_producer` chooses.
+    # Version 5, TxnOffsetCommit 5 and Produce 12 belong to transaction.version 2: `transactional_producer` chooses.
     ApiKey.END_TXN: (1, 5),
     ApiKey.TXN_OFFSET_COMMIT: (3, 5),
     ApiKey.SASL_AUTHENTICATE: (0, 2),
@@ -107,7 +107,7 @@ CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
 
 
 def negotiate(api_key: int, broker_versions: Mapping[int, tuple[int, int]]) -> int:
-    """The highest version that the broker and this client share.
+    """Returns the highest version that the broker and this client share.
 
     >>> negotiate(ApiKey.FETCH, {1: (4, 18)})
     12
@@ -139,7 +139,7 @@ def _codec(api_key: int, version: int) -> tuple[Any, Any, Any, Any, bool]:
 
 
 def nested(owner: type[Any], field: str) -> Any:
-    """The entity type of an array field, so that callers need not name kio's modules by version."""
+    """Returns the entity type of an array field: callers need no import of kio's module of the version."""
     import typing
 
     hints = typing.get_type_hints(owner)
@@ -151,7 +151,7 @@ def nested(owner: type[Any], field: str) -> Any:
 
 
 def _build(schema: Any, values: Mapping[str, Any]) -> Any:
-    """An entity from plain values: fields its version lacks are left out, tuples of mappings become nested entities."""
+    """Builds an entity from plain values: omits fields that the version lacks, nests tuples of mappings as entities."""
     known = {field.name for field in dataclasses.fields(schema)}
     arguments: dict[str, Any] = {}
     for name, value in values.items():
@@ -165,7 +165,7 @@ def _build(schema: Any, values: Mapping[str, Any]) -> Any:
 
 
 def kio_request(api_key: int, version: int, values: Mapping[str, Any]) -> Request[Any]:
-    """A request from plain values; its response decodes to kio's entity."""
+    """Builds a request from plain values; the response decodes to kio's entity."""
     from kio.serial.errors import SerialError
 
     from headwater.logtier.protocol.errors import ProtocolViolationError
@@ -182,7 +182,7 @@ def kio_request(api_key: int, version: int, values: Mapping[str, Any]) -> Reques
             check_counts(response_type, frame, 0)
             try:
                 entity, _size = read(frame, 0)
-            except KeyError:  # a tagged field of a broker that is newer than kio's schema
+            except KeyError:  # an unknown tagged field, of a broker newer than kio's schema
                 if not flexible:
                     raise
                 entity, _size = read(without_unknown_tags(response_type, frame), 0)

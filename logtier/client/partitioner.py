@@ -1,4 +1,4 @@
-"""Kafka's default partitioner: which partition a key belongs to, whatever client writes it."""
+"""Kafka's default partitioner: a key's partition is the same as for Kafka's Java client."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """Murmur2 as Kafka's Java client computes it (seed 0x9747b28c), as an unsigned 32-bit number.
+    """Returns Murmur2 with the seed of Kafka's Java client (0x9747b28c), as an unsigned 32-bit number.
 
-    The values are those of Kafka's own UtilsTest.
+    The examples are from Kafka's UtilsTest.
 
     >>> [murmur2(key) - (murmur2(key) >> 31 << 32) for key in (b"21", b"foobar", b"a-little-bit-long-string")]
     [-973932308, -790332482, -985981536]
@@ -38,7 +38,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition of a key, as the Java client's default partitioner places it.
+    """Returns the partition of a key, as chosen by the Java client's default partitioner.
 
     >>> partition_for_key(b"foobar", 6)
     0

@@ -1,4 +1,4 @@
-"""Produce, versions 3 to 12, by hand: batches are written as they are."""
+"""Hand-written codec of Produce, versions 3 to 12: batches are written unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PARTITION = struct.Struct(">ihqq")
 
 @dataclass(frozen=True, slots=True)
 class ProducedPartition:
-    """A broker's answer for one partition's batch."""
+    """A broker's response for one partition's batch."""
 
     topic: str
     partition: int
@@ -38,7 +38,7 @@ def produce_request(
     timeout_ms: int,
     transactional_id: str | None = None,
 ) -> Request[list[ProducedPartition]]:
-    """A Produce with acks=all: per topic (partition, record batch), at most one batch a partition."""
+    """Encodes a Produce with acks=all: (partition, record batch) pairs by topic, at most one batch a partition."""
     flexible = version >= FLEXIBLE_FROM
     tags = b"\0" if flexible else b""
     out: list[bytes | bytearray] = [

@@ -29,21 +29,21 @@ __all__ = ["IdempotentProducer", "ProducerConfig"]
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """Kafka's producer settings, as far as a writer of whole batches has a use for them."""
+    """The subset of Kafka's producer settings that applies to a writer of whole batches."""
 
     request_bytes_max: int = 1 << 20
     requests_in_flight_max: int = 5
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
-    # Batches waiting in memory before `send` blocks.
+    # Maximum bytes of batches in memory; `send` blocks above.
     buffer_bytes: int = 32 << 20
 
 
 class IdempotentProducer:
-    """Delivers encoded batches exactly once and in order per partition, for as long as this object lives.
+    """Delivers encoded batches exactly once and in order for each partition, for the lifetime of this object.
 
-    `send` queues and pumps; `flush` returns when all is acknowledged. A fatal answer is raised by the call that meets
-    it; the producer is of no use afterwards. Not thread-safe.
+    `send` queues batches and drives I/O; `flush` returns when all batches are acknowledged. The call that receives a
+    fatal response raises its error; the producer is unusable afterwards. Not thread-safe.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class IdempotentProducer:
         identity: ProducerIdentity | None = None,
         first_sequences: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
-        """A producer with an id of its own, or one that sends as `identity`, which has a transaction open.
+        """Creates a producer with an id of its own, or one that sends as `identity`, whose transaction is open.
 
         Args:
-            first_sequences: Where the sequence numbers of `identity` go on, by partition; 0 for one that is not named.
+            first_sequences: Next sequence numbers of `identity`, by partition; 0 for partitions not in the mapping.
         """
         self._cluster = cluster
         self._config = config or ProducerConfig()
@@ -83,9 +83,9 @@ class IdempotentProducer:
         return self._cluster.retry("a producer id", ask)
 
     def send(self, topic: str, partition: int, batch: bytearray, record_count: int) -> None:
-        """Queues a batch (v2, without producer fields and CRC: they are filled in here) and sends what may go.
+        """Queues a batch (v2; this method fills in the producer fields and the CRC) and sends ready batches.
 
-        Blocks while `buffer_bytes` are waiting.
+        Blocks while `buffer_bytes` are queued.
         """
         sequencer = self._partitions.get((topic, partition))
         if sequencer is None:
@@ -101,11 +101,11 @@ class IdempotentProducer:
             self._receive_oldest()
 
     def next_sequences(self) -> dict[tuple[str, int], int]:
-        """Where the sequence numbers go on in the partitions that something was sent to."""
+        """Next sequence numbers, by partition with sent batches."""
         return {key: sequencer.next_sequence for key, sequencer in self._partitions.items()}
 
     def flush(self) -> None:
-        """Sends everything and waits until it is acknowledged."""
+        """Sends all batches and waits for their acknowledgements."""
         while any(sequencer.unfinished for sequencer in self._partitions.values()):
             self._send_ready()
             self._receive_oldest()
@@ -113,7 +113,7 @@ class IdempotentProducer:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def _send_ready(self) -> None:
-        """Fills the pipeline of every leader with what its partitions have ready."""
+        """Fills the pipeline of every leader with its partitions' ready batches."""
         by_leader: dict[int, list[tuple[str, int]]] = {}
         for key, sequencer in self._partitions.items():
             if sequencer.waiting:
@@ -121,12 +121,12 @@ class IdempotentProducer:
         for node_id, keys in by_leader.items():
             while len(self._requests.get(node_id, ())) < self._config.requests_in_flight_max:
                 batches = self._collect(node_id, keys)
-                # Without its connection, another broker may lead by now: the leaders are asked anew.
+                # After a lost connection another broker may lead: the leaders are requested again.
                 if not batches or not self._send_request(node_id, batches):
                     break
 
     def _collect(self, node_id: int, keys: list[tuple[str, int]]) -> list[PendingBatch]:
-        """One batch each of the partitions that have one, up to the request size; the rest come first next time."""
+        """Takes one batch of each ready partition, up to the request size; the other partitions are first next time."""
         batches: list[PendingBatch] = []
         size = 0
         for key in list(keys):
@@ -142,9 +142,9 @@ class IdempotentProducer:
         return batches
 
     def _connection(self, node_id: int) -> BlockingConnection:
-        """The connection that carries this producer's requests to a broker, and nothing else.
+        """Returns the connection for this producer's Produce requests to a broker.
 
-        Invariant: while requests are in flight it is open; `_connection_lost` gives up both together.
+        Invariant: the connection is open while requests are in flight; `_connection_lost` drops both together.
         """
         known = self._connections.get(node_id)
         if known is None or known.closed:
@@ -153,13 +153,13 @@ class IdempotentProducer:
         return known
 
     def close(self) -> None:
-        """Closes the connections; what was not flushed is lost."""
+        """Closes the connections and drops unacknowledged batches."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
 
     def _send_request(self, node_id: int, batches: list[PendingBatch]) -> bool:
-        """Sends batches to their leader; whether its connection stands."""
+        """Sends batches to their leader; returns whether its connection is usable."""
         by_topic: dict[str, list[tuple[int, bytes | bytearray]]] = {}
         for batch in batches:
             by_topic.setdefault(batch.topic, []).append((batch.partition, batch.data))
@@ -185,7 +185,7 @@ class IdempotentProducer:
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def _receive_oldest(self) -> None:
-        """Takes one response: of the leader with the fullest pipeline."""
+        """Receives one response of the leader with the fullest pipeline."""
         node_id = max(self._requests, key=lambda node: len(self._requests[node]), default=None)
         if node_id is None or not self._requests[node_id]:
             return
@@ -206,13 +206,13 @@ class IdempotentProducer:
             self._back_off()
 
     def _settle(self, batch: PendingBatch, answer: ProducedPartition | None) -> ClientError | None:
-        """Notes a batch as delivered or to be retried (then returns why); raises if neither can be."""
+        """Marks a batch as delivered, or as to be retried and returns the reason; raises if neither is possible."""
         what = f"producing to {batch.topic}-{batch.partition}"
         sequencer = self._partitions[batch.topic, batch.partition]
         if answer is None:
             raise BrokerConnectionError(f"{what}: the broker's answer does not name this partition")
         code = answer.error_code
-        if code in (0, DUPLICATE_SEQUENCE_NUMBER):  # a duplicate: an earlier try was written, only its answer was lost
+        if code in (0, DUPLICATE_SEQUENCE_NUMBER):  # a duplicate: an earlier attempt was written, its response was lost
             sequencer.delivered()
             self._queued_bytes -= len(batch.data)
             return None

@@ -1,4 +1,4 @@
-"""What an idempotent producer must remember of one partition, without I/O."""
+"""State of an idempotent producer in one partition (KIP-98). No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headwater.logtier.records.batch import (
 
 __all__ = ["PartitionSequencer", "PendingBatch", "ProducerIdentity", "seal_batch"]
 
-# A broker remembers the last five batches of a producer in a partition; more in flight could not be told from new ones.
+# A broker remembers a producer's last five batches in a partition: with more in flight, retries would look new.
 BATCHES_IN_FLIGHT_MAX = 5
 
 _PRODUCER = struct.Struct(">qhi")
@@ -27,10 +27,10 @@ _PRODUCER = struct.Struct(">qhi")
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """Who sends batches: a producer id, its epoch and, for a transaction's batches, its transactional id.
+    """The sender of batches: a producer id, its epoch and, in a transaction, its transactional id.
 
-    Picklable: several processes may send as one producer, as long as no two send to the same partition.
-    `produce_version_max` keeps a transaction to the protocol it was begun with (KIP-890).
+    Picklable: several processes may send as one producer, if no two of them send to the same partition.
+    `produce_version_max` restricts a transaction to the protocol of its beginning (KIP-890).
     """
 
     producer_id: int
@@ -50,7 +50,7 @@ def seal_batch(batch: bytearray, producer: ProducerIdentity, base_sequence: int)
 
 @dataclass(slots=True)
 class PendingBatch:
-    """A sealed batch on its way; `deadline_s` on the monotonic clock bounds its retries."""
+    """A sealed batch in delivery; `deadline_s` (monotonic clock) bounds its retries."""
 
     topic: str
     partition: int
@@ -64,13 +64,13 @@ class PendingBatch:
 class PartitionSequencer:
     """Keeps a partition's batches in order through failures.
 
-    Invariant: batches are on the wire in sequence order, `BATCHES_IN_FLIGHT_MAX` at most. After one failed, nothing of
-    this partition is sent until all that is in flight is answered; then the failed ones go again, first and in order.
-    The broker recognises those it has already (KIP-98), so that a retry never doubles a record.
+    Invariant: batches are in flight in sequence order, at most `BATCHES_IN_FLIGHT_MAX`. After a failure, no batch of
+    this partition is sent until all batches in flight have responses; then the failed batches are sent again, first and
+    in order. The broker recognises batches it has already (KIP-98): a retry never duplicates a record.
 
-    Nothing follows the first batch before that is acknowledged. It may be refused, because the leader of a new topic is
-    not ready, or because the transaction before is still being ended: a broker that knows nothing of the producer would
-    take the second batch for the first, and then never the first.
+    No batch follows the first one before its acknowledgement. The broker may reject the first batch, because the leader
+    of a new topic is not ready or the previous transaction is still being ended. Without state of the producer, the
+    broker would accept the second batch as the first, and then never the first one.
     """
 
     def __init__(self, first_sequence: int = 0) -> None:
@@ -84,27 +84,27 @@ class PartitionSequencer:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence number of the first record that is yet to be added."""
+        """Sequence number of the next added record."""
         return self._next_sequence
 
     @property
     def waiting(self) -> bool:
-        """Whether batches wait to be sent."""
+        """Whether batches are queued."""
         return bool(self._queue)
 
     @property
     def unfinished(self) -> int:
-        """Batches not yet delivered."""
+        """Number of batches not yet delivered."""
         return len(self._queue) + len(self._failed) + self._in_flight
 
     def sendable_to(self, node_id: int) -> bool:
-        """Whether `take` may give a batch for this broker: never while another broker has some in flight."""
+        """Whether `take` may return a batch for this broker: never while batches are in flight to another broker."""
         if not self._queue or self._failed or self._in_flight >= (1 if self._is_first_due else BATCHES_IN_FLIGHT_MAX):
             return False
         return not self._in_flight or self._node_id == node_id
 
     def add(self, batch: PendingBatch) -> None:
-        """Queues a batch, which takes the next sequence numbers."""
+        """Queues a batch and assigns the next sequence numbers to its records."""
         batch.base_sequence = self._next_sequence
         batch.order = self._next_order
         self._next_order += 1
@@ -112,25 +112,25 @@ class PartitionSequencer:
         self._queue.append(batch)
 
     def take(self, node_id: int) -> PendingBatch:
-        """The next batch to send, for this broker."""
+        """Takes the next batch to send to this broker."""
         assert self.sendable_to(node_id)
         self._in_flight += 1
         self._node_id = node_id
         return self._queue.popleft()
 
     def peek_bytes(self) -> int:
-        """The size of the next batch."""
+        """Returns the size of the next batch in bytes."""
         return len(self._queue[0].data)
 
     def delivered(self) -> None:
-        """A batch in flight was acknowledged."""
+        """Removes an acknowledged batch."""
         self._is_first_due = False
         self._in_flight -= 1
         assert self._in_flight >= 0
         self._requeue()
 
     def failed(self, batch: PendingBatch) -> None:
-        """A batch in flight must be sent again."""
+        """Queues a batch in flight again."""
         self._in_flight -= 1
         assert self._in_flight >= 0
         self._failed.append(batch)
@@ -138,7 +138,7 @@ class PartitionSequencer:
 
     @property
     def draining(self) -> bool:
-        """Whether a batch failed and others are still in flight, whose failure follows from the first."""
+        """Whether a batch failed while later ones, which fail in consequence, are still in flight."""
         return bool(self._failed)
 
     def _requeue(self) -> None:

@@ -13,8 +13,8 @@ from headwater.logtier.client.security import ClientSecurity
 
 __all__ = ["PlainClient", "SaslClient", "SaslExchangeError", "ScramClient", "sasl_client"]
 
-# Fewer rounds than the RFC asks for would give a password away to who pretends to be the broker; more than this would
-# let it keep a client busy. Kafka's credentials have 4,096 to 16,384.
+# Limits of SCRAM iterations. Fewer than the RFC's minimum would expose a password to an impostor of the broker; more
+# than the maximum would let an impostor occupy the client. Kafka's credentials have 4,096 to 16,384.
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 1_000_000
 
@@ -25,23 +25,23 @@ _SERVER_ERROR: Final = re.compile(r"e=([^,\0]{1,100})(?:,.*)?", re.DOTALL)
 
 
 class SaslExchangeError(Exception):
-    """What the broker said does not belong to the exchange, or does not prove that it knows the password."""
+    """A broker's token is not part of the exchange, or does not prove knowledge of the credential."""
 
 
 class SaslClient(Protocol):
-    """One exchange of one mechanism."""
+    """One exchange of a SASL mechanism."""
 
     def first(self) -> bytes:
-        """The token to begin with."""
+        """Returns the client's first token."""
         ...
 
     def evaluate(self, challenge: bytes) -> bytes | None:
-        """The answer to the broker's token; None when nothing is left to say. SaslExchangeError."""
+        """Returns the response to the broker's token, None at the end of the exchange; raises SaslExchangeError."""
         ...
 
 
 def sasl_client(security: ClientSecurity, nonce: str) -> SaslClient:
-    """An exchange by the mechanism that is configured; `nonce` is printable, unpredictable and never used twice."""
+    """Begins an exchange by the configured mechanism; `nonce` is printable, unpredictable and used only once."""
     if security.mechanism == "PLAIN":
         return PlainClient(security.username, security.password)
     return ScramClient(security.mechanism, security.username, security.password, nonce)
@@ -61,18 +61,18 @@ class PlainClient:
         self._password = password
 
     def first(self) -> bytes:
-        """Name and password; no authorization id."""
+        """Returns the token of name and password, without authorization id."""
         return f"\0{self._username}\0{self._password}".encode()
 
     def evaluate(self, challenge: bytes) -> bytes | None:
-        """The broker has nothing to say but that it took them."""
+        """Ends the exchange: the broker's only token is empty."""
         if challenge:
             raise SaslExchangeError("the broker answers PLAIN by a challenge, which PLAIN does not have")
         return None
 
 
 class ScramClient:
-    """SCRAM: the password is proved, not told, and the broker has to prove that it knows its credential."""
+    """SCRAM: the client proves its password without sending it, and the broker proves knowledge of the credential."""
 
     __slots__ = ("_first_bare", "_hash", "_nonce", "_password", "_signature")
 
@@ -85,11 +85,11 @@ class ScramClient:
         self._signature: bytes | None = None
 
     def first(self) -> bytes:
-        """The name and our nonce; without channel binding, which Kafka does not have."""
+        """Returns the token of name and nonce; Kafka has no channel binding."""
         return f"n,,{self._first_bare}".encode()
 
     def evaluate(self, challenge: bytes) -> bytes | None:
-        """Prove the password to the broker's first message; check the proof in its final one."""
+        """Answers the broker's first message with the proof of the password; checks the proof in its final message."""
         try:
             text = challenge.decode()
         except UnicodeDecodeError:

@@ -1,5 +1,5 @@
-"""How the raw client's connections are secured: typed, made of what `headwater.logtier.config.client_properties`
-reads."""
+"""Security settings of the raw client's connections, from the properties of
+`headwater.logtier.config.client_properties`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["MECHANISMS", "PLAINTEXT", "ClientSecurity"]
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
-# What a file for several programs may hold, and the raw client takes from elsewhere.
+# Properties that a file shared by several programs may hold, and that the raw client receives otherwise.
 _OTHERS: Final = frozenset({"bootstrap.servers", "client.id", "broker.address.family"})
 _SASL: Final = frozenset({"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"})
 _TEXTS: Final = {
@@ -34,14 +34,14 @@ _TRUE_OR_FALSE: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """Protocol, TLS and SASL of a client's connections; picklable, so that it travels to Spark tasks.
+    """Protocol, TLS and SASL settings of a client's connections. Picklable, for Spark tasks.
 
-    Invariant: with SASL there are a mechanism of MECHANISMS and a user. Neither its repr nor an error of it holds a
+    Invariant: with SASL, the mechanism is one of MECHANISMS and a user is set. Neither the repr nor an error holds a
     password or a key.
 
     Attributes:
-        ca_location: PEM file, or folder, of the authorities to trust; without it and `ca_pem`, the system's.
-        keystore_location: PKCS#12 file with the client's key and certificates, in place of PEM ones.
+        ca_location: PEM file or folder of trusted authorities; without `ca_location` and `ca_pem`, the system's.
+        keystore_location: PKCS#12 file with the client's key and certificates, instead of PEM files.
     """
 
     protocol: str = "PLAINTEXT"
@@ -73,9 +73,9 @@ class ClientSecurity:
 
     @staticmethod
     def from_properties(properties: Mapping[str, str]) -> ClientSecurity:
-        """Make it of librdkafka's properties (see `client_properties`); ConfigError for what cannot be done.
+        """Builds the settings from librdkafka's properties (see `client_properties`); raises ConfigError.
 
-        As with Kafka's clients, what is set for SASL or TLS is not asked where the protocol does not have them.
+        As in Kafka's clients, properties of SASL or TLS have no effect under a protocol without them.
 
         >>> ClientSecurity.from_properties({"security.protocol": "ssl", "ssl.ca.location": "ca.pem"}).ca_location
         'ca.pem'
@@ -127,7 +127,7 @@ def _tls(properties: Mapping[str, str]) -> dict[str, str | bool]:
 
 
 def _check_known(name: str, protocol: str) -> None:
-    """What is left out unseen would leave a connection less secure than was asked for."""
+    """Rejects unsupported properties: an ignored one could make a connection less secure than configured."""
     if name in _OTHERS or name in _SASL or name in _TEXTS:
         return
     if name in ("security.protocol", "ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification"):
@@ -137,5 +137,5 @@ def _check_known(name: str, protocol: str) -> None:
     ):
         return
     if name.startswith(("sasl.oauthbearer.", "sasl.kerberos.", "enable.sasl.oauthbearer.", "https.")):
-        return  # of mechanisms other than the one that is used
+        return  # properties of mechanisms that are not in use
     raise ConfigError(f"{name[:100]}: is not supported here")

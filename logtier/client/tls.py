@@ -1,4 +1,4 @@
-"""The TLS context of a client: what it trusts, and the key that it shows. Reads files, so it may block."""
+"""The TLS context of a client: trusted authorities, key and certificates. Reads files, so it may block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PEM_BYTES_MAX: Final = 1 << 20
 
 
 def client_context(security: ClientSecurity) -> ssl.SSLContext:
-    """What connections are encrypted by; ConfigError in one line, which holds no secret."""
+    """Builds the TLS context; raises ConfigError with one line without secrets."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION
@@ -65,7 +65,7 @@ def _load_key(context: ssl.SSLContext, security: ClientSecurity) -> None:
                 return
             pem = chain if key is None else key + b"\n" + chain
         with as_file(pem) as path:
-            # Without an answer OpenSSL would ask on the terminal.
+            # Without a password callback OpenSSL would prompt on the terminal.
             context.load_cert_chain(path, password=lambda: security.key_password or "")
     except (OSError, ValueError) as error:
         raise ConfigError(f"no private key with its certificates can be read from {where}: {cause(error)}") from None

@@ -1,4 +1,4 @@
-"""Creating a topic. Administration for people is elsewhere; this is for topics that a client cannot do without."""
+"""Creates topics that a client itself requires. The command line's administration is in other modules."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BROKER_DEFAULT: Final = -1
 
 
 def ensure_topic(cluster: ClusterClient, topic: str, *, partitions: int, configs: Mapping[str, str]) -> None:
-    """Creates a topic unless there is one of that name; its replicas are as many as the brokers' default.
+    """Creates a topic if it does not exist, with the brokers' default replication factor.
 
-    Raises BrokerError, also for a missing right to create it.
+    Raises BrokerError, also for a missing permission.
     """
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""What a producer does about each error code in a transaction (KIP-98, KIP-360, KIP-588, KIP-890). Pure."""
+"""A producer's reaction to each error code in a transaction (KIP-98, KIP-360, KIP-588, KIP-890). Pure."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ TRANSACTION_ABORTABLE: Final = 120
 
 _ABORT: Final = frozenset({
     OUT_OF_ORDER_SEQUENCE_NUMBER,
-    # The coordinator has aborted the transaction, because it took too long; or a newer producer has begun. Which of
-    # the two it was, tells the answer to InitProducerId with the present id and epoch (KIP-360).
+    # The coordinator has aborted the transaction after its timeout, or a newer producer has begun. The response to
+    # InitProducerId with the present id and epoch distinguishes the two (KIP-360).
     INVALID_PRODUCER_EPOCH,
     INVALID_TXN_STATE,
     INVALID_PRODUCER_ID_MAPPING,
@@ -36,22 +36,22 @@ _ABORT: Final = frozenset({
 
 
 class Reaction(enum.Enum):
-    """What is to be done about an answer."""
+    """Reaction to a response."""
 
     GO_ON = "go on"
-    #: The coordinator still ends the transaction before: the same question again, soon.
+    #: The coordinator still ends the previous transaction: repeat the request soon.
     WAIT = "wait"
     RETRY = "retry"
     FIND_COORDINATOR = "find coordinator"
-    #: Abort the transaction, take a new epoch, begin again.
+    #: Abort the transaction, get a new epoch, begin another transaction.
     ABORT = "abort"
-    #: A newer producer of this transactional id has begun: end, and let it be.
+    #: A newer producer of this transactional id has begun: this one ends.
     FENCED = "fenced"
     FATAL = "fatal"
 
 
 def reaction(code: int, *, initialising: bool = False) -> Reaction:
-    """What to do about an error code; `initialising` says that it answers InitProducerId.
+    """Returns the reaction to an error code; `initialising`: the code is from InitProducerId.
 
     >>> reaction(0), reaction(51), reaction(16), reaction(47), reaction(90), reaction(53)
     ... # doctest: +NORMALIZE_WHITESPACE
@@ -74,7 +74,7 @@ def reaction(code: int, *, initialising: bool = False) -> Reaction:
 
 
 def first_failure(codes: list[int]) -> int:
-    """The code that decides about a request for several partitions: not that of those which were only left alone.
+    """Returns the decisive code of a request for several partitions, not OPERATION_NOT_ATTEMPTED of the skipped ones.
 
     >>> first_failure([0, 55, 3, 55]), first_failure([0, 0]), first_failure([])
     (3, 0, 0)

@@ -1,7 +1,7 @@
 """A transactional producer that several processes share: one owns the transaction, the others send its batches.
 
-The owner (a Spark driver) begins, commits and aborts; with `identity` and `first_sequences` an `IdempotentProducer`
-elsewhere (a Spark task) sends to partitions that nobody else sends to. Blocking.
+The owner (a Spark driver) begins, commits and aborts. With `identity` and `first_sequences`, an `IdempotentProducer` in
+another process (a Spark task) sends to partitions of its own. Blocking.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from headwater.logtier.records.batch import Record, build_batch, increment_seque
 
 __all__ = ["TRANSACTION_TIMEOUT_MS", "TransactionConfig", "TransactionalProducer"]
 
-# After so long the coordinator aborts an open transaction. Readers with read_committed wait until then for a producer
-# that died and did not come back.
+# The coordinator aborts an open transaction after this time. If a producer dies for good, read_committed readers wait
+# until then.
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 FEATURE: Final = "transaction.version"
-# From this level of the feature on each transaction has an epoch of its own, and what is produced or committed in it
-# adds itself to it (KIP-890). Up to the level before, older versions of these APIs are to be spoken.
+# From this level of transaction.version on, each transaction has an epoch of its own, and Produce and TxnOffsetCommit
+# add partitions implicitly (KIP-890). Lower levels require older versions of these APIs.
 EPOCH_A_TRANSACTION: Final = 2
 PRODUCE_VERSION_CLASSIC: Final = 11
 TXN_OFFSET_COMMIT_VERSION_CLASSIC: Final = 4
 END_TXN_VERSION_CLASSIC: Final = 4
-# How long to leave a coordinator alone that still ends the transaction before; Kafka's own producer waits as long.
+# Pause before a retry while the coordinator ends the previous transaction; the same as in Kafka's producer.
 CONCURRENT_TRANSACTIONS_WAIT_S: Final = 0.02
 
 _SOFTWARE: Final = {"client_software_name": "headwater", "client_software_version": "1"}
@@ -60,12 +60,12 @@ class TransactionConfig:
 class TransactionalProducer:
     """Owns the transactions of one transactional id. Not thread-safe.
 
-    `initialise` first; then `begin`, sends, `commit` or `abort`, over and over. A method that raises
-    AbortableTransactionError leaves a transaction that can only be aborted; ProducerFencedError means that a newer
-    producer of this transactional id has begun, and that this one must end: it never takes over again.
+    Call `initialise` first, then `begin`, sends, and `commit` or `abort`, repeatedly. After AbortableTransactionError
+    the transaction can only be aborted. After ProducerFencedError a newer producer of this transactional id has begun:
+    this one must end and never initialises again.
 
-    Invariant: no two transactions between which something may have gone astray have the same epoch. So what comes late
-    (a batch of a task that was given up, an EndTxn whose connection broke) is refused, and never becomes part of the
+    Invariant: two transactions have different epochs if a request of the first may still arrive. So the broker rejects
+    late requests (a batch of an abandoned task, an EndTxn whose connection broke), and none of them becomes part of the
     next transaction.
     """
 
@@ -83,28 +83,28 @@ class TransactionalProducer:
 
     @property
     def transaction_version(self) -> int:
-        """The cluster's level of `transaction.version`, as `initialise` found it."""
+        """The cluster's level of `transaction.version` at the last `initialise`."""
         return self._version
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction has been begun and not ended."""
+        """Whether a transaction is open."""
         return self._is_open
 
     @property
     def identity(self) -> ProducerIdentity:
-        """As whom batches of the present transaction are to be sent."""
+        """The identity for sending batches of the present transaction."""
         assert self._producer is not None, "not initialised"
         version_max = None if self._has_epoch_a_transaction else PRODUCE_VERSION_CLASSIC
         return ProducerIdentity(*self._producer, self._config.transactional_id, version_max)
 
     @property
     def first_sequences(self) -> dict[TopicPartition, int]:
-        """Where sequence numbers go on, by partition; 0 in those not named."""
+        """Next sequence numbers, by partition; 0 for partitions not in the mapping."""
         return dict(self._sequences)
 
     def note_sequences(self, next_sequences: Mapping[TopicPartition, int]) -> None:
-        """Takes note of what others have sent in the present transaction."""
+        """Registers the sequence numbers after other processes' batches in the present transaction."""
         assert self._is_open
         self._sequences.update(next_sequences)
 
@@ -115,14 +115,14 @@ class TransactionalProducer:
     # -- the producer id ---------------------------------------------------------------------------------------------
 
     def initialise(self) -> None:
-        """Takes over the transactional id, or, if it is this producer's already, a new epoch of it (KIP-360).
+        """Takes over the transactional id, or gets a new epoch if this producer has it already (KIP-360).
 
-        A transaction of a producer before is ended when this returns: committed if that was decided, else aborted.
+        On return, a previous producer's transaction has ended: committed if that was decided, else aborted.
         """
         known = self._producer or (-1, -1)
 
         def ask(connection: BlockingConnection) -> Any:
-            # Asked each time: the cluster may have been upgraded since.
+            # Requested each time: the cluster may have been upgraded since.
             self._version = self._transaction_version(connection)
             return connection.call(
                 kio_request(
@@ -143,7 +143,7 @@ class TransactionalProducer:
 
     def _become(self, producer_id: int, epoch: int) -> None:
         if self._producer != (producer_id, epoch):
-            self._sequences.clear()  # they begin anew with each epoch
+            self._sequences.clear()  # sequence numbers restart with each epoch
         self._producer = (producer_id, epoch)
 
     def _transaction_version(self, connection: BlockingConnection) -> int:
@@ -159,7 +159,7 @@ class TransactionalProducer:
     # -- a transaction -----------------------------------------------------------------------------------------------
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Begins a transaction that will reach these partitions at most."""
+        """Begins a transaction limited to these partitions."""
         if self._fenced is not None:
             raise self._fenced
         assert not self._is_open, "a transaction is open already"
@@ -171,7 +171,7 @@ class TransactionalProducer:
             self._add_partitions(partitions)
 
     def send(self, topic: str, partition: int, records: Sequence[Record]) -> None:
-        """Sends the owner's own records, as one batch, and waits until they are acknowledged."""
+        """Sends the owner's own records as one batch and waits for the acknowledgement."""
         assert self._is_open
         key = (topic, partition)
         sequence = self._sequences.get(key, 0)
@@ -193,14 +193,14 @@ class TransactionalProducer:
                 self._cluster.forget_leader(topic)
                 self._react(int(answer.error_code), f"producing to {topic}-{partition}", answer.error_message)
 
-        # A repetition is told from a new batch by its sequence numbers.
+        # The sequence numbers distinguish a retry from a new batch.
         self._patiently(f"producing to {topic}-{partition}", attempt)
         self._sequences[key] = increment_sequence(sequence, len(records))
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
-        """Commits how far a group has read, together with the transaction.
+        """Commits a group's offsets as part of the transaction.
 
-        Partitions that the cluster does not have, since their topic was deleted meanwhile, are left out.
+        Omits partitions of topics that were deleted meanwhile.
         """
         assert self._is_open
         if not offsets:
@@ -241,19 +241,19 @@ class TransactionalProducer:
         )
 
     def commit(self) -> None:
-        """Commits: everything sent becomes visible at once, and for good.
+        """Commits: all records of the transaction become visible atomically.
 
-        After a RequestTimeoutError the outcome is not known; the next `initialise` of this transactional id settles it.
+        After a RequestTimeoutError the outcome is unknown; the next `initialise` of this transactional id settles it.
         """
         self._end(commit=True)
 
     def abort(self) -> None:
-        """Aborts the open transaction, if there is one, and takes a new epoch: what comes late is refused."""
+        """Aborts the open transaction, if any, and gets a new epoch, which fences late requests."""
         if self._is_open:
             try:
                 self._end(commit=False)
             except AbortableTransactionError:
-                # There is nothing to end, or the coordinator has ended it already: then the epoch is what matters.
+                # No transaction is open, or the coordinator has ended it: only the new epoch is necessary.
                 self._is_open = False
                 self._needs_new_epoch = True
         if self._needs_new_epoch:
@@ -318,7 +318,7 @@ class TransactionalProducer:
         if self._has_epoch_a_transaction:
             self._become(int(response.producer_id), int(response.producer_epoch))
         else:
-            # One that was asked twice, because an answer did not come, may arrive once more: in the next transaction.
+            # A request repeated after a lost response may arrive again, in the next transaction.
             self._needs_new_epoch = not commit or asked > 1
 
     def _call(
@@ -338,7 +338,7 @@ class TransactionalProducer:
         coordinator: tuple[int, str] | None = None,
         initialising: bool = False,
     ) -> Any:
-        """Asks a coordinator until it answers; raises what the code of its answer asks for."""
+        """Repeats a request until the coordinator responds; raises the error that belongs to the response's code."""
         who = coordinator or (TRANSACTION, self._config.transactional_id)
         what = f"{what} of transactional id {self._config.transactional_id!r}"
 
@@ -360,7 +360,7 @@ class TransactionalProducer:
         return self._patiently(what, attempt)
 
     def _patiently(self, what: str, attempt: Callable[[], Any]) -> Any:
-        """Tries again while brokers are away and while the coordinator is busy with the transaction before."""
+        """Retries while brokers are unreachable or the coordinator ends the previous transaction."""
         deadline_s = time.monotonic() + self._cluster.config.api_timeout_ms / 1000
         while True:
             try:
@@ -388,4 +388,4 @@ class TransactionalProducer:
 
 
 class _BusyError(ClientError):
-    """CONCURRENT_TRANSACTIONS: the same question again, soon."""
+    """CONCURRENT_TRANSACTIONS: the caller repeats the request soon."""

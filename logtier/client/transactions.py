@@ -1,7 +1,7 @@
-"""Transactions as an administrator sees them: those that coordinators know, those that hang in a partition (KIP-664).
+"""An administrator's view of transactions: those of coordinators, and those hanging in a partition (KIP-664).
 
-A transaction hangs when a partition takes it for open and no coordinator will ever end it: read_committed readers wait
-before it for good, and compaction does too. Blocking.
+A transaction hangs if it is open in a partition and no coordinator will ever end it: read_committed readers and
+compaction stop before it. Blocking.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headwater.logtier.client.wire import Cursor
 
 __all__ = ["HangingTransaction", "OpenTransaction", "TransactionAdmin", "TransactionDescription", "TransactionListing"]
 
-# The state of a transaction that is open, or whose markers are on their way.
+# States of a transaction that is open, or whose markers are being written.
 _LIVE_STATES = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
 _TRANSACTIONAL_ID_NOT_FOUND = 105
 _NO_OFFSET = -1
@@ -34,7 +34,7 @@ _PRODUCER = struct.Struct(">qh")
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id that a coordinator knows."""
+    """A transactional id in a coordinator's list."""
 
     transactional_id: str
     producer_id: int
@@ -44,7 +44,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """All that a coordinator knows of a transactional id. `start_ms` is None without a transaction."""
+    """A coordinator's description of a transactional id. `start_ms` is None without an open transaction."""
 
     transactional_id: str
     coordinator: int
@@ -71,7 +71,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """An open transaction that no coordinator will end; its owner, if one is known, and what the owner says of it."""
+    """An open transaction that no coordinator will end, its transactional id if known, and that id's description."""
 
     transaction: OpenTransaction
     transactional_id: str | None
@@ -79,7 +79,7 @@ class HangingTransaction:
 
 
 class TransactionAdmin:
-    """Asks a cluster about its transactions and ends those that hang."""
+    """Lists a cluster's transactions and ends hanging ones."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
@@ -92,7 +92,7 @@ class TransactionAdmin:
         duration_ms: int = -1,
         pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """The transactional ids of all coordinators that the filters let through."""
+        """Returns the transactional ids of all coordinators that match the filters."""
         self._cluster.retry("the brokers", lambda: self._cluster.refresh_metadata(()))
         found = []
         for node in self._cluster.nodes():
@@ -117,13 +117,13 @@ class TransactionAdmin:
         return sorted(found, key=lambda each: each.transactional_id)
 
     def describe(self, transactional_id: str) -> TransactionDescription | None:
-        """What its coordinator knows of a transactional id; None if it does not know it."""
+        """Returns the coordinator's description of a transactional id; None if the id is unknown."""
         node = self._cluster.retry(
             f"the coordinator of {transactional_id!r}",
             lambda: find_coordinator(self._cluster, TRANSACTION, transactional_id),
         )
         connection = self._cluster.connection(node)
-        # kio takes a time before 1970 for damage, and that is how "no transaction" is told.
+        # kio rejects a time before 1970, which is the protocol's value for "no transaction".
         asked = kio_request(
             ApiKey.DESCRIBE_TRANSACTIONS,
             connection.version(ApiKey.DESCRIBE_TRANSACTIONS),
@@ -138,7 +138,7 @@ class TransactionAdmin:
         return replace(described, coordinator=node)
 
     def open_transactions(self, partitions: Iterable[TopicPartition]) -> list[OpenTransaction]:
-        """The transactions that are open in these partitions."""
+        """Returns the transactions that are open in these partitions."""
         by_leader: dict[int, dict[str, list[int]]] = {}
         for topic, partition in partitions:
             by_leader.setdefault(self._cluster.leader(topic, partition), {}).setdefault(topic, []).append(partition)
@@ -177,10 +177,10 @@ class TransactionAdmin:
     def find_hanging(
         self, partitions: Iterable[TopicPartition], *, older_than_ms: int, now_ms: int
     ) -> list[HangingTransaction]:
-        """The transactions that are open in a partition, but not for their coordinator.
+        """Returns the transactions that are open in a partition, but not at their coordinator.
 
         Args:
-            older_than_ms: Younger ones are left out: they may be beginning or ending just now.
+            older_than_ms: Minimum age: younger transactions may be beginning or ending.
         """
         candidates = [
             each for each in self.open_transactions(partitions) if now_ms - each.last_timestamp_ms >= older_than_ms
@@ -199,7 +199,7 @@ class TransactionAdmin:
         return hanging
 
     def abort(self, transaction: OpenTransaction) -> None:
-        """End an open transaction in its partition, whatever its coordinator thinks."""
+        """Ends an open transaction in its partition, independently of its coordinator."""
         node = self._cluster.leader(transaction.topic, transaction.partition)
         response = self._call(
             node,

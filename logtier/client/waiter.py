@@ -1,4 +1,4 @@
-"""Waits until some partition has a record behind a given offset: a long poll over all leaders at once."""
+"""Waits until a partition has a record at or after a given offset: a long poll at all leaders at once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from headwater.logtier.client.messages import ApiKey
 
 __all__ = ["DataWaiter"]
 
-# A broker returns at least one whole batch however small the budget; this asks for no more than that.
+# A broker returns at least one complete batch whatever the limit: this limit requests no second one.
 BYTES_MAX = 1
 
 
 class DataWaiter:
-    """Idle readers park a fetch at each leader instead of asking for the end offsets over and over.
+    """Waiting of idle readers: one parked fetch at each leader instead of repeated requests for end offsets.
 
-    Only a hint: an error or a fetch of stale offsets ends the wait early, never late; what there is to read is asked
-    by ListOffsets afterwards.
+    Only a hint: an error or a fetch at a stale offset ends the wait early, never late. The caller then requests the end
+    offsets by ListOffsets.
     """
 
     def __init__(self, cluster: ClusterClient) -> None:
@@ -30,7 +30,7 @@ class DataWaiter:
         self._connections: dict[int, BlockingConnection] = {}
 
     def wait(self, end_offsets: Mapping[TopicPartition, int], wait_ms: int) -> None:
-        """Returns when a partition has a record at or behind its end offset, or after `wait_ms`."""
+        """Returns when a partition has a record at or after its end offset, or after `wait_ms`."""
         started_s = time.monotonic()
         try:
             waiting = self._park(end_offsets, wait_ms)
@@ -40,7 +40,7 @@ class DataWaiter:
                 for connection in readable:
                     connection.receive()
             else:
-                self.close()  # fetches still parked elsewhere: their answers would be taken for later ones
+                self.close()  # fetches are still parked at other leaders: their responses would count as later ones
         except (ClientError, OSError, ValueError):
             self.close()
             time.sleep(max(0.0, min(wait_ms / 1000 - (time.monotonic() - started_s), 0.05)))

@@ -1,4 +1,4 @@
-"""Cursor over a response body: every length is checked before it is believed."""
+"""Cursor over a response body: checks every length before use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _I32 = struct.Struct(">i")
 
 
 def string(value: str | None, *, flexible: bool) -> bytes:
-    """A (nullable) string, compact in flexible versions.
+    """Encodes a (nullable) string, compact in flexible versions (KIP-482).
 
     >>> string("ab", flexible=False).hex(), string("ab", flexible=True).hex()
     ('00026162', '036162')
@@ -27,7 +27,7 @@ def string(value: str | None, *, flexible: bool) -> bytes:
 
 
 def array_length(count: int, *, flexible: bool) -> bytes:
-    """The length that precedes an array's elements.
+    """Encodes the length of an array, which precedes its elements.
 
     >>> array_length(2, flexible=False).hex(), array_length(2, flexible=True).hex()
     ('00000002', '03')
@@ -36,7 +36,7 @@ def array_length(count: int, *, flexible: bool) -> bytes:
 
 
 class Cursor:
-    """Reads fields one after another; raises ValueError where the bytes end too early."""
+    """Reads consecutive fields; raises ValueError if the bytes end too early."""
 
     __slots__ = ("_flexible", "data", "position")
 
@@ -46,7 +46,7 @@ class Cursor:
         self._flexible = flexible
 
     def unpack(self, fields: struct.Struct) -> tuple[int, ...]:
-        """A run of fixed-size numbers."""
+        """Reads consecutive fixed-size numbers."""
         start = self.position
         if fields.size > len(self.data) - start:
             raise ValueError("the body ends inside a field")
@@ -54,7 +54,7 @@ class Cursor:
         return fields.unpack_from(self.data, start)
 
     def array(self, *, element_bytes_min: int) -> int:
-        """An array's length (null counts as 0), checked against what the rest of the body can hold."""
+        """Reads an array's length (null counts as 0) and checks it against the remaining bytes."""
         if self._flexible:
             count, self.position = read_unsigned_varint(self.data, self.position)
             count -= 1
@@ -67,7 +67,7 @@ class Cursor:
         return count
 
     def bytes_view(self) -> memoryview:
-        """Nullable bytes, as a view of the response (null is empty)."""
+        """Reads nullable bytes as a view of the response; null becomes empty."""
         if self._flexible:
             size, self.position = read_unsigned_varint(self.data, self.position)
             size -= 1
@@ -76,7 +76,7 @@ class Cursor:
         return self._view(size)
 
     def string(self) -> str | None:
-        """A nullable string."""
+        """Reads a nullable string."""
         if self._flexible:
             size, self.position = read_unsigned_varint(self.data, self.position)
             size -= 1

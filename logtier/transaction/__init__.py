@@ -1,1 +1,1 @@
-"""Transactions: who is in one, what it includes, how it ended (KIP-98, KIP-360, KIP-890)."""
+"""Transactions: their producers, partitions, states and outcomes (KIP-98, KIP-360, KIP-890)."""

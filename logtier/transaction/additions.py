@@ -1,4 +1,4 @@
-"""Partitions that records add to a transaction: those that come together become one write, not one each."""
+"""Collects partitions that records add to a transaction, and writes concurrent additions together."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -22,10 +22,10 @@ class _Addition:
 
 
 class Additions:
-    """What waits to be added, by transaction and producer.
+    """Partitions to be added, by transaction and producer.
 
-    A produce request adds each of its partitions. One write at a time is under way for a producer; whatever comes
-    meanwhile is collected for the next.
+    A produce request adds each of its partitions. A producer has one write under way at a time; the next write takes
+    all partitions that arrive meanwhile.
     """
 
     def __init__(self, write: Write) -> None:
@@ -36,7 +36,7 @@ class Additions:
     def add(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, topic_partition: TopicPartition
     ) -> Awaitable[None]:
-        """Add a partition with the next write; KafkaError from the awaitable is the write's."""
+        """Add a partition with the next write. The awaitable raises the KafkaError of the write."""
         key = (transaction.transactional_id, producer)
         addition = self._collecting.get(key)
         if addition is None:
@@ -46,7 +46,7 @@ class Additions:
             addition.task.add_done_callback(_retrieve)
         addition.partitions.add(topic_partition)
         assert addition.task is not None
-        # One of the requests may be cancelled: the others' addition goes on.
+        # A cancelled request does not cancel the write: other requests wait for the same write.
         return asyncio.shield(addition.task)
 
     async def _run(
@@ -69,6 +69,6 @@ class Additions:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """An error is told to those who wait, if any still do."""
+    """Mark the error as retrieved: every waiting request may be gone."""
     if not task.cancelled():
         task.exception()

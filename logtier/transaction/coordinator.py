@@ -1,4 +1,4 @@
-"""The transaction coordinator: the shell around the pure transactions. It holds the writes, the timers, the markers."""
+"""The transaction coordinator: the shell around the pure transactions, with writes, timers and markers."""
 
 import asyncio
 import contextlib
@@ -43,9 +43,9 @@ RETRY_BACKOFF_MS_MAX: Final = 5_000
 class TransactionCoordinator:
     """All transactional ids whose partition of `__transaction_state` this broker leads.
 
-    Called from the event loop only. Invariants: an outcome is in the log before its first marker, and the markers are
-    in their logs before it counts as complete; every outcome in the log is completed, by whoever coordinates it; a
-    transition that began ends even if the request that asked for it is gone.
+    Called from the event loop only. Invariants: an outcome is in the log before its first marker; all markers are in
+    their logs before the outcome counts as complete; the present coordinator completes every outcome in the log; a
+    transition under way ends even if its request is cancelled.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TransactionCoordinator:
         self._is_stopped = False
 
     async def start(self) -> None:
-        """Begin to load what this broker leads; requests meanwhile get coordinator_load_in_progress."""
+        """Begin to load the partitions this broker leads; requests meanwhile get coordinator_load_in_progress."""
         self._metadata.subscribe(self._metadata_changed)
         self._loader.begin()
         config = self._config
@@ -83,7 +83,7 @@ class TransactionCoordinator:
         )
 
     async def stop(self) -> None:
-        """Let writes finish, take no more; transactions live on in the log, the next start completes the decided."""
+        """Finish the writes under way and refuse new ones. The next start completes outcomes found in the log."""
         self._is_stopped = True
         self._loader.stop()
         await self._log.finish_writes()
@@ -92,7 +92,7 @@ class TransactionCoordinator:
     # ---- where a transactional id is ----
 
     async def find(self, transactional_id: str) -> BrokerRegistration:
-        """The broker that coordinates an id; creates `__transaction_state` when it is needed first.
+        """Return the broker that coordinates an id; create `__transaction_state` if it does not exist.
 
         Raises:
             KafkaError: coordinator_not_available.
@@ -112,7 +112,7 @@ class TransactionCoordinator:
         if self._metadata.image.topic(TRANSACTION_TOPIC) is None:
             await create_state_topic(self._controller, transaction_topic(self._config))
             self._loader.begin()
-        # An empty log is loaded at once: a first client need not come back for it.
+        # An empty log is loaded at once, so that the first client need not retry.
         if self._loader.is_busy:
             await asyncio.sleep(0)
 
@@ -121,14 +121,14 @@ class TransactionCoordinator:
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
     ) -> ProducerIdAndEpoch:
-        """Begin as the one producer of a transactional id; whoever was before is fenced, its transaction aborted.
+        """Make a producer the only one of its transactional id: fence the previous producer, abort its transaction.
 
         Args:
-            expected: What a producer that begins again after an error believes to be (KIP-360).
+            expected: Producer id and epoch of a producer that initialises again after an error (KIP-360).
 
         Raises:
-            KafkaError: invalid_request, invalid_transaction_timeout, concurrent_transactions (come again: a transaction
-                is being ended), producer_fenced, or the log's.
+            KafkaError: invalid_request, invalid_transaction_timeout, concurrent_transactions (retry: a transaction is
+                being ended), producer_fenced, or the error of the log.
         """
         self._check_available(transactional_id)
         if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
@@ -144,7 +144,7 @@ class TransactionCoordinator:
             if transaction is None:
                 if new_producer_id is None:
                     new_producer_id = await self._next_producer_id()
-                    continue  # somebody else may have begun meanwhile
+                    continue  # another producer may have begun meanwhile
                 transaction = self._create(transactional_id, new_producer_id)
                 new_producer_id = None
             try:
@@ -178,11 +178,11 @@ class TransactionCoordinator:
         *,
         client_version: int,
     ) -> None:
-        """Add partitions to the producer's transaction, which is begun by that; returns when they are in the log.
+        """Add partitions to the producer's transaction; the first ones begin it. Return when they are in the log.
 
         Raises:
             KafkaError: invalid_request, invalid_producer_id_mapping, producer_fenced, concurrent_transactions, or the
-                log's.
+                error of the log.
         """
         transaction = self._known(transactional_id, producer)
         added = transaction.add_partitions(producer, partitions, self._clock.now_ms(), client_version=client_version)
@@ -192,7 +192,7 @@ class TransactionCoordinator:
     def verify_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition]
     ) -> set[TopicPartition]:
-        """Which partitions are not part of the producer's transaction (KIP-890).
+        """Return the partitions that are not part of the producer's transaction (KIP-890).
 
         Raises:
             KafkaError: invalid_request, invalid_producer_id_mapping, producer_fenced, concurrent_transactions.
@@ -208,15 +208,18 @@ class TransactionCoordinator:
         *,
         add: bool,
     ) -> Awaitable[None] | None:
-        """Before records are appended: return, or end, if the producer's transaction is open and has the partition.
+        """Check, before an append, that the producer's transaction is open and includes the partition.
 
         Args:
-            add: The partition is added to the transaction first, which is begun by that if need be (transaction.version
-                2). Additions that come together are written together.
+            add: Add the partition first, and begin the transaction if necessary (transaction.version 2). Concurrent
+                additions are written together.
+
+        Returns:
+            None, or an awaitable if the partition is being added.
 
         Raises:
-            KafkaError: transaction_abortable (the partition was not added), and as `add_partitions`. From the awaitable
-                too. A producer that is fenced gets producer_fenced, which a Produce has to tell otherwise.
+            KafkaError: transaction_abortable (the partition was not added), and the errors of `add_partitions`; also
+                from the awaitable. A Produce response has another code for producer_fenced.
         """
         producer = ProducerIdAndEpoch(producer_id, producer_epoch)
         transaction = self._known(transactional_id, producer)
@@ -240,14 +243,14 @@ class TransactionCoordinator:
     async def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, client_version: int
     ) -> ProducerIdAndEpoch:
-        """Commit or abort the producer's transaction; returns when the outcome is in the log, the markers follow.
+        """Commit or abort the producer's transaction. Return when the outcome is in the log; the markers follow.
 
         Returns:
-            Who the producer is from now on (transaction.version 2: the next epoch, or a new id).
+            The producer's id and epoch from now on (transaction.version 2: the next epoch, or a new id).
 
         Raises:
             KafkaError: invalid_request, invalid_producer_id_mapping, producer_fenced, concurrent_transactions,
-                invalid_txn_state, or the log's.
+                invalid_txn_state, or the error of the log.
         """
         new_producer_id: int | None = None
         while True:
@@ -274,7 +277,7 @@ class TransactionCoordinator:
     # ---- administration ----
 
     def describe(self, transactional_id: str) -> TransactionMetadata:
-        """What is known of an id.
+        """Return the metadata of an id.
 
         Raises:
             KafkaError: invalid_request, transactional_id_not_found, not_coordinator, coordinator_load_in_progress,
@@ -290,7 +293,7 @@ class TransactionCoordinator:
         return transaction.metadata
 
     def transactions(self) -> Iterator[tuple[str, TransactionMetadata]]:
-        """All transactional ids that are coordinated here, to look at.
+        """Return all transactional ids that this broker coordinates, for reading.
 
         Raises:
             KafkaError: coordinator_load_in_progress, coordinator_not_available.
@@ -308,11 +311,11 @@ class TransactionCoordinator:
     # ---- transitions ----
 
     async def _write(self, transaction: Transaction, metadata: TransactionMetadata) -> None:
-        """Make a prepared transition durable and adopt it; it ends even if the request is cancelled.
+        """Make a prepared transition durable and adopt it; the write ends even if the request is cancelled.
 
         Raises:
-            KafkaError: not_coordinator (the id is coordinated elsewhere, or was loaded anew since it was looked up), or
-                the log's.
+            KafkaError: not_coordinator (another broker coordinates the id, or its partition was reloaded since the
+                lookup), or the error of the log.
         """
         name = transaction.transactional_id
         if not self._is_registered(transaction):
@@ -330,7 +333,7 @@ class TransactionCoordinator:
         def refused(_: KafkaError) -> None:
             transaction.cancel()
             if transaction.is_new and self._is_registered(transaction):
-                del self._log.transactions[name]  # nobody was told of it
+                del self._log.transactions[name]  # no response named the new id
 
         await self._log.write(name, metadata, self._clock.now_ms(), applied=applied, refused=refused)
 
@@ -338,7 +341,7 @@ class TransactionCoordinator:
         await self._write(transaction, transaction.fence(self._clock.now_ms()))
 
     def _begin_completion(self, transaction: Transaction) -> None:
-        # Prepared at once, so that nothing can come in between.
+        # Prepared before the first wait, so that no request can intervene.
         prepared = transaction.metadata
         finished = transaction.finish(self._clock.now_ms())
         self._tasks.spawn(self._complete(transaction, prepared, finished))
@@ -346,7 +349,7 @@ class TransactionCoordinator:
     async def _complete(
         self, transaction: Transaction, prepared: TransactionMetadata, finished: TransactionMetadata
     ) -> None:
-        """Write the markers of an outcome, and then that it is complete; until both is done, as long as it takes."""
+        """Write the markers of an outcome, then its completion; retry until both are in their logs."""
         name = transaction.transactional_id
         missing: AbstractSet[TopicPartition] = prepared.partitions
         backoff_ms = RETRY_BACKOFF_MS
@@ -357,7 +360,7 @@ class TransactionCoordinator:
                 missing = refused.keys()
                 if not refused:
                     if not self._is_registered(transaction):
-                        return  # whoever has loaded it since then completes it, and may be further already
+                        return  # the coordinator that has loaded the id since then completes the outcome
                     await self._log.write(
                         name, finished, self._clock.now_ms(), applied=transaction.complete, refused=lambda _: None
                     )
@@ -379,7 +382,7 @@ class TransactionCoordinator:
     # ---- time ----
 
     async def abort_timed_out(self) -> None:
-        """Abort the transactions that are open for longer than their producers asked for."""
+        """Abort the transactions that exceed their producers' timeouts."""
         now_ms = self._clock.now_ms()
         for transaction in list(self._log.transactions.values()):
             metadata = transaction.metadata
@@ -406,7 +409,7 @@ class TransactionCoordinator:
                 )
 
     async def remove_expired(self) -> None:
-        """Forget the ids that have not been used for `transactional.id.expiration.ms`."""
+        """Remove the ids that no producer has used for `transactional.id.expiration.ms`."""
         now_ms = self._clock.now_ms()
         expired: dict[int, list[Transaction]] = {}
         for name, transaction in list(self._log.transactions.items()):
@@ -421,7 +424,7 @@ class TransactionCoordinator:
         return not transaction.has_pending_transition and transaction.metadata.is_expired(now_ms, expiration_ms)
 
     async def _remove(self, partition: int, transactions: list[Transaction], now_ms: int) -> None:
-        # Those that have come to life, or were loaded anew, while other partitions were written stay.
+        # Ids that were used or reloaded while other partitions were written remain.
         transactions = [each for each in transactions if self._is_registered(each) and self._is_expired(each, now_ms)]
         for transaction in transactions:
             transaction.expire()
@@ -456,7 +459,7 @@ class TransactionCoordinator:
         loaded = await self._log.load(partition)
         undone = [transaction for transaction in loaded if transaction.metadata.state.is_prepared]
         for transaction in undone:
-            # Nothing else can come between an outcome and its completion, whoever has a turn.
+            # No other transition can come between an outcome and its completion.
             await self._log.turns.step()
             if self._is_registered(transaction):
                 self._begin_completion(transaction)
@@ -470,7 +473,7 @@ class TransactionCoordinator:
             )
 
     def leadership_changed(self) -> None:
-        """Load the partitions that are led here and not loaded, and resign the others; called when logs come, too."""
+        """Load partitions that this broker leads, and resign lost ones. Also called when missing logs are created."""
         lost = self._log.lost_partitions()
         for partition in lost:
             logger.info("%s-%d: this broker coordinates its transactional ids no longer", TRANSACTION_TOPIC, partition)
@@ -482,7 +485,7 @@ class TransactionCoordinator:
             logger.warning("%s was deleted: all transactional ids are gone", TRANSACTION_TOPIC)
             self._log.forget_all()
         if any(topic.name == TRANSACTION_TOPIC for topic in (*delta.created, *delta.changed)):
-            # After all subscribers: the replica manager may still have to make the logs.
+            # After all subscribers: the replica manager may still have to create the logs.
             asyncio.get_running_loop().call_soon(self.leadership_changed)
 
     # ---- small parts ----
@@ -498,7 +501,7 @@ class TransactionCoordinator:
         return self._log.transactions.get(transactional_id)
 
     def _is_registered(self, transaction: Transaction) -> bool:
-        """Whether a transaction that was looked up before others had a turn is the present one of its id."""
+        """Whether a transaction, looked up in an earlier turn of the event loop, is still the present one of its id."""
         return self._log.transactions.get(transaction.transactional_id) is transaction
 
     def _known(self, transactional_id: str, producer: ProducerIdAndEpoch) -> Transaction:

@@ -1,4 +1,4 @@
-"""The markers that end a transaction in each partition that it has written to."""
+"""The markers that end a transaction in each of its partitions."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -15,15 +15,15 @@ from headwater.logtier.transaction.state_log import TransactionReplicas
 
 logger = logging.getLogger(__name__)
 
-#: The partition knows of a later transaction of the producer, or of a later coordinator: this one has ended there.
+#: The partition has records of a later transaction or coordinator: this transaction has ended there.
 _OVERTAKEN: Final = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.transaction_coordinator_fenced})
 
-#: Is told of each marker: partition, producer id, the marker's offset, whether the transaction is committed.
+#: Called with each marker: partition, producer id, offset of the marker, whether the transaction is committed.
 MarkerListener = Callable[[TopicPartition, int, int, bool], None]
 
 
 class MarkerWriter:
-    """Writes markers to the partitions that this broker leads. `listener` is told after each."""
+    """Writes markers to the partitions that this broker leads, and calls `listener` after each."""
 
     def __init__(self, replicas: TransactionReplicas, metadata: MetadataSource, listener: MarkerListener) -> None:
         self._replicas = replicas
@@ -37,10 +37,10 @@ class MarkerWriter:
         coordinator_epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> dict[TopicPartition, KafkaError]:
-        """Write the markers of a transaction's outcome; they are as durable as their topics ask for.
+        """Write the markers of a transaction's outcome, flushed as the configs of their topics require.
 
         Returns:
-            The partitions that refuse theirs at present, with the reason: to be tried again.
+            The partitions that refuse the marker at present, with the reason; the caller retries.
         """
         assert outcome.state.is_prepared
         refused: dict[TopicPartition, KafkaError] = {}

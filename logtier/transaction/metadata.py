@@ -1,4 +1,4 @@
-"""What is known of a transactional id: the value that each of its transitions replaces as a whole. Pure."""
+"""Metadata of a transactional id: a value that each transition replaces as a whole. Pure."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -20,7 +20,7 @@ TRANSACTION_VERSION_WITH_EPOCH_BUMPS: Final = 2
 
 
 class TransactionState(Enum):
-    """Where a transactional id stands, as Kafka numbers and names it."""
+    """State of a transactional id, with Kafka's numbers and names."""
 
     EMPTY = (0, "Empty")
     ONGOING = (1, "Ongoing")
@@ -28,9 +28,9 @@ class TransactionState(Enum):
     PREPARE_ABORT = (3, "PrepareAbort")
     COMPLETE_COMMIT = (4, "CompleteCommit")
     COMPLETE_ABORT = (5, "CompleteAbort")
-    #: The id has expired and is being removed; never written.
+    #: The id has expired and is being removed. Never written to the log.
     DEAD = (6, "Dead")
-    #: A newer producer (or the time-out) ends the transaction: a stop on the way to PrepareAbort, never written.
+    #: A newer producer or the timeout ends the transaction; PrepareAbort follows. Never written to the log.
     PREPARE_EPOCH_FENCE = (7, "PrepareEpochFence")
 
     def __init__(self, number: int, title: str) -> None:
@@ -39,12 +39,12 @@ class TransactionState(Enum):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the outcome is decided and the markers are on their way."""
+        """Whether the outcome is decided and its markers are being written."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no transaction is open: the id may expire, a transaction may begin."""
+        """Whether no transaction is open: the id may expire, and a transaction may begin."""
         return self in _IDLE
 
 
@@ -57,18 +57,18 @@ PREVIOUS_STATES: Final = {
     TransactionState.EMPTY: _IDLE,
     TransactionState.ONGOING: _IDLE | {TransactionState.ONGOING},
     TransactionState.PREPARE_COMMIT: frozenset({TransactionState.ONGOING}),
-    # Of an idle producer too: it may abort a transaction to which no partition was added yet (KIP-890).
+    # Also without an open transaction: an idle producer may abort before it adds a partition (KIP-890).
     TransactionState.PREPARE_ABORT: _IDLE | {TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE},
     TransactionState.COMPLETE_COMMIT: frozenset({TransactionState.PREPARE_COMMIT}),
     TransactionState.COMPLETE_ABORT: frozenset({TransactionState.PREPARE_ABORT}),
     TransactionState.DEAD: _IDLE,
     TransactionState.PREPARE_EPOCH_FENCE: frozenset({TransactionState.ONGOING}),
 }
-"""The states that each one may be entered from."""
+"""The states from which each state may be entered."""
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Which incarnation of a producer."""
+    """One incarnation of a producer."""
 
     producer_id: int
     epoch: int
@@ -82,14 +82,14 @@ class TransactionMetadata:
     """A transactional id at one moment.
 
     Attributes:
-        previous_producer_id: The id before the last transition: a retry may still name it after a change of ids.
-        next_producer_id: The id that the producer goes on with once the markers are written; -1 for the same.
-        last_producer_epoch: The epoch before the last bump, for a retry of the request that bumped it (KIP-360). It is
-            not in the log: such a retry is fenced when the coordinator was restarted in between.
-        timeout_ms: How long a transaction may be open.
-        partitions: What the transaction has written to.
-        start_ms: Since when it is open.
-        client_version: Level of transaction.version that the producer speaks.
+        previous_producer_id: Id before the last transition; a retry may still name it after a change of ids.
+        next_producer_id: Id of the producer after the markers are written; -1: unchanged.
+        last_producer_epoch: Epoch before the last bump, for a retry of the request that bumped it (KIP-360). The log
+            does not hold this epoch: after a restart of the coordinator, such a retry is fenced.
+        timeout_ms: Maximum duration of a transaction.
+        partitions: Partitions of the transaction.
+        start_ms: Start of the transaction.
+        client_version: Level of transaction.version that the producer uses.
     """
 
     producer_id: int
@@ -106,28 +106,28 @@ class TransactionMetadata:
 
     @property
     def producer(self) -> ProducerIdAndEpoch:
-        """The producer that may write now."""
+        """The producer id and epoch that may write now."""
         return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether the producer needs a new id: the very last epoch is kept for fencing it."""
+        """Whether the producer needs a new id: the last epoch of an id is reserved for fencing."""
         return is_epoch_exhausted(self.producer_epoch)
 
     @property
     def has_epoch_bumps(self) -> bool:
-        """Whether each transaction of this producer has an epoch of its own."""
+        """Whether each transaction of this producer has an epoch of its own (KIP-890)."""
         return self.client_version >= TRANSACTION_VERSION_WITH_EPOCH_BUMPS
 
     def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether the id was not used for so long (`transactional.id.expiration.ms`) and may be forgotten."""
+        """Whether the id was unused for `transactional.id.expiration.ms` and may be removed."""
         return self.state.is_idle and self.last_update_ms <= now_ms - expiration_ms
 
     def is_timed_out(self, now_ms: int) -> bool:
-        """Whether a transaction is open for longer than its producer asked for."""
+        """Whether the open transaction exceeds its producer's timeout."""
         return self.state is TransactionState.ONGOING and self.start_ms + self.timeout_ms < now_ms
 
 
 def is_epoch_exhausted(epoch: int) -> bool:
-    """Whether a producer of this epoch cannot get another one under its id."""
+    """Whether no further epoch is available under the producer id."""
     return epoch >= PRODUCER_EPOCH_MAX - 1

@@ -5,7 +5,7 @@
             partitions [topic string, [partition int32]] or null, last update int64, start int64;
             version 1 has tagged fields: 0 previous producer id, 1 next producer id (int64), 2 client's version (int16)
 
-These are what Kafka 4.1 writes, so its tools read our log and we read its. A null value is a tombstone.
+Kafka 4.1 writes the same formats: its tools read this log, and this broker reads Kafka's. A null value is a tombstone.
 """
 
 import struct
@@ -37,7 +37,7 @@ _TAG_CLIENT_VERSION: Final = 2
 
 
 def transaction_key(transactional_id: str) -> bytes:
-    """The key of a transactional id.
+    """Encode the key of a transactional id.
 
     >>> transaction_key("t").hex(" ")
     '00 00 00 01 74'
@@ -46,10 +46,10 @@ def transaction_key(transactional_id: str) -> bytes:
 
 
 def parse_key(data: bytes) -> str | None:
-    """The transactional id of a key; None if it is of a version that came after Kafka 4.1.
+    """Decode the transactional id of a key; None for a version later than Kafka 4.1's.
 
     Raises:
-        CorruptStateRecordError: if it is malformed.
+        CorruptStateRecordError: the key is malformed.
     """
     reader = RecordReader(data)
     try:
@@ -59,7 +59,7 @@ def parse_key(data: bytes) -> str | None:
 
 
 def transaction_value(metadata: TransactionMetadata) -> bytes:
-    """The value of a transactional id, in version 1."""
+    """Encode the value of a transactional id, in version 1."""
     parts = [
         _HEAD.pack(_VALUE, metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, metadata.state.number),
     ]
@@ -90,10 +90,10 @@ def _tags(metadata: TransactionMetadata) -> bytes:
 
 
 def parse_value(data: bytes) -> TransactionMetadata:
-    """Read the value of a transactional id.
+    """Decode the value of a transactional id.
 
     Raises:
-        CorruptStateRecordError: if it is malformed.
+        CorruptStateRecordError: the value is malformed.
     """
     try:
         return _parse_value(RecordReader(data))

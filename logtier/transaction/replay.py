@@ -1,4 +1,4 @@
-"""What the log of `__transaction_state` says: the transactional ids, from the first record to the last."""
+"""Replay of a partition of `__transaction_state`: its transactional ids."""
 
 from headwater.logtier.records.batch import Buffer, Record, RecordBatchHeader
 from headwater.logtier.state_topic.replay import StateReplay
@@ -7,14 +7,14 @@ from headwater.logtier.transaction.records import parse_key, parse_value
 
 
 class TransactionReplay(StateReplay):
-    """The transactional ids of one partition, all but the epoch before the last bump: that is in no record."""
+    """The transactional ids of one partition. No record holds the epoch before the last bump."""
 
     def __init__(self, partition_name: str) -> None:
         super().__init__(partition_name)
         self.transactions: dict[str, TransactionMetadata] = {}
 
     def _apply_control(self, header: RecordBatchHeader, batch: Buffer) -> None:
-        """Nobody writes to this topic in a transaction."""
+        """Ignore control records: this topic has no transactional writes."""
 
     def _apply_record(self, record: Record, header: RecordBatchHeader) -> None:  # noqa: ARG002
         transactional_id = None if record.key is None else parse_key(record.key)

@@ -16,19 +16,19 @@ from headwater.logtier.transaction.transaction import Transaction
 
 
 class MarkerAppend(Protocol):
-    """What became of an append."""
+    """Result of an append of a marker."""
 
     @property
     def first_offset(self) -> int:
-        """Where it begins."""
+        """Offset of the marker."""
 
     @property
     def flush(self) -> FlushRound | None:
-        """The flush that it waits for, where the topic asks for one."""
+        """The flush to wait for; None if the topic's configs require none."""
 
 
 class TransactionReplicas(StateTopicReplicas, Protocol):
-    """What the transaction coordinator needs of the replica manager."""
+    """The replica manager's interface for the transaction coordinator."""
 
     def append_end_txn_marker(
         self,
@@ -40,7 +40,7 @@ class TransactionReplicas(StateTopicReplicas, Protocol):
         commit: bool,
         transaction_version: int,
     ) -> MarkerAppend:
-        """End a producer's transaction in a partition."""
+        """Append the marker that ends a producer's transaction in a partition."""
 
 
 class TransactionStateLog(StateTopicLog):
@@ -61,7 +61,7 @@ class TransactionStateLog(StateTopicLog):
         return f"transactional id {name[:249]!r}"
 
     async def load(self, partition: int) -> list[Transaction]:
-        """Read a partition's log and take its transactions over."""
+        """Read a partition's log, register its transactions and return them; empty if the partition was not loaded."""
         replay = TransactionReplay(f"{TRANSACTION_TOPIC}-{partition}")
         loaded: dict[str, Transaction] = {}
 
@@ -76,7 +76,7 @@ class TransactionStateLog(StateTopicLog):
         return list(loaded.values())
 
     def forget_all(self) -> None:
-        """The topic is gone, and with it all state."""
+        """Drop all state after a deletion of the topic."""
         super().forget_all()
         self.transactions.clear()
 
@@ -93,10 +93,10 @@ class TransactionStateLog(StateTopicLog):
         applied: Callable[[], None],
         refused: Refused,
     ) -> None:
-        """Make a transition durable: `applied` is called when it is in the log, else `refused`.
+        """Make a transition durable: call `applied` when it is in the log, else `refused`.
 
         Raises:
-            KafkaError: with a code that a client of the coordinator may be told.
+            KafkaError: a code of WRITE_ERRORS, for the coordinator's client.
         """
         record = Record(transaction_key(transactional_id), transaction_value(metadata), now_ms)
         await self._write(transactional_id, build_batch([record]), applied=lambda _: applied(), refused=refused)
@@ -104,10 +104,10 @@ class TransactionStateLog(StateTopicLog):
     async def write_tombstones(
         self, transactional_ids: Sequence[str], now_ms: int, *, applied: Callable[[], None], refused: Refused
     ) -> None:
-        """Remove ids of one partition durably, all or none; there are at most TOMBSTONES_PER_BATCH.
+        """Remove at most TOMBSTONES_PER_BATCH ids of one partition durably, all or none.
 
         Raises:
-            KafkaError: as `write`.
+            KafkaError: as for `write`.
         """
         batch = build_batch([Record(transaction_key(name), None, now_ms) for name in transactional_ids])
         await self._write(transactional_ids[0], batch, applied=lambda _: applied(), refused=refused)

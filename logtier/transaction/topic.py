@@ -1,4 +1,4 @@
-"""The topic `__transaction_state`: its name and its settings."""
+"""Name and configs of the topic `__transaction_state`."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ TRANSACTION_TOPIC: Final = "__transaction_state"
 
 
 def transaction_topic(config: BrokerConfig) -> StateTopic:
-    """The topic's settings: compacted, so that the last state of each id stays."""
+    """Return the topic to create: compacted, so that the last state of each id remains."""
     return StateTopic(
         TRANSACTION_TOPIC,
         config.transaction_state_log_num_partitions,

@@ -1,4 +1,4 @@
-"""One transactional id as a state machine: what each request becomes. Pure."""
+"""State machine of one transactional id: requests in, metadata to write out. Pure."""
 
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -26,16 +26,15 @@ _COMPLETE: Final = {
 
 
 class ProducerIdNeededError(Exception):
-    """The epochs of the present producer id are used up: ask again with a new id."""
+    """The epochs of the present producer id are used up: the caller repeats the call with a new id."""
 
 
 class Transaction:
-    """A transactional id, its present metadata and the transition that is under way.
+    """A transactional id, its present metadata and the transition under way.
 
-    A request's method prepares a transition and returns the metadata that is to be written; when they are in the log,
-    `complete` adopts them, else `cancel` drops them. Invariants: one transition at a time; a state is entered only from
-    those that lead to it (`PREVIOUS_STATES`); an epoch never goes back under one producer id; what a fenced producer
-    asks for changes nothing.
+    The method of a request prepares a transition and returns the metadata to write. When the metadata is in the log,
+    `complete` adopts it, else `cancel` drops it. Invariants: one transition at a time; a state is entered only from its
+    `PREVIOUS_STATES`; an epoch never decreases under one producer id; a request of a fenced producer changes nothing.
     """
 
     __slots__ = ("_pending", "metadata", "transactional_id")
@@ -47,7 +46,7 @@ class Transaction:
 
     @property
     def has_pending_transition(self) -> bool:
-        """Whether a transition is on its way to the log."""
+        """Whether a transition is being written."""
         return self._pending is not None
 
     @property
@@ -57,19 +56,19 @@ class Transaction:
 
     @property
     def is_new(self) -> bool:
-        """Whether no producer was ever told of this id."""
+        """Whether no producer was initialised with this id."""
         return self.metadata.producer_epoch == NO_PRODUCER_EPOCH
 
     # ---- transitions ----
 
     def complete(self) -> None:
-        """Adopt the transition: it is in the log."""
+        """Adopt the transition, which is in the log."""
         assert self._pending is not None
         self.metadata = self._pending
         self._pending = None
 
     def cancel(self) -> None:
-        """Drop the transition: it did not get into the log."""
+        """Drop the transition, which is not in the log."""
         self._pending = None
 
     def _prepare(self, metadata: TransactionMetadata) -> TransactionMetadata:
@@ -87,11 +86,11 @@ class Transaction:
     def init_producer(
         self, expected: ProducerIdAndEpoch | None, timeout_ms: int, now_ms: int, *, new_producer_id: int | None = None
     ) -> TransactionMetadata | None:
-        """A producer begins, or (with what it believes to be) begins again after an error (KIP-360).
+        """Initialise a producer, or initialise it again after an error with its present id and epoch (KIP-360).
 
         Returns:
-            What is to be written, with the id and epoch to answer; None if a transaction is open: it has to be aborted
-            first (`fence`), and the producer is to come again.
+            The metadata to write, with the id and epoch of the response. None if a transaction is open: the caller
+            aborts it first (`fence`), and the producer retries.
 
         Raises:
             KafkaError: concurrent_transactions, producer_fenced.
@@ -126,7 +125,7 @@ class Transaction:
         return self._prepare(self._with_next_epoch(begun, expected))
 
     def _is_known(self, expected: ProducerIdAndEpoch) -> bool:
-        """Whether a producer that names its id is this transactional id's, or was until just now."""
+        """Whether a producer names the present producer id, or in a retry the previous one with its last epoch."""
         present = self.metadata
         is_retry_of_rotation = expected.producer_id == present.previous_producer_id and is_epoch_exhausted(
             expected.epoch
@@ -140,7 +139,7 @@ class Transaction:
         if self.is_new or expected.epoch == epoch:
             return replace(begun, producer_epoch=epoch + 1, last_producer_epoch=epoch)
         if expected.epoch == self.metadata.last_producer_epoch:
-            return begun  # The answer to its first attempt was lost: it gets the same epoch again.
+            return begun  # The response to the first attempt was lost: the retry gets the same epoch.
         raise _fenced(self.transactional_id, expected, self.metadata)
 
     # ---- adding partitions ----
@@ -153,10 +152,10 @@ class Transaction:
         *,
         client_version: int,
     ) -> TransactionMetadata | None:
-        """Partitions become part of the transaction, the first ones begin it.
+        """Add partitions to the transaction; the first ones begin it.
 
         Returns:
-            What is to be written; None if they are part of it already.
+            The metadata to write; None if the transaction includes the partitions already.
 
         Raises:
             KafkaError: invalid_producer_id_mapping, producer_fenced, concurrent_transactions.
@@ -180,7 +179,7 @@ class Transaction:
         )
 
     def verify(self, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition]) -> set[TopicPartition]:
-        """Which of the partitions are not part of the transaction (KIP-890).
+        """Return the partitions that are not part of the transaction (KIP-890).
 
         Raises:
             KafkaError: invalid_producer_id_mapping, producer_fenced, concurrent_transactions.
@@ -191,7 +190,7 @@ class Transaction:
         return set(partitions - self.metadata.partitions)
 
     def includes(self, producer: ProducerIdAndEpoch, topic_partition: TopicPartition) -> bool:
-        """Whether the producer's transaction is open and has this partition.
+        """Whether the producer's transaction is open and includes this partition.
 
         Raises:
             KafkaError: invalid_producer_id_mapping, producer_fenced.
@@ -219,10 +218,10 @@ class Transaction:
         client_version: int,
         new_producer_id: int | None = None,
     ) -> TransactionMetadata | None:
-        """The producer commits or aborts.
+        """Commit or abort the transaction.
 
         Returns:
-            The outcome that is to be written, before any marker; None for a repetition of what is done already.
+            The outcome to write, before any marker; None for a retry of a request that has succeeded.
 
         Raises:
             KafkaError: invalid_producer_id_mapping, producer_fenced, concurrent_transactions, invalid_txn_state.
@@ -242,13 +241,13 @@ class Transaction:
                 return None
             if commit or is_retry or not has_bumps:
                 raise self._invalid_end(commit)
-            # With an epoch a transaction it is known to be a new one, to which nothing was added yet: all right.
+            # With an epoch for each transaction, this one is new and has no partitions: the abort succeeds.
         return self._prepare_outcome(
             now_ms, commit=commit, client_version=client_version, new_producer_id=new_producer_id
         )
 
     def _is_retry_of_end(self, producer: ProducerIdAndEpoch) -> bool:
-        """Whether a producer names the epoch that its last EndTxn ended, since it has not seen the answer."""
+        """Whether a producer names the epoch that its last EndTxn ended, because it has not seen the response."""
         present = self.metadata
         is_rotated = (
             present.previous_producer_id == producer.producer_id
@@ -268,7 +267,7 @@ class Transaction:
         if not has_bumps:
             is_valid = is_current
         elif present.state.is_prepared:
-            # The epoch has been bumped with the outcome: the present one belongs to the transaction to come.
+            # The outcome has bumped the epoch: the present epoch belongs to the next transaction.
             is_valid = is_retry and not is_rotated_retry
         elif present.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
             is_valid = is_retry or is_current
@@ -287,7 +286,7 @@ class Transaction:
         )
 
     def fence(self, now_ms: int) -> TransactionMetadata:
-        """Abort the open transaction without its producer, whose epoch ends here (a newer one comes, or time is up)."""
+        """Abort the open transaction and fence its producer, for a newer producer or after the timeout."""
         assert self._pending is None
         assert self.metadata.state in PREVIOUS_STATES[TransactionState.PREPARE_EPOCH_FENCE]
         return self._prepare_outcome(
@@ -323,14 +322,14 @@ class Transaction:
         return self._prepare(
             replace(
                 outcome,
-                # The very last epoch cannot be left but by a new id, which the producer to come gets.
+                # The last epoch has no successor: the next producer gets a new id.
                 producer_epoch=min(present.producer_epoch + 1, PRODUCER_EPOCH_MAX),
                 last_producer_epoch=present.producer_epoch,
             )
         )
 
     def finish(self, now_ms: int) -> TransactionMetadata:
-        """The outcome is in the log: what is to be written once all markers are."""
+        """Return the metadata to write after all markers of the outcome are written."""
         present = self.metadata
         finished = replace(
             present,
@@ -346,7 +345,7 @@ class Transaction:
     # ---- expiry ----
 
     def expire(self) -> None:
-        """The id is being removed: nothing else may begin until its tombstone is written or refused."""
+        """Begin to remove the id: no other transition may begin until its tombstone is written or refused."""
         self._prepare(replace(self.metadata, state=TransactionState.DEAD, partitions=frozenset()))
 
 
