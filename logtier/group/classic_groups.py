@@ -1,4 +1,4 @@
-"""The shell around classic groups: it holds who waits, the timers, and the writes of generations."""
+"""The shell around classic groups: waiting requests, timers, and writes of generations."""
 
 import asyncio
 import logging
@@ -37,10 +37,10 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class ClassicGroups:
-    """Classic groups at work: events go in, the instructions that come out are executed.
+    """Passes events to classic groups and executes their instructions.
 
-    Only the coordinator calls it, from the event loop. Invariants: a waiting request is answered by an instruction of
-    its group, or when the coordinator stops; one timer a group; the writes of a group follow each other.
+    Only the coordinator calls this class, on the event loop. Invariants: an instruction of its group or the stop of the
+    coordinator answers each waiting request; a group has one timer; a group's writes are sequential.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class ClassicGroups:
         self._joining: dict[int, asyncio.Future[JoinResult]] = {}
         self._syncing: dict[int, asyncio.Future[SyncResult]] = {}
         self._token = 0
-        #: The write of a group that is under way, by group: a deletion has to come after it.
+        #: Write under way, by group: a deletion waits for it.
         self._persisting: dict[str, asyncio.Task[None]] = {}
         self._is_stopped = False
 
     async def stop(self) -> None:
-        """Let writes finish, answer whoever waits; groups live on in the log."""
+        """Finish the writes under way and answer all waiting requests; the groups remain in the log."""
         self._is_stopped = True
         for timer in self._timers.values():
             timer.cancel()
@@ -83,44 +83,44 @@ class ClassicGroups:
     # ---- a group's life ----
 
     def restored(self, group_id: str, metadata: GroupMetadata | None) -> Group:
-        """A group as the log has it, not yet registered; without metadata it is one that only committed offsets."""
+        """Create a group from the log without registering it; a group without metadata only committed offsets."""
         group = Group(group_id, self._limits)
         if metadata is not None:
             group.read(metadata)
         return group
 
     def begin(self, group: Group) -> None:
-        """A group that was read from the log is registered: its time begins."""
+        """Start the timer of a group that was loaded and registered."""
         self.execute(group, group.begin_sessions(self._clock.monotonic_ms()))
 
     def add(self, group_id: str) -> None:
-        """Offsets were committed without group management."""
+        """Create and register the group of a commit without group management."""
         self._groups[group_id] = Group(group_id, self._limits)
 
     def adopt(self, group_id: str, successor: ClassicSuccessor) -> None:
-        """A consumer group has become a classic one, which is in the log; its members have to rejoin."""
+        """Register a classic group that replaces a consumer group and is in the log; its members must rejoin."""
         group = self._groups[group_id] = Group(group_id, self._limits)
         now_ms = self._clock.monotonic_ms()
         self.execute(group, group.adopt(successor.metadata, successor.protocols, successor.cause, now_ms))
 
     async def written(self, group_id: str) -> None:
-        """Wait until no write of this group is under way."""
+        """Wait for the writes of this group."""
         while (writing := self._persisting.get(group_id)) is not None:
             await asyncio.wait([writing])
 
     def resume(self, group: Group) -> None:
-        """The group is back in the registry, out of which nothing is armed for it and no loading begins it."""
+        """Restart the timer of a group that was put back into the registry."""
         self.execute(group, group.resume(self._clock.monotonic_ms()))
 
     def retire(self, group: Group, error: ErrorCode) -> None:
-        """A consumer group has taken the place of this one; whoever waits is told this error."""
+        """Answer the waiting requests of a group that a consumer group has replaced with this error."""
         timer = self._timers.pop(group.group_id, None)
         if timer is not None:
             timer.cancel()
         self.execute(group, group.delete(error))
 
     def remove(self, group: Group, error: ErrorCode = ErrorCode.not_coordinator) -> None:
-        """The group is no more; whoever waits is told this error."""
+        """Remove a group and answer its waiting requests with this error."""
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
         self.retire(group, error)
@@ -128,7 +128,7 @@ class ClassicGroups:
     # ---- membership ----
 
     async def join(self, group_id: str, group: Group | None, make_event: Callable[[int], Join]) -> JoinResult:
-        """Take part in the group's next generation; answered when everybody has joined, or time is up."""
+        """Join the group's next generation. Return when all members have joined, or after the rebalance timeout."""
         if group is None:
             group = self._groups[group_id] = Group(group_id, self._limits)
         self._token += 1
@@ -139,7 +139,7 @@ class ClassicGroups:
         return await future
 
     async def sync(self, group: Group, make_event: Callable[[int], Sync]) -> SyncResult:
-        """Get a member's assignment; answered when the leader's is in the log."""
+        """Return a member's assignment, when the leader's is in the log."""
         self._token += 1
         future: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
         self._syncing[self._token] = future
@@ -147,7 +147,7 @@ class ClassicGroups:
         return await future
 
     def leave(self, group: Group, members: Sequence[LeavingMember]) -> list[ErrorCode]:
-        """Take members out of their group; one error code for each."""
+        """Remove members from their group; return one error code for each."""
         errors, instructions = group.leave(members, self._clock.monotonic_ms())
         self.execute(group, instructions)
         self.drop_if_unused(group)
@@ -156,11 +156,11 @@ class ClassicGroups:
     # ---- instructions ----
 
     def execute(self, group: Group, instructions: Sequence[Instruction]) -> None:
-        """Do what a group says."""
+        """Execute a group's instructions."""
         for instruction in instructions:
             if isinstance(instruction, RespondJoin):
                 joining = self._joining.pop(instruction.token)
-                if not joining.done():  # else the client has gone
+                if not joining.done():  # the client may have disconnected
                     joining.set_result(instruction.result)
             elif isinstance(instruction, RespondSync):
                 syncing = self._syncing.pop(instruction.token)
@@ -175,7 +175,7 @@ class ClassicGroups:
 
     def _arm(self, group: Group, deadline_ms: int) -> None:
         if self._is_stopped or self._groups.get(group.group_id) is not group:
-            return  # one that is back in the registry is told of its time (`resume`)
+            return  # `resume` sets the timer of a group that comes back into the registry
         armed = self._timers.get(group.group_id)
         if armed is not None:
             armed.cancel()
@@ -216,7 +216,7 @@ class ClassicGroups:
         self.execute(group, group.persisted(persist_id, error, self._clock.monotonic_ms()))
 
     def drop_if_unused(self, group: Group) -> None:
-        """Forget a group that nobody ever became a member of."""
+        """Remove a group that never had a member."""
         is_new = group.generation_id == 0 and group.state is GroupState.EMPTY and not group.pending_joins
         if is_new and group.current_state_timestamp_ms < 0 and not self._log.partitions_of(group.group_id):
             self.remove(group)

@@ -1,4 +1,4 @@
-"""The shell around consumer groups (KIP-848): one decision at a time, written before it counts, and the timers."""
+"""The shell around consumer groups (KIP-848): sequential decisions, written before they take effect, and timers."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ NAMES_PER_TURN: Final = 500
 #: Product of topic names and instructions of the expression in one turn, at most. RE2 without its automaton takes up to
 #: 1.5 us for an instruction and a name of 249 bytes: a turn takes 15 ms.
 NAME_INSTRUCTIONS_PER_TURN: Final = 10_000
-#: A member that is late and cannot be put out, because the log takes nothing, is put out later.
+#: Pause before another attempt to remove expired members after the log has refused the write.
 RETRY_MS: Final = 1000
 
 Answer = TypeVar("Answer")
@@ -47,18 +47,18 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class ImageSource(Protocol):
-    """What this reads of the metadata cache."""
+    """The metadata cache's interface for consumer groups."""
 
     @property
     def image(self) -> MetadataImage:
-        """The cluster as it is known now."""
+        """The present image of the cluster."""
 
 
 class ConsumerGroups:
-    """Consumer groups at work.
+    """Passes requests to consumer groups and writes their steps.
 
-    Only the coordinator calls it, from the event loop. Invariants: a group's state changes only by what is in the log;
-    decisions of one group follow each other, under its lock; an answer goes out after its step is written.
+    Only the coordinator calls this class, on the event loop. Invariants: a group's state changes only by records in the
+    log; a group's decisions are sequential, under its lock; a response is sent after its step is written.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class ConsumerGroups:
         self._classic = classic
         self._spawn = spawn
         self._locks: dict[ConsumerGroup, asyncio.Lock] = {}
-        #: Groups that the log does not know yet, with the classic group that each is to take the place of.
+        #: Groups without records in the log, each with the classic group that it is to replace.
         self._unwritten: dict[ConsumerGroup, Group | None] = {}
         self._timers: dict[ConsumerGroup, tuple[int, asyncio.TimerHandle]] = {}
-        #: When a group's regular expressions were last matched against all topics.
+        #: Time of the last match of a group's regular expressions against all topics.
         self._resolved_ms: dict[ConsumerGroup, int] = {}
         self._is_stopped = False
 
     def stop(self) -> None:
-        """No time passes any more; groups live on in the log."""
+        """Stop the timers; the groups remain in the log."""
         self._is_stopped = True
         for _, timer in self._timers.values():
             timer.cancel()
@@ -96,7 +96,7 @@ class ConsumerGroups:
     # ---- a group's life ----
 
     def limits(self, group_id: str) -> ConsumerGroupLimits:
-        """What holds for a group: its own configs, else the broker's."""
+        """Return a group's limits: its own configs, else the broker's."""
         config = self._config
         own = ConsumerGroupConfig.resolve(self._metadata.image.group_configs.get(group_id, {}), config)
         policy = config.group_consumer_migration_policy.lower()
@@ -112,24 +112,24 @@ class ConsumerGroups:
 
     @staticmethod
     def restored(state: ConsumerState) -> ConsumerGroup:
-        """A group as the log has it, not yet registered."""
+        """Create a group from the log without registering it."""
         group = ConsumerGroup(state.group_id, state)
         group.read()
         return group
 
     def begin(self, group: ConsumerGroup) -> None:
-        """A group that was read from the log is registered: its time begins."""
+        """Begin the sessions of a group that was loaded and registered."""
         group.begin_sessions(self.limits(group.group_id), self._clock.monotonic_ms())
         self._arm(group, group.next_deadline_ms())
 
     def topics_changed(self) -> None:
-        """Topics were made, deleted or grew: every group looks at its own with its next heartbeat."""
+        """Have every group check its topics at its next heartbeat, after a change of topics."""
         for group in self._groups.values():
             if isinstance(group, ConsumerGroup):
                 group.topics_changed()
 
     def remove(self, group: ConsumerGroup) -> None:
-        """The group is no more."""
+        """Remove a group and its timers."""
         armed = self._timers.pop(group, None)
         if armed is not None:
             armed[1].cancel()
@@ -140,14 +140,14 @@ class ConsumerGroups:
             del self._groups[group.group_id]
 
     async def delete(self, group: ConsumerGroup, *, with_offsets: bool, if_unused: bool = False) -> None:
-        """Delete a group without members, and its offsets if asked for; all of it, even if the caller is cancelled.
+        """Delete a group without members, and its offsets on request; completes even if the caller is cancelled.
 
         Args:
-            if_unused: A group that has offsets is left as it is.
+            if_unused: Do not delete a group that has offsets.
 
         Raises:
-            KafkaError: non_empty_group, or the log's.
-            GroupReplacedError: it is another one now.
+            KafkaError: non_empty_group, or the error of the log.
+            GroupReplacedError: another group has replaced it.
         """
         await self._log.to_its_end(self._delete(group, with_offsets=with_offsets, if_unused=if_unused))
 
@@ -169,13 +169,13 @@ class ConsumerGroups:
     # ---- requests ----
 
     async def heartbeat(self, group_id: str, beat: Heartbeat, is_visible: Callable[[str], bool]) -> HeartbeatResult:
-        """A member joins or lives.
+        """Process a heartbeat of a member that joins or is alive.
 
         Args:
-            is_visible: Whether the member may know of a topic: its regular expression matches no others.
+            is_visible: Whether the member may describe a topic; its regular expression matches no other topics.
 
         Raises:
-            KafkaError: what the request is refused with.
+            KafkaError: the error of the response.
         """
         while True:
             group = await self._group_for(group_id, joins=beat.member_epoch == JOIN_EPOCH)
@@ -185,16 +185,16 @@ class ConsumerGroups:
                 told = replace(beat, resolved=resolved, resolved_version=version) if resolved else beat
                 return await self._decide(group, functools.partial(self._heartbeat, group, told))
             except GroupReplacedError:
-                # By another group, or because it is coordinated elsewhere now.
+                # Another group has replaced it, or another broker coordinates it.
                 self._log.active_partition_of(group_id)
             finally:
                 self._drop_if_unused(group)
 
     async def leave(self, group_id: str, member_id: str, member_epoch: int, instance_id: str | None) -> HeartbeatResult:
-        """A member of the consumer protocol goes.
+        """Remove a member of the consumer protocol.
 
         Raises:
-            KafkaError: what the request is refused with.
+            KafkaError: the error of the response.
         """
         while True:
             group = self._existing(group_id, "Group")
@@ -205,11 +205,11 @@ class ConsumerGroups:
                 self._log.active_partition_of(group_id)
 
     async def classic_join(self, group: ConsumerGroup, event: Join) -> JoinResult | None:
-        """A member of the classic protocol joins; None if the group is a classic one by then.
+        """Join a member of the classic protocol; None if the group has become a classic one meanwhile.
 
         Raises:
-            KafkaError: what the request is refused with.
-            GroupReplacedError: it is another group now.
+            KafkaError: the error of the response.
+            GroupReplacedError: another group has replaced it.
         """
         image, limits = self._metadata.image, self.limits(group.group_id)
         if event.group_instance_id is not None and not event.member_id and limits.allows_downgrade:
@@ -217,7 +217,7 @@ class ConsumerGroups:
             others = [each for each in group.state.members.values() if each is not old]
             is_last = old is not None and old.classic is None and all(each.classic is not None for each in others)
             if old is not None and is_last and others:
-                # The last one of the consumer protocol comes back by the classic one: the group goes back with it.
+                # The last member of the consumer protocol rejoins by the classic one: the group is downgraded.
                 await self._decide(group, functools.partial(self._leave, group, old.member_id, LEAVE_EPOCH, None))
                 return None
         return await self._decide(
@@ -226,7 +226,7 @@ class ConsumerGroups:
         )
 
     async def classic_sync(self, group: ConsumerGroup, event: Sync) -> SyncResult:
-        """A member of the classic protocol asks for its assignment. Raises as `classic_join`."""
+        """Return the assignment of a member of the classic protocol. Raises as `classic_join`."""
         return await self._decide(
             group, lambda: mixed_group.sync(group, event, self._metadata.image, self._clock.monotonic_ms())
         )
@@ -234,7 +234,7 @@ class ConsumerGroups:
     def classic_heartbeat(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int
     ) -> ErrorCode:
-        """A member of the classic protocol lives."""
+        """Process a Heartbeat of a member of the classic protocol."""
         now_ms = self._clock.monotonic_ms()
         try:
             error, step = mixed_group.heartbeat(group, member_id, instance_id, generation_id, now_ms)
@@ -244,7 +244,7 @@ class ConsumerGroups:
         return error
 
     async def classic_leave(self, group: ConsumerGroup, members: Sequence[LeavingMember]) -> list[ErrorCode]:
-        """Members of the classic protocol go. Raises as `classic_join`."""
+        """Remove members by LeaveGroup. Raises as `classic_join`."""
         limits = self.limits(group.group_id)
         return await self._decide(group, lambda: mixed_group.leave(group, members, self._metadata.image, limits))
 
@@ -260,7 +260,7 @@ class ConsumerGroups:
         return group.leave(member_id, member_epoch, instance_id, self._metadata.image, self.limits(group.group_id))
 
     async def _decide(self, group: ConsumerGroup, decide: Callable[[], tuple[Answer, Step]]) -> Answer:
-        """Decide in the group's turn. What is to be written is written and taken over even if the client goes."""
+        """Decide under the group's lock. The step is written and applied even if the client disconnects."""
         lock = self._lock(group)
         await lock.acquire()
         is_written = False
@@ -279,7 +279,7 @@ class ConsumerGroups:
         return answer
 
     async def _write(self, group: ConsumerGroup, step: Step, lock: asyncio.Lock) -> None:
-        """Make a step durable, and only then true; the turn ends with it."""
+        """Write a step, then apply it and release the group's lock."""
         is_over = False
 
         def end_turn() -> None:
@@ -318,7 +318,7 @@ class ConsumerGroups:
                 successor=metadata,
             )
         except Exception:
-            end_turn()  # also where it did not come to a write
+            end_turn()  # also without a write
             raise
 
     def _written(self, group: ConsumerGroup, step: Step) -> None:
@@ -334,7 +334,7 @@ class ConsumerGroups:
             self._committed(group, step)
 
     def _take_back(self, group: ConsumerGroup) -> None:
-        """A new group did not come about: what was before is again."""
+        """Undo the registration of a group that was not created: restore the previous group, if any."""
         if group in self._unwritten:
             classic = self._unwritten[group]
             self.remove(group)
@@ -350,7 +350,7 @@ class ConsumerGroups:
 
     @contextlib.asynccontextmanager
     async def _turn(self, group: ConsumerGroup) -> AsyncIterator[None]:
-        """Alone with a group."""
+        """Hold the lock of a group."""
         async with self._lock(group):
             if self._groups.get(group.group_id) is not group:
                 raise GroupReplacedError
@@ -362,7 +362,7 @@ class ConsumerGroups:
     # ---- which group ----
 
     async def _group_for(self, group_id: str, *, joins: bool) -> ConsumerGroup:
-        """The group; one that joins makes it, out of a classic one if need be.
+        """Return the group; a join creates it, from a classic group if necessary.
 
         Raises:
             KafkaError: group_id_not_found.
@@ -377,7 +377,7 @@ class ConsumerGroups:
             try:
                 state = upgraded(found, self._metadata.image, self.limits(group_id))
             except KafkaError as refusal:
-                # Clients show the code, not the reason.
+                # Clients show the code, not the message.
                 logger.warning("group %s: %s", group_id, refusal.message)
                 raise
             group = ConsumerGroup(group_id, state)
@@ -397,7 +397,7 @@ class ConsumerGroups:
         raise KafkaError(ErrorCode.group_id_not_found, message)
 
     def _drop_if_unused(self, group: ConsumerGroup) -> None:
-        """A join that was refused leaves no group behind."""
+        """Remove the group of a rejected join."""
         lock = self._locks.get(group)
         if lock is None or not lock.locked():
             self._take_back(group)
@@ -407,7 +407,7 @@ class ConsumerGroups:
     async def _resolve(
         self, group: ConsumerGroup, topic_regex: str | None, is_visible: Callable[[str], bool]
     ) -> Mapping[str, RegexValue]:
-        """What the group's regular expressions match, as far as that is due.
+        """Match the group's regular expressions against all topics, if due; empty if not due.
 
         Raises:
             KafkaError: invalid_regular_expression.
@@ -418,7 +418,7 @@ class ConsumerGroups:
         is_due = group.is_stale or now_ms - self._resolved_ms.get(group, -interval_ms) >= interval_ms
         if not is_new and not (group.state.regexes and is_due):
             return {}
-        # Before the names are looked at: what changes meanwhile is looked at with the next heartbeat.
+        # Set before the match: the next heartbeat covers topics that change meanwhile.
         self._resolved_ms[group] = now_ms
         resolved: dict[str, RegexValue] = {}
         names = list(self._metadata.image.topics)
@@ -429,7 +429,7 @@ class ConsumerGroups:
                 compiled = TopicRegex(regex)
             except InvalidRegexError as error:
                 if regex != topic_regex:
-                    # From a log that others wrote: it keeps what they matched.
+                    # From the log of another broker: the expression keeps its matches.
                     if (known := group.state.regexes.get(regex)) is not None:
                         resolved[regex] = known
                     continue
@@ -450,7 +450,7 @@ class ConsumerGroups:
     # ---- time ----
 
     def _arm(self, group: ConsumerGroup, deadline_ms: int | None) -> None:
-        """See to it that somebody looks at this time; deadlines that move away are found out when they come."""
+        """Set the group's timer, if earlier than the present one; `_expire` handles deadlines that have moved."""
         armed = self._timers.get(group)
         if self._is_stopped or deadline_ms is None or (armed is not None and armed[0] <= deadline_ms):
             return
@@ -466,7 +466,7 @@ class ConsumerGroups:
             self._spawn(self._expire(group))
 
     async def _expire(self, group: ConsumerGroup) -> None:
-        """Put out whoever is late; what cannot be written now is tried again."""
+        """Remove expired members; retry after a failed write."""
         try:
             await self._decide(
                 group,

@@ -1,10 +1,10 @@
-"""The embedded protocol of classic consumers: the subscription that a member brings, the assignment that it gets.
+"""The embedded protocol of classic consumers: a member's subscription and its assignment.
 
-To the broker both are opaque, but for two questions. Which topics does a group subscribe to: offset expiry and
-OffsetDelete have to spare those. And, where classic members and members of the consumer protocol share a group
-(KIP-848's online migration): what does a member own, and what shall it have.
+Both are opaque to the broker, with two exceptions. Offset expiry and OffsetDelete spare the topics to which a group
+subscribes. In a group of both protocols (KIP-848's online migration), the broker reads the partitions
+that a member owns, and encodes its assignment.
 
-Every version of a subscription begins as version 0 does, so this reads versions that do not exist yet:
+Every version of a subscription begins like version 0, so that future versions are readable, too:
 
     version int16, topics [string], user data nullable bytes
     from version 1 on: owned partitions [topic string, partitions [int32]]; 2: generation int32; 3: rack nullable string
@@ -32,7 +32,7 @@ _RACK_FROM: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A ConsumerProtocolSubscription, as far as the broker needs it. `owned` are partitions by topic name."""
+    """The broker's part of a ConsumerProtocolSubscription. `owned`: partitions by topic name."""
 
     version: int
     topics: frozenset[str]
@@ -41,7 +41,7 @@ class Subscription:
 
 
 def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
-    """The topics of one ConsumerProtocolSubscription; None if the bytes are none.
+    """Return the topics of a ConsumerProtocolSubscription; None if the bytes are not one.
 
     >>> sorted(subscribed_topics(bytes.fromhex("0003 00000001 0001 74 ffffffff")))
     ['t']
@@ -68,7 +68,7 @@ def subscribed_topics(subscription: bytes) -> frozenset[str] | None:
 
 
 def all_subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics of all members together; None as soon as one of them cannot be read."""
+    """Return the topics of all members; None if any subscription is unreadable."""
     topics: set[str] = set()
     for subscription in subscriptions:
         found = subscribed_topics(subscription)
@@ -79,7 +79,7 @@ def all_subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | No
 
 
 def parse_subscription(data: bytes) -> Subscription:
-    """The whole of a subscription; ValueError or struct.error if the bytes are none."""
+    """Decode a subscription; raise ValueError or struct.error if the bytes are not one."""
     reader = RecordReader(data)
     version = reader.int16()
     if version < 0:
@@ -94,10 +94,10 @@ def parse_subscription(data: bytes) -> Subscription:
 
 
 def parse_assignment(data: bytes) -> tuple[Mapping[str, frozenset[int]], bool]:
-    """The partitions of an assignment by topic name, and whether it carries data of a custom assignor.
+    """Decode the partitions of an assignment by topic name, and whether it carries data of a custom assignor.
 
-    Empty bytes are an empty assignment: what a member has before its leader assigned. ValueError or struct.error if the
-    bytes are no assignment.
+    Empty bytes are an empty assignment, which a member has before its leader assigns. Raises ValueError or struct.error
+    if the bytes are not an assignment.
     """
     if not data:
         return {}, False
@@ -108,7 +108,7 @@ def parse_assignment(data: bytes) -> tuple[Mapping[str, frozenset[int]], bool]:
 
 
 def encode_assignment(version: int, partitions: Mapping[str, Iterable[int]]) -> bytes:
-    """A ConsumerProtocolAssignment for a member whose subscription is of this version.
+    """Encode a ConsumerProtocolAssignment in the version of the member's subscription.
 
     >>> encode_assignment(1, {"t": [0, 1]}).hex()
     '000100000001000174000000020000000000000001ffffffff'
@@ -130,7 +130,7 @@ def _read_partitions(reader: RecordReader) -> dict[str, frozenset[int]]:
 
 
 def _skip_nullable_bytes(reader: RecordReader) -> int:
-    """How many bytes of user data there were."""
+    """Skip the user data; return the number of its bytes."""
     size = reader.int32()
     if size > 0:
         reader.skip(size)

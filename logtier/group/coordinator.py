@@ -1,4 +1,4 @@
-"""The group coordinator: where groups are, what they have committed, and which protocol a request is of."""
+"""The group coordinator: locates groups, commits offsets, passes requests to the classic or consumer protocol."""
 
 import asyncio
 import functools
@@ -47,20 +47,20 @@ logger = logging.getLogger(__name__)
 
 AnswerT = TypeVar("AnswerT")
 
-#: Longest group, member, instance, client or protocol name: the log's strings have int16 lengths, and a member id is a
-#: client id with a UUID behind it.
+#: Maximum bytes of a group, member, instance, client or protocol name: the log's strings have int16 lengths, and a
+#: member id is a client id followed by a UUID.
 NAME_BYTES_MAX = 32_000
 
 _MINUTE_MS = 60_000
-#: The version of OffsetCommit that tells a member that its group does not exist; before, it is an old generation.
+#: First version of OffsetCommit with GROUP_ID_NOT_FOUND; earlier versions get ILLEGAL_GENERATION.
 _GROUP_NOT_FOUND_FROM = 9
 
 
 class GroupCoordinator:
     """All groups whose partition of `__consumer_offsets` this broker leads.
 
-    Called from the event loop only. A group is of one protocol at a time, and may change it: members of the classic
-    protocol are also served inside of a consumer group. Invariant: an OffsetCommit is answered after it is in the log.
+    Called from the event loop only. A group has one protocol at a time and may change it: a consumer group may have
+    members of the classic protocol. Invariant: an OffsetCommit is answered after its offsets are in the log.
     """
 
     def __init__(
@@ -83,25 +83,25 @@ class GroupCoordinator:
         spawn = self._tasks.spawn
         self._classic = ClassicGroups(config, clock, self._log, self._groups, spawn)
         self._consumer = ConsumerGroups(config, clock, self._log, self._groups, metadata, self._classic, spawn)
-        #: What producers commit in their transactions.
+        #: Offsets that producers commit in transactions.
         self.transactional = TransactionalOffsets(clock, self._log, self._groups, self._availability)
         self._loader = StateLoader(self._log, self._load_partition, self._begin_forgetting, spawn)
-        #: Whether topics have gone since the groups' offsets were last looked through, and who does that.
+        #: Whether topics were deleted since the last scan of the groups' offsets, and the task that scans.
         self._is_to_forget = False
         self._forgetting: asyncio.Task[None] | None = None
         self._is_stopped = False
 
     async def start(self) -> None:
-        """Begin to load what this broker leads; requests meanwhile get coordinator_load_in_progress."""
+        """Begin to load the partitions this broker leads; requests meanwhile get coordinator_load_in_progress."""
         self._metadata.subscribe(self._metadata_changed)
         self._loader.begin()
         self._tasks.spawn(self._expire_periodically())
 
     async def stop(self) -> None:
-        """Take no more writes, let those under way finish, answer whoever waits; groups live on in the log."""
+        """Refuse new writes, finish those under way, answer waiting requests; the groups remain in the log."""
         self._is_stopped = True
         self._loader.stop()
-        # First: what a group has decided is still to be written.
+        # First: steps that groups have decided are still to be written.
         await self._classic.stop()
         await self._log.finish_writes()
         self._consumer.stop()
@@ -110,7 +110,7 @@ class GroupCoordinator:
     # ---- where a group is ----
 
     async def find(self, group_id: str) -> BrokerRegistration:
-        """The broker that coordinates a group; creates `__consumer_offsets` when it is needed first.
+        """Return the broker that coordinates a group; create `__consumer_offsets` if it does not exist.
 
         Raises:
             KafkaError: coordinator_not_available.
@@ -118,7 +118,7 @@ class GroupCoordinator:
         if self._metadata.image.topic(OFFSETS_TOPIC) is None:
             await create_state_topic(self._controller, offsets_topic(self._config))
             self._loader.begin()
-        # An empty log is loaded at once: a first client need not come back for it.
+        # An empty log is loaded at once, so that the first client need not retry.
         if self._loader.is_busy:
             await asyncio.sleep(0)
         image = self._metadata.image
@@ -130,7 +130,7 @@ class GroupCoordinator:
         return broker
 
     async def offsets_partition(self, group_id: str) -> TopicPartition:
-        """The partition of `__consumer_offsets` that has a group's offsets.
+        """Return the partition of `__consumer_offsets` that holds a group's offsets.
 
         Raises:
             KafkaError: coordinator_not_available.
@@ -141,9 +141,9 @@ class GroupCoordinator:
     # ---- membership ----
 
     async def join(self, group_id: str, request: Join) -> JoinResult:
-        """Take part in the group's next generation; answered when everybody has joined, or time is up.
+        """Join the group's next generation. Return when all members have joined, or after the rebalance timeout.
 
-        `request` has neither a token nor an id for a new member: both are given here.
+        This method sets the token and the new member's id of `request`.
         """
         config = self._config
         error = self._availability(group_id)
@@ -190,7 +190,7 @@ class GroupCoordinator:
         return await self._answered(group_id, ask, lambda error: JoinResult(request.member_id, error))
 
     async def sync(self, group_id: str, request: Sync) -> SyncResult:
-        """Get a member's assignment; answered when the leader's is in the log. The token of `request` is given here."""
+        """Return a member's assignment, when the leader's is in the log. This method sets the token of `request`."""
 
         def event(token: int) -> Sync:
             return replace(request, token=token)
@@ -208,10 +208,10 @@ class GroupCoordinator:
         return await self._answered(group_id, ask, SyncResult)
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation_id: int) -> ErrorCode:
-        """A member lives; `rebalance_in_progress` asks it to join again."""
+        """Extend a member's session; `rebalance_in_progress` makes the member rejoin."""
         error = self._availability(group_id)
         if error is ErrorCode.coordinator_load_in_progress:
-            # The client is told nothing it could act on; its session starts anew with the loading.
+            # No error while loading: the client could not act on it, and its session restarts after the load.
             return ErrorCode.none
         if error is not ErrorCode.none:
             return error
@@ -223,10 +223,10 @@ class GroupCoordinator:
         return group.heartbeat(member_id, group_instance_id, generation_id, self._clock.monotonic_ms())
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[ErrorCode]:
-        """Take members out of their group; one error code for each.
+        """Remove members from their group; return one error code for each.
 
         Raises:
-            KafkaError: for the whole request.
+            KafkaError: an error of the whole request.
         """
 
         async def ask(group: AnyGroup | None) -> list[ErrorCode]:
@@ -247,14 +247,14 @@ class GroupCoordinator:
         ask: Callable[[AnyGroup | None], Awaitable[AnswerT | None]],
         refuse: Callable[[ErrorCode], AnswerT],
     ) -> AnswerT:
-        """Have the group that there is answer, and the next one of its name where it was replaced meanwhile.
+        """Pass a request to the present group, and again to its successor if it is replaced meanwhile.
 
         Args:
-            ask: Asks it; None, or GroupReplacedError, where another group has to be asked.
-            refuse: The answer where the group cannot be asked here, or no more.
+            ask: Passes the request; returns None or raises GroupReplacedError if the group was replaced.
+            refuse: Makes the response if this broker does not coordinate the group.
         """
         while True:
-            # Anew each time: what was waited for is over, and the group may be coordinated elsewhere now.
+            # Checked in each round: after the wait another broker may coordinate the group.
             if (error := self._availability(group_id)) is not ErrorCode.none:
                 return refuse(error)
             try:
@@ -267,13 +267,13 @@ class GroupCoordinator:
     async def consumer_heartbeat(
         self, group_id: str, beat: Heartbeat, is_visible: Callable[[str], bool] = lambda _: True
     ) -> HeartbeatResult:
-        """A member of the consumer protocol (KIP-848) joins, lives or leaves, by its epoch.
+        """Process a ConsumerGroupHeartbeat (KIP-848): a member joins, is alive or leaves, by its epoch.
 
         Args:
-            is_visible: Whether the member may know of a topic: its regular expression matches no others.
+            is_visible: Whether the member may describe a topic; its regular expression matches no other topics.
 
         Raises:
-            KafkaError: what the request is refused with.
+            KafkaError: the error of the response.
         """
         error = self._availability(group_id)
         if error is not ErrorCode.none:
@@ -299,10 +299,10 @@ class GroupCoordinator:
         commits: Mapping[TopicPartition, CommittedOffset],
         api_version: int = _GROUP_NOT_FOUND_FROM,
     ) -> None:
-        """Commit offsets, all or none; returns when they are in the log.
+        """Commit offsets, all or none. Return when they are in the log.
 
         Raises:
-            KafkaError: what every partition of the request is answered with.
+            KafkaError: the error of every partition of the request.
         """
         self._log.active_partition_of(group_id)
         group = self._groups.get(group_id)
@@ -325,9 +325,9 @@ class GroupCoordinator:
             self._classic.add(group_id)
 
     def committed(self, group_id: str, *, member_id: str | None = None, member_epoch: int = -1) -> GroupOffsets:
-        """The committed offsets of a group; empty for one that does not exist.
+        """Return the committed offsets of a group; empty if the group does not exist.
 
-        A member of a consumer group may say its epoch, so that it reads no offsets that are older than its assignment.
+        With its epoch, a member of a consumer group reads no offsets older than its assignment.
 
         Raises:
             KafkaError: not_coordinator, coordinator_load_in_progress, unknown_member_id or stale_member_epoch.
@@ -341,10 +341,10 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Forget committed offsets of topics that the group does not consume at present.
+        """Delete committed offsets of topics to which the group is not subscribed.
 
         Raises:
-            KafkaError: group_id_not_found, non_empty_group, or the log's.
+            KafkaError: group_id_not_found, non_empty_group, or the error of the log.
         """
         self._log.active_partition_of(group_id)
         group = self._groups.get(group_id)
@@ -372,7 +372,7 @@ class GroupCoordinator:
     # ---- administration ----
 
     def group(self, group_id: str) -> AnyGroup | None:
-        """A group to look at.
+        """Return a group, for reading.
 
         Raises:
             KafkaError: not_coordinator or coordinator_load_in_progress.
@@ -381,7 +381,7 @@ class GroupCoordinator:
         return self._groups.get(group_id)
 
     def groups(self) -> list[AnyGroup]:
-        """All groups coordinated here, to look at.
+        """Return all groups that this broker coordinates, for reading.
 
         Raises:
             KafkaError: coordinator_load_in_progress.
@@ -391,23 +391,23 @@ class GroupCoordinator:
         return list(self._groups.values())
 
     async def delete_group(self, group_id: str) -> None:
-        """Delete a group without members, and its offsets; all of it, even if the caller is cancelled.
+        """Delete a group without members, and its offsets; completes even if the caller is cancelled.
 
         Raises:
-            KafkaError: group_id_not_found, non_empty_group, or the log's.
+            KafkaError: group_id_not_found, non_empty_group, or the error of the log.
         """
         await self._log.to_its_end(self._delete_group(group_id))
 
     async def _delete_group(self, group_id: str, *, if_unused: bool = False) -> None:
         while True:
             await self._classic.written(group_id)
-            # Else what is being committed would outlive the group.
+            # Otherwise commits under way would outlive the group.
             await self._log.written(group_id)
             group = self.group(group_id)
             if group is None:
                 raise KafkaError(ErrorCode.group_id_not_found, f"group {group_id} does not exist")
             if if_unused and not self._is_unused(group):
-                return  # what was being committed is in use
+                return  # the offsets committed meanwhile are in use
             if isinstance(group, ConsumerGroup):
                 try:
                     await self._consumer.delete(group, with_offsets=True, if_unused=if_unused)
@@ -425,7 +425,7 @@ class GroupCoordinator:
         offsets = self._log.partitions_of(group.group_id)
 
         def removed() -> None:
-            if self._groups.get(group.group_id) is group and not group.members:  # nobody has joined meanwhile
+            if self._groups.get(group.group_id) is group and not group.members:  # no member has joined meanwhile
                 self._classic.remove(group)
 
         await self._log.write_tombstones(group.group_id, offsets, now_ms, with_group=True, applied=removed)
@@ -433,7 +433,7 @@ class GroupCoordinator:
     # ---- loading, expiry, changes of metadata ----
 
     def leadership_changed(self) -> None:
-        """Load the partitions that are led here and not loaded, and resign the others; called when logs come, too."""
+        """Load partitions that this broker leads, and resign lost ones. Also called when missing logs are created."""
         lost = set(self._log.lost_partitions())
         for partition in sorted(lost):
             logger.info("%s-%d: this broker coordinates its groups no longer", OFFSETS_TOPIC, partition)
@@ -445,7 +445,7 @@ class GroupCoordinator:
         self._loader.begin()
 
     def _remove(self, group: AnyGroup) -> None:
-        """A group is coordinated elsewhere, or no more: whoever waits is told not_coordinator."""
+        """Remove a group that this broker no longer coordinates; waiting requests get not_coordinator."""
         if isinstance(group, ConsumerGroup):
             self._consumer.remove(group)
         else:
@@ -455,24 +455,24 @@ class GroupCoordinator:
         await load_groups(partition, self._log, self._groups, self._classic, self._consumer)
 
     def _begin_forgetting(self) -> None:
-        """Look for offsets of topics that are gone; once more from the beginning where that is under way."""
+        """Scan for offsets of deleted topics; restart a scan under way."""
         self._is_to_forget = True
         if self._forgetting is None or self._forgetting.done():
             self._forgetting = self._tasks.spawn(self._forget_missing_topics())
 
     async def _forget_missing_topics(self) -> None:
-        """Offsets of a topic that is gone must not become those of a new topic of its name."""
+        """Delete offsets of deleted topics: a new topic of the same name must not inherit them."""
         turns = Turns()
         while self._is_to_forget:
             self._is_to_forget = False
-            # What is being committed for one of them is in the log, and may not be applied yet.
+            # A commit for a deleted topic may be in the log and not yet applied.
             await self._log.written_so_far()
             for group_id in {*self._log.offsets, *self._log.pending.groups()}:
                 await self._forget(group_id, functools.partial(self._of_missing_topics, group_id), "of deleted topics")
                 await turns.step()
 
     def _of_missing_topics(self, group_id: str) -> list[TopicPartition]:
-        """Of which partitions all that a group has committed, in open transactions too, is of a topic that is gone."""
+        """Return the partitions whose commits, including those of open transactions, all belong to a deleted topic."""
         image = self._metadata.image
         held = list((self._log.offsets.get(group_id) or GroupOffsets()).items())
         if self._log.pending.of_group(group_id):
@@ -481,15 +481,15 @@ class GroupCoordinator:
         for key, committed in held:
             topic = image.topic(key.topic)
             is_of_another = topic is None or committed.topic_id not in (None, topic.topic_id)
-            # A tombstone takes all of a partition away: it must not take what is of the present topic.
+            # A tombstone deletes every offset of a partition: it must not delete one of the present topic.
             is_gone[key] = is_gone.get(key, True) and is_of_another
         return [key for key, all_gone in is_gone.items() if all_gone]
 
     async def _forget(self, group_id: str, find: Callable[[], Sequence[TopicPartition]], why: str) -> None:
-        """Write tombstones for the offsets that `find` names.
+        """Write tombstones for the offsets that `find` returns.
 
-        It is asked again before each batch, when no write of the group is under way: a commit that came meanwhile
-        stands before the tombstone in the log, which must not take it away.
+        `find` is called again before each batch, when no write of the group is under way: a commit written meanwhile
+        precedes the tombstone in the log, and the tombstone must not delete it.
         """
         count = 0
         try:
@@ -509,7 +509,7 @@ class GroupCoordinator:
             await self.expire()
 
     async def expire(self) -> None:
-        """Forget offsets past offsets.retention.minutes, and groups that have neither members nor offsets left."""
+        """Delete offsets past offsets.retention.minutes, and groups without members and offsets."""
         retention_ms = self._config.offsets_retention_minutes * _MINUTE_MS
         turns = Turns()
         for group_id in list(self._groups):
@@ -528,11 +528,11 @@ class GroupCoordinator:
         if group is None or offsets is None:
             return []
         expired = expired_offsets(group, offsets, self._clock.now_ms(), retention_ms)
-        # What an open transaction is about to replace stays until then (KAFKA-13636).
+        # An offset that an open transaction is about to replace remains until its end (KAFKA-13636).
         return [key for key in expired if not self._log.pending.has(group_id, key)]
 
     def _is_unused(self, group: AnyGroup) -> bool:
-        """Whether a group has neither members nor offsets, and nobody is about to become a member."""
+        """Whether a group has no members, no offsets and no expected member."""
         is_expected = isinstance(group, Group) and bool(group.pending_joins)
         return _is_empty(group) and not is_expected and not self._log.partitions_of(group.group_id)
 
@@ -547,13 +547,13 @@ class GroupCoordinator:
         elif delta.deleted:
             self._begin_forgetting()
         if any(topic.name == OFFSETS_TOPIC for topic in (*delta.created, *delta.changed)):
-            # After all subscribers: the replica manager may still have to make the logs.
+            # After all subscribers: the replica manager may still have to create the logs.
             asyncio.get_running_loop().call_soon(self.leadership_changed)
 
     # ---- small parts ----
 
     def _availability(self, group_id: str) -> ErrorCode:
-        """Why this group cannot be worked with here, or `none`."""
+        """Return the reason why this broker cannot serve the group, or `none`."""
         if not group_id:
             return ErrorCode.invalid_group_id
         if self._is_stopped:
@@ -566,7 +566,7 @@ class GroupCoordinator:
 
 
 def _is_empty(group: AnyGroup) -> bool:
-    """Whether a group has no members, and nobody is about to become one."""
+    """Whether a group has no members, and no member is joining."""
     if isinstance(group, ConsumerGroup):
         return group.state.phase is ConsumerGroupState.EMPTY
     return group.state is GroupState.EMPTY

@@ -1,4 +1,4 @@
-"""What an assignor is given and gives: the server-side assignment of partitions to members (KIP-848). Pure."""
+"""Interface of server-side assignors: members and partition counts in, assignment out (KIP-848). Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from headwater.logtier.group.partitions import Partitions
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member as an assignor sees it.
+    """A member in an assignor's input.
 
     Attributes:
-        instance_id: Of a static member: it keeps its rank when it comes back under another member id.
-        topic_ids: The topics it wants, of those that exist.
-        target: What it was to have so far.
+        instance_id: Instance id of a static member, which keeps its rank under a new member id.
+        topic_ids: Existing topics of the member's subscription.
+        target: Present target assignment of the member.
     """
 
     instance_id: str | None
@@ -24,10 +24,10 @@ class Subscriber:
 
 
 class Assignor(Protocol):
-    """Decides who shall have what.
+    """Assigns partitions to members.
 
-    The result is a function of its arguments alone. Every partition of a topic that somebody wants goes to exactly one
-    member that wants it.
+    The result depends on the arguments alone. Each partition of a subscribed topic goes to exactly one of the topic's
+    subscribers.
     """
 
     name: str
@@ -35,16 +35,16 @@ class Assignor(Protocol):
     def assign(
         self, members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]
     ) -> dict[str, dict[UUID, set[int]]]:
-        """The partitions of each member.
+        """Return the partitions of each member.
 
         Args:
-            members: By member id.
-            partition_counts: Of every topic that a member wants.
+            members: Members by member id.
+            partition_counts: Partition count of every subscribed topic.
         """
 
 
 def ranked(members: Mapping[str, Subscriber]) -> list[str]:
-    """Member ids in an order that a static member's new id leaves as it is: static ones first, by instance id."""
+    """Return member ids in an order independent of static members' ids: static ones first, by instance id."""
 
     def rank(member_id: str) -> tuple[bool, str]:
         instance_id = members[member_id].instance_id

@@ -1,13 +1,13 @@
-"""One consumer group (KIP-848) and what it decides: events in, a step out that is to be written and then committed.
+"""One consumer group (KIP-848) and its decisions: events in, steps out, which the caller writes and commits.
 
-    Empty --a member joins--> Assigning --a target assignment is made--> Reconciling --all have theirs--> Stable
-    any --a member joins, goes, or changes its subscription; a topic grows, comes or goes--> Assigning (epoch + 1)
-    any --the last member goes--> Empty
+    Empty --a member joins--> Assigning --new target assignment--> Reconciling --every member has its target--> Stable
+    any --a member joins, leaves or resubscribes; a topic grows, appears or is deleted--> Assigning (epoch + 1)
+    any --the last member leaves--> Empty
 
-Three epochs: the group's grows with every change that needs a new assignment; the target assignment has that of the
-group for which it was made; a member has that of the target that it has reached. A member first gives up what it has
-to, and tells so by its next heartbeat; only then is a partition given to another one. So no partition ever has two
-owners, and members that keep theirs never stop.
+Three epochs: the group epoch grows with every change that requires a new assignment; the assignment epoch is the group
+epoch for which the target assignment was computed; a member's epoch is the assignment epoch that the member has
+reached. A member first revokes partitions and confirms by its next heartbeat; only then does another member get them.
+So no partition ever has two owners, and a member never stops consuming partitions that it keeps.
 """
 
 from collections.abc import Mapping
@@ -47,16 +47,16 @@ from headwater.logtier.group.partitions import NO_PARTITIONS
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
-#: Only the consumer protocol's epoch makes sense of a commit: earlier requests do not have it.
+#: First version of OffsetCommit with a member epoch; earlier versions carry a generation.
 _COMMIT_WITH_EPOCH_FROM = 9
 
 
 class ConsumerGroup:
-    """A group of members that leave assignment and reconciliation to the broker.
+    """A group whose assignment and reconciliation the broker decides.
 
-    A decision raises KafkaError, or gives a Step (and an answer) that the caller writes and then hands to `commit`; it
-    changes nothing itself. Decisions of one group follow each other: the next is asked for after the step before is
-    committed or dropped. `now_ms` is monotonic time.
+    A decision raises KafkaError, or returns a Step (and a response) without changing the group; the caller writes the
+    step and passes it to `commit`. Decisions of one group are sequential: the caller commits or drops a step before the
+    next decision. `now_ms` is monotonic time.
     """
 
     protocol_type = "consumer"
@@ -64,43 +64,43 @@ class ConsumerGroup:
     def __init__(self, group_id: str, state: ConsumerState | None = None) -> None:
         self.group_id = group_id
         self.state = state or ConsumerState(group_id)
-        # Counts changes of topics. A step decided before a change must not make the group count as up to date.
+        # Number of changes of topics. A step decided before a change must not mark the group as up to date.
         self._topics_version = 1
         self._seen_topics_version = 0
         self._deadlines: dict[tuple[str, Deadline], tuple[int, int]] = {}
         self._explanation = Explanation()
         self._is_explaining = False
-        #: The last target epoch that all members are known to have reached.
+        #: Last assignment epoch that all members have reached.
         self._settled_epoch = -1
 
     # ---- events ----
 
     @property
     def topics_version(self) -> int:
-        """Number of changes of topics so far: with it `Heartbeat.resolved_version` says what was looked at."""
+        """Number of changes of topics so far; `Heartbeat.resolved_version` refers to it."""
         return self._topics_version
 
     @property
     def is_stale(self) -> bool:
-        """Whether topics have changed since the group last looked at them: the next heartbeat does."""
+        """Whether topics have changed since the group's last check; the next heartbeat checks again."""
         return self._seen_topics_version < self._topics_version
 
     def topics_changed(self) -> None:
-        """Topics were made, deleted or grew. May come between a step's decision and its commit."""
+        """Count a change of topics, also between a step's decision and its commit."""
         self._topics_version += 1
 
     def restore(self, limits: ConsumerGroupLimits, now_ms: int) -> None:
-        """Begin with a state that was read from the log: members get one session timeout to be heard of."""
+        """Load the group from the log and begin its members' sessions."""
         self.read()
         self.begin_sessions(limits, now_ms)
 
     def read(self) -> None:
-        """Begin with a state that was read from the log, before `begin_sessions`: no member can be late until then."""
+        """Load the group from the log; no session expires before `begin_sessions`."""
         if self.state.phase is ConsumerGroupState.STABLE:
             self._settled_epoch = self.state.target_epoch
 
     def begin_sessions(self, limits: ConsumerGroupLimits, now_ms: int) -> None:
-        """Clients reach a group that was read: a member that was not heard of yet has one session timeout for it."""
+        """Begin a session for each member of a loaded group that has none."""
         for member_id, member in self.state.members.items():
             session_ms = limits.session_timeout_ms if member.classic is None else member.classic.session_timeout_ms
             self._deadlines.setdefault((member_id, Deadline.SESSION), (now_ms + session_ms, 0))
@@ -112,7 +112,7 @@ class ConsumerGroup:
     def heartbeat(
         self, beat: Heartbeat, image: MetadataImage, limits: ConsumerGroupLimits, now_ms: int
     ) -> tuple[HeartbeatResult, Step]:
-        """A member joins, lives, tells what it owns, or changes its mind; it gets its epoch, and what is new to it."""
+        """Process a member's heartbeat (join, owned partitions, subscription); respond with epoch and assignment."""
         step = Step(self.state)
         self.check_room(beat.member_id, limits)
         before, is_new = self._member_of(step, beat)
@@ -149,7 +149,7 @@ class ConsumerGroup:
         image: MetadataImage,
         limits: ConsumerGroupLimits,
     ) -> tuple[HeartbeatResult, Step]:
-        """A member goes for good, or (a static one) for a while: its partitions wait for it."""
+        """Remove a member, or mark a static member as temporarily away; the latter keeps its partitions."""
         step = Step(self.state)
         if instance_id is None:
             member = self._existing(member_id)
@@ -163,7 +163,7 @@ class ConsumerGroup:
         return HeartbeatResult(member.member_id, member_epoch), step
 
     def expire(self, image: MetadataImage, limits: ConsumerGroupLimits, now_ms: int) -> Step:
-        """Time has come to a deadline: whoever is late is put out."""
+        """Remove the members whose deadlines have passed."""
         step = Step(self.state)
         late: dict[str, Deadline] = {}
         for (member_id, kind), (deadline_ms, epoch) in self._deadlines.items():
@@ -182,7 +182,7 @@ class ConsumerGroup:
         return step
 
     def commit(self, step: Step, now_ms: int) -> list[str]:
-        """The step is in the log: become what it says. The lines are for the broker's log."""
+        """Apply a step that is in the log; return lines for the broker's log."""
         self.state = step.state
         self._seen_topics_version = max(self._seen_topics_version, step.topics_version)
         for key, deadline in step.deadlines.items():
@@ -195,19 +195,19 @@ class ConsumerGroup:
     # ---- questions ----
 
     def next_deadline_ms(self) -> int | None:
-        """When somebody will be late."""
+        """Return the earliest deadline; None without deadlines."""
         return min((deadline_ms for deadline_ms, _ in self._deadlines.values()), default=None)
 
     def has_deadline(self, member_id: str, kind: Deadline) -> bool:
-        """Whether a member has to be in time with something."""
+        """Whether a member has a deadline of this kind."""
         return (member_id, kind) in self._deadlines
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members consume this topic."""
+        """Whether a member subscribes to this topic."""
         return any(topic in self.state.topics_of(member) for member in self.state.members.values())
 
     def regexes_to_resolve(self, topic_regex: str | None) -> list[str]:
-        """The members' regular expressions and one that is about to come."""
+        """Return the regular expressions of the members, and a new one."""
         known = {member.topic_regex for member in self.state.members.values()} | {topic_regex}
         return sorted(regex for regex in known if regex)
 
@@ -221,7 +221,7 @@ class ConsumerGroup:
         api_version: int = _COMMIT_WITH_EPOCH_FROM,
         is_transactional: bool = False,
     ) -> None:
-        """Whether this commit is of a member's current epoch.
+        """Check that a commit has its member's current epoch.
 
         Raises:
             KafkaError: `unknown_member_id`, `stale_member_epoch` (`illegal_generation` for a member of the classic
@@ -230,7 +230,7 @@ class ConsumerGroup:
         if generation_id < 0 and not self.state.members:
             return  # a consumer without group management, or an administrator
         if is_transactional and generation_id < 0 and member_id == UNKNOWN_MEMBER_ID and group_instance_id is None:
-            return  # a producer that was told nothing of the group (before KIP-447); the transaction fences it
+            return  # a producer without the group's metadata (before KIP-447); the transaction fences it
         member = self._existing(member_id)
         if not is_transactional and member.classic is None and api_version < _COMMIT_WITH_EPOCH_FROM:
             raise KafkaError(
@@ -240,7 +240,7 @@ class ConsumerGroup:
         self._check_epoch_of_offsets(member, generation_id, is_transactional=is_transactional)
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Whether a member that says its epoch may read the group's offsets.
+        """Check the epoch of a member that reads the group's offsets.
 
         Raises:
             KafkaError: `unknown_member_id`, `stale_member_epoch`, `illegal_generation`.
@@ -252,7 +252,7 @@ class ConsumerGroup:
     # ---- parts that members of the classic protocol share (headwater.logtier.group.consumer.mixed_group) ----
 
     def check_room(self, member_id: str, limits: ConsumerGroupLimits) -> None:
-        """KafkaError group_max_size_reached, unless there is room or the member is in already."""
+        """Raise KafkaError group_max_size_reached if a new member exceeds the maximum group size."""
         if len(self.state.members) >= limits.max_size and member_id not in self.state.members:
             raise KafkaError(
                 ErrorCode.group_max_size_reached,
@@ -260,7 +260,7 @@ class ConsumerGroup:
             )
 
     def static_member_of(self, member_id: str, instance_id: str) -> ConsumerMember:
-        """The static member of this instance id; KafkaError unless it is this very member."""
+        """Return the static member of an instance id; raise KafkaError if it has another member id."""
         member = self.state.static_member(instance_id)
         if member is None:
             raise KafkaError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
@@ -272,7 +272,7 @@ class ConsumerGroup:
         return member
 
     def replace_static(self, step: Step, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """A static member comes back under another id: it takes over the place of the one it had."""
+        """Replace a static member by its new incarnation, which has another member id."""
         member = replace(old, member_id=member_id, member_epoch=JOIN_EPOCH, previous_member_epoch=JOIN_EPOCH)
         target = self.state.target_of(old.member_id)
         step.remove_member(old.member_id)
@@ -293,7 +293,7 @@ class ConsumerGroup:
         *,
         is_new: bool,
     ) -> ConsumerMember:
-        """The heart: take in what a member says, make a new target if need be, and bring the member nearer to it."""
+        """Apply a member's heartbeat, compute a new target if necessary, and reconcile the member with its target."""
         bumps = self.state.epoch == 0
         if is_new or after != before:
             step.put_told(after)
@@ -334,11 +334,11 @@ class ConsumerGroup:
     def remove(
         self, step: Step, members: list[ConsumerMember], cause: str, image: MetadataImage, limits: ConsumerGroupLimits
     ) -> None:
-        """Members go. The others share their partitions; or they are a classic group again, if all speak that."""
+        """Remove members. The others get their partitions, or become a classic group if all use that protocol."""
         step.causes.append(cause)
         gone = {member.member_id for member in members}
         left = [member for member in self.state.members.values() if member.member_id not in gone]
-        # Only where a member of the consumer protocol goes: among classic ones the group was mixed for a reason.
+        # Only if a member of the consumer protocol leaves: a departing classic member causes no downgrade.
         if (
             limits.allows_downgrade
             and 0 < len(left) <= limits.classic_max_size
@@ -366,12 +366,12 @@ class ConsumerGroup:
         return member
 
     def _member_of(self, step: Step, beat: Heartbeat) -> tuple[ConsumerMember, bool]:
-        """The member that a heartbeat is of, and whether it is a new one."""
+        """Return the member of a heartbeat, and whether it is new."""
         joins = beat.member_epoch == JOIN_EPOCH
         if beat.instance_id is None:
             known = self.state.members.get(beat.member_id)
             if joins:
-                # A member that was fenced joins again under its id and with nothing (KAFKA-19233).
+                # A fenced member rejoins under its id without partitions (KAFKA-19233).
                 return known or ConsumerMember(beat.member_id), known is None
             member = self._existing(beat.member_id)
             _check_epoch(member, beat)
@@ -393,7 +393,7 @@ class ConsumerGroup:
         return self.replace_static(step, old, beat.member_id), False
 
     def _resolve(self, step: Step, resolved: Mapping[str, RegexValue]) -> bool:
-        """Take in what regular expressions match; whether that changes what the group consumes."""
+        """Apply the matches of regular expressions; return whether the subscribed topics change."""
         changed = False
         for regex, matched in resolved.items():
             known = step.state.regexes.get(regex)
@@ -412,11 +412,11 @@ class ConsumerGroup:
                 step.put(RecordKind.REGEX, regex, None)
 
     def _refresh(self, step: Step, beat: Heartbeat, image: MetadataImage, *, bumps: bool) -> None:
-        """Look at the topics; a new epoch if they have changed, or something else asks for one."""
+        """Check the topics; begin a new epoch if they have changed or `bumps` is set."""
         if not step.state.regexes:
             step.topics_version = self._topics_version
         elif step.state.regexes.keys() <= beat.resolved.keys():
-            # The names were matched before this turn: topics may have been made since.
+            # The names were matched in an earlier turn: topics may have been created since.
             step.topics_version = beat.resolved_version
         hashed = metadata_hash(step.state.subscribed_topics(), image)
         if hashed != step.state.metadata_hash and not bumps:
@@ -426,7 +426,7 @@ class ConsumerGroup:
             step.put(RecordKind.EPOCH, "", EpochValue(step.state.epoch + 1, hashed))
 
     def _assign(self, step: Step, image: MetadataImage, limits: ConsumerGroupLimits) -> None:
-        """A new target assignment for the group's epoch."""
+        """Compute a target assignment for the group epoch (KIP-848)."""
         state = step.state
         name = state.preferred_assignor(limits.default_assignor)
         step.assignor = name if name in limits.assignors else limits.default_assignor
@@ -457,7 +457,7 @@ class ConsumerGroup:
         )
 
     def _explain(self, step: Step, now_ms: int) -> list[str]:
-        """One line for every new target, one when everybody has reached it."""
+        """Return a line for each new target, and one when all members have reached it."""
         for cause in step.causes:
             if not self._is_explaining:
                 self._explanation.begin(now_ms)
@@ -480,9 +480,10 @@ class ConsumerGroup:
 
 
 def _check_epoch(member: ConsumerMember, beat: Heartbeat) -> None:
-    """Fence a member that is not where the group thinks it is.
+    """Fence a member with another epoch than the group's record of it.
 
-    One epoch behind is as good, if the member does not claim more than it has: the answer with the new epoch was lost.
+    The previous epoch is accepted if the member owns no more than its assignment: the response with the new epoch was
+    lost.
     """
     epoch = beat.member_epoch
     if epoch == member.member_epoch:

@@ -1,4 +1,4 @@
-"""One member of a KIP-848 consumer group, as its records make it: a value, of which a change makes a new one."""
+"""One member of a KIP-848 consumer group: an immutable value, built from its records."""
 
 import enum
 from collections.abc import Iterable, Mapping
@@ -8,27 +8,27 @@ from uuid import UUID
 
 from headwater.logtier.group.partitions import NO_PARTITIONS, Partitions
 
-#: The epoch of a request that joins, leaves, or leaves for a while (static members only).
+#: Epochs of requests that join, leave, or (static members) leave temporarily.
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_STATIC_EPOCH: Final = -2
 
 
 class MemberState(enum.IntEnum):
-    """How far a member is on its way to its target assignment, as the log numbers it."""
+    """State of a member's reconciliation with its target assignment, with the log's numbers."""
 
     STABLE = 0
-    #: It has partitions that it has been asked to give up, and has not said yet that it did.
+    #: The member has not yet confirmed the revocation of partitions.
     UNREVOKED_PARTITIONS = 1
-    #: Partitions of its target still belong to others.
+    #: Other members still own partitions of the member's target.
     UNRELEASED_PARTITIONS = 2
-    #: Written by a later version.
+    #: A state of a later version.
     UNKNOWN = 127
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicProtocols:
-    """What a member brought that speaks the classic protocol inside a consumer group (online migration).
+    """Classic protocol's settings of a member of a consumer group (online migration).
 
     Attributes:
         protocols: (name, subscription) in the member's order of preference.
@@ -40,15 +40,15 @@ class ClassicProtocols:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
-    """A member: what it told of itself, and how far its assignment is.
+    """A member: its subscription and the state of its assignment.
 
-    Invariant: `assigned` and `revoking` are disjoint; both are owned by the member, others have to wait for them.
+    Invariant: `assigned` and `revoking` are disjoint; the member owns both, and other members wait for them.
 
     Attributes:
         member_epoch: LEAVE_STATIC_EPOCH while a static member is away.
-        previous_member_epoch: Taken as good as the epoch itself while the answer that told the new one may be lost.
-        assigned: Its partitions, those that it keeps or has just been given.
-        revoking: Partitions that it has to give up.
+        previous_member_epoch: Accepted besides the epoch, because the response with the new epoch may be lost.
+        assigned: Partitions that the member keeps or has just received.
+        revoking: Partitions that the member must revoke.
         classic: None for a member that speaks the consumer protocol.
     """
 
@@ -69,11 +69,11 @@ class ConsumerMember:
     classic: ClassicProtocols | None = None
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        """Whether it has all of the target assignment of this epoch, and nothing else."""
+        """Whether the member has reached the target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
     def owned(self) -> Iterable[tuple[UUID, int]]:
-        """Every partition that others have to wait for."""
+        """Every partition that the member owns: assigned ones and those being revoked."""
         for partitions in (self.assigned, self.revoking):
             for topic_id, indexes in partitions.items():
                 for index in indexes:
@@ -81,15 +81,15 @@ class ConsumerMember:
 
 
 def without_empty(partitions: Mapping[UUID, Iterable[int]]) -> Partitions:
-    """The same partitions as a value that cannot change."""
+    """Return the partitions as an immutable value."""
     return {topic_id: frozenset(indexes) for topic_id, indexes in partitions.items() if indexes}
 
 
 def is_subset(some: Partitions, of: Partitions) -> bool:
-    """Whether every partition of `some` is in `of`."""
+    """Return whether every partition of `some` is in `of`."""
     return all(indexes <= of.get(topic_id, frozenset()) for topic_id, indexes in some.items())
 
 
 def partition_count(partitions: Partitions) -> int:
-    """How many partitions there are."""
+    """Return the number of partitions."""
     return sum(map(len, partitions.values()))

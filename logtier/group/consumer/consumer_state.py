@@ -1,4 +1,4 @@
-"""The state of a consumer group (KIP-848): what its records add up to, one by one. Pure."""
+"""The state of a consumer group (KIP-848): the result of its records. Pure."""
 
 import enum
 import hashlib
@@ -31,7 +31,7 @@ _NO_TARGET_EPOCH = -1
 
 
 class ConsumerGroupState(enum.Enum):
-    """The states of a consumer group, by the names that Kafka's tools print."""
+    """States of a consumer group, with the names in Kafka's tools."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -41,10 +41,10 @@ class ConsumerGroupState(enum.Enum):
 
 
 class ConsumerState:
-    """All of a consumer group that is durable.
+    """The durable state of a consumer group.
 
-    Invariants: `apply` is the only way it changes, so it equals the replay of its records; at most one member owns a
-    partition (`owner_of`), and others wait until it is free.
+    Invariants: only `apply` changes the state, so it equals the replay of the group's records; at most one member owns
+    a partition (`owner_of`), and other members wait until the partition is free.
     """
 
     __slots__ = (
@@ -66,13 +66,13 @@ class ConsumerState:
         self.target_epoch = 0
         self.members: dict[str, ConsumerMember] = {}
         self.targets: dict[str, Partitions] = {}
-        #: What the members' regular expressions match.
+        #: Topics that the members' regular expressions match.
         self.regexes: dict[str, RegexValue] = {}
         self._id_by_instance: dict[str, str] = {}
         self._owners: dict[tuple[UUID, int], str] = {}
 
     def copy(self) -> "ConsumerState":
-        """The same state, to be changed by itself."""
+        """Return an independent copy."""
         other = ConsumerState(self.group_id)
         other.epoch, other.metadata_hash, other.target_epoch = self.epoch, self.metadata_hash, self.target_epoch
         other.members, other.targets, other.regexes = self.members.copy(), self.targets.copy(), self.regexes.copy()
@@ -82,7 +82,7 @@ class ConsumerState:
     # ---- records ----
 
     def apply(self, kind: RecordKind, name: str, value: ConsumerValue | None) -> bool:
-        """Take in one record; False if the group is gone with it."""
+        """Apply one record; return False if the record deletes the group."""
         match value:
             case EpochValue():
                 self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
@@ -145,7 +145,7 @@ class ConsumerState:
 
     @property
     def phase(self) -> ConsumerGroupState:
-        """Where the group is."""
+        """State of the group."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.target_epoch:
@@ -155,34 +155,34 @@ class ConsumerState:
         return ConsumerGroupState.RECONCILING
 
     def owner_of(self, topic_id: UUID, index: int) -> str | None:
-        """The member that a partition belongs to: it has it, or has not yet given it up."""
+        """Return the member that owns a partition: assigned, or not yet revoked."""
         return self._owners.get((topic_id, index))
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
-        """The member of an instance id."""
+        """Return the static member of an instance id."""
         member_id = self._id_by_instance.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
     def target_of(self, member_id: str) -> Partitions:
-        """What a member shall have."""
+        """Return a member's target assignment."""
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """The names of the topics that a member subscribes to, by name and by regular expression."""
+        """Return the names of a member's topics, subscribed by name and by regular expression."""
         matched = self.regexes.get(member.topic_regex or "")
         return member.topic_names if matched is None else member.topic_names | matched.topics
 
     def subscribed_topics(self) -> frozenset[str]:
-        """The names of the topics that any member subscribes to."""
+        """Return the names of all subscribed topics."""
         return frozenset().union(*(self.topics_of(member) for member in self.members.values()))
 
     def preferred_assignor(self, default: str) -> str:
-        """The assignor that most members ask for; the first by name wins a tie."""
+        """Return the assignor that most members request; the first by name wins a tie."""
         votes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor)
         return min(votes, key=lambda name: (-votes[name], name)) if votes else default
 
     def is_waiting_for_others(self, member: ConsumerMember) -> bool:
-        """Whether some of a member's target still belongs to others."""
+        """Whether other members still own partitions of a member's target."""
         return any(
             index not in member.assigned.get(topic_id, frozenset()) and self.owner_of(topic_id, index) is not None
             for topic_id, indexes in self.target_of(member.member_id).items()
@@ -190,11 +190,11 @@ class ConsumerState:
         )
 
     def classic_members(self) -> list[ConsumerMember]:
-        """The members that speak the classic protocol."""
+        """Return the members that use the classic protocol."""
         return [member for member in self.members.values() if member.classic is not None]
 
     def tombstones(self) -> Iterator[Change]:
-        """The records that delete the group, in the order that a reader needs."""
+        """Return the tombstones that delete the group, in the order that replay requires."""
         for kind in (RecordKind.CURRENT, RecordKind.TARGET):
             for member_id in self.members:
                 yield self.change(kind, member_id, None)
@@ -206,7 +206,7 @@ class ConsumerState:
         yield self.change(RecordKind.EPOCH, "", None)
 
     def records(self) -> Iterator[Change]:
-        """The records that make the group what it is, in the order that a reader needs."""
+        """Return the records of the group's state, in the order that replay requires."""
         for member_id, member in self.members.items():
             yield self.change(RecordKind.MEMBER, member_id, MemberValue.of(member))
         for regex, matched in self.regexes.items():
@@ -219,12 +219,12 @@ class ConsumerState:
             yield self.change(RecordKind.CURRENT, member_id, CurrentValue.of(member))
 
     def change(self, kind: RecordKind, name: str, value: ConsumerValue | None) -> Change:
-        """One record of this group."""
+        """Return one record of this group."""
         return Change(ConsumerKey(self.group_id, kind, name), value)
 
 
 def metadata_hash(topics: Iterable[str], image: MetadataImage) -> int:
-    """A number that changes when one of these topics is made, deleted, made anew or grows; 0 if none exists."""
+    """Return a hash that changes when a topic is created, deleted, recreated or grows; 0 if none exists."""
     digest = hashlib.blake2b(digest_size=8)
     some = False
     for name in sorted(topics):
@@ -237,7 +237,7 @@ def metadata_hash(topics: Iterable[str], image: MetadataImage) -> int:
 
 
 def existing(partitions: Partitions, image: MetadataImage) -> Mapping[str, tuple[UUID, frozenset[int]]]:
-    """Partitions by topic name; those of topics that are gone are left out."""
+    """Return partitions by topic name, without those of deleted topics."""
     found = {}
     for topic_id, indexes in partitions.items():
         topic = image.topic_by_id(topic_id)

@@ -1,4 +1,4 @@
-"""What goes into a consumer group and what comes out: events, limits, and one step that is not in the log yet."""
+"""Inputs and outputs of a consumer group: heartbeats, limits, and steps that are not yet in the log."""
 
 import enum
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ from headwater.logtier.group.partitions import Partitions
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupLimits:
-    """What the configuration says about a consumer group.
+    """Configs of a consumer group.
 
     Attributes:
-        assignors: By name; the first is the default.
+        assignors: Assignors by name; the first is the default.
         allows_upgrade, allows_downgrade: Whether a group with members may change its protocol.
     """
 
@@ -38,17 +38,17 @@ class ConsumerGroupLimits:
 
     @property
     def default_assignor(self) -> str:
-        """The name of the assignor that is taken where members do not say."""
+        """Name of the default assignor."""
         return next(iter(self.assignors))
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Event: a ConsumerGroupHeartbeat request. None, and a timeout of -1, mean: as before.
+    """Event: a ConsumerGroupHeartbeat request. None, and a timeout of -1, mean unchanged.
 
     Attributes:
-        owned: What the member says it has.
-        resolved: What regular expressions match that are new to the group, or are due to be looked at again.
+        owned: Partitions that the member reports.
+        resolved: Matches of regular expressions that are new to the group or due for a refresh.
     """
 
     member_id: str
@@ -63,19 +63,19 @@ class Heartbeat:
     server_assignor: str | None = None
     owned: Partitions | None = None
     resolved: Mapping[str, RegexValue] = field(default_factory=dict)
-    #: The group's `topics_version` when names began to be matched for `resolved`.
+    #: The group's `topics_version` before the match of `resolved`.
     resolved_version: int = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says everything: it joins, or is not sure that its last heartbeat arrived."""
+        """Whether the request is complete: the member joins, or its last heartbeat may be lost."""
         says_topics = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and says_topics and self.owned is not None
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResult:
-    """The answer to a Heartbeat; `assignment` is None where the member knows it."""
+    """The response to a Heartbeat; `assignment` is None if unchanged."""
 
     member_id: str
     member_epoch: int
@@ -84,7 +84,7 @@ class HeartbeatResult:
 
 
 class Deadline(enum.Enum):
-    """What a member may be late with; each value completes "the member ..."."""
+    """Kinds of deadlines of a member; each value completes "the member ..."."""
 
     SESSION = "was not heard of"
     REBALANCE = "did not give up its partitions"
@@ -94,10 +94,10 @@ class Deadline(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicSuccessor:
-    """The classic group that a consumer group becomes when its last member of the consumer protocol goes.
+    """The classic group that replaces a consumer group after its last member of the consumer protocol leaves.
 
     Attributes:
-        protocols: All that each member supports, by member id.
+        protocols: Supported protocols of each member, by member id.
     """
 
     metadata: GroupMetadata
@@ -108,8 +108,8 @@ class ClassicSuccessor:
 class Step:
     """Changes of a group that are decided and not yet in the log.
 
-    Invariant: `state` is what the group will be once `changes` are written; until then the group itself is untouched,
-    so a write that fails needs no undoing.
+    Invariant: `state` is the group's state after `changes`; until they are written the group is unchanged, so a failed
+    write needs no undo.
     """
 
     __slots__ = ("_is_copied", "assignor", "causes", "changes", "deadlines", "state", "successor", "topics_version")
@@ -118,18 +118,18 @@ class Step:
         self.state = state
         self._is_copied = False
         self.changes: list[Change] = []
-        #: Member and kind -> when it is over, with the epoch that it is about; None takes it away.
+        #: Member and kind -> deadline and the epoch it refers to; None removes the deadline.
         self.deadlines: dict[tuple[str, Deadline], tuple[int, int] | None] = {}
-        #: Why the group rebalances, for its log line.
+        #: Causes of a rebalance, for the log.
         self.causes: list[str] = []
-        #: The assignor that has made a new target assignment.
+        #: Assignor of a new target assignment.
         self.assignor: str | None = None
-        #: The version of topics that the decision took in; 0 if it looked at none.
+        #: Version of the topics that the decision covers; 0 if none.
         self.topics_version = 0
         self.successor: ClassicSuccessor | None = None
 
     def put(self, kind: RecordKind, name: str, value: ConsumerValue | None) -> None:
-        """Change one thing; None removes it."""
+        """Add one record to the step; None is a tombstone."""
         if not self._is_copied:
             self.state = self.state.copy()
             self._is_copied = True
@@ -137,24 +137,24 @@ class Step:
         self.state.apply(kind, name, value)
 
     def put_told(self, member: ConsumerMember) -> None:
-        """What a member told of itself has changed."""
+        """Change a member's subscription and settings."""
         self.put(RecordKind.MEMBER, member.member_id, MemberValue.of(member))
 
     def put_current(self, member: ConsumerMember) -> None:
-        """What a member has, has changed."""
+        """Change a member's current assignment."""
         self.put(RecordKind.CURRENT, member.member_id, CurrentValue.of(member))
 
     def remove_member(self, member_id: str) -> None:
-        """A member goes, with all that is known of it; a reader needs this order."""
+        """Remove a member and its assignments, in the order that replay requires."""
         for kind in (RecordKind.CURRENT, RecordKind.TARGET, RecordKind.MEMBER):
             self.put(kind, member_id, None)
         for deadline in Deadline:
             self.deadlines[member_id, deadline] = None
 
     def set_deadline(self, member_id: str, kind: Deadline, deadline_ms: int, epoch: int = 0) -> None:
-        """The member is late with something from this time on; `epoch` says what it is about."""
+        """Set a member's deadline; `epoch` is the epoch it refers to."""
         self.deadlines[member_id, kind] = (deadline_ms, epoch)
 
     def clear_deadline(self, member_id: str, kind: Deadline) -> None:
-        """The member was in time."""
+        """Remove a member's deadline."""
         self.deadlines[member_id, kind] = None
