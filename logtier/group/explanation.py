@@ -1,13 +1,13 @@
-"""Why a group rebalanced, in one line: what people ask first about a consumer that stalls."""
+"""The causes of a rebalance, in one line of the log: the first question about a stalled consumer."""
 
-#: How many causes the line names; a group of a thousand members must not fill the log.
+#: Maximum number of causes in a line: a group of a thousand members must not fill the log.
 CHANGES_MAX = 20
-#: Ids and reasons are whatever clients make them.
+#: Maximum length of ids and reasons, which clients choose freely.
 CAUSE_CHARS_MAX = 400
 
 
 class Explanation:
-    """Gathers the causes of one rebalance until it is complete."""
+    """Collects the causes of a rebalance until its completion."""
 
     __slots__ = ("_causes", "_left_out", "_started_ms")
 
@@ -17,15 +17,15 @@ class Explanation:
         self._started_ms = 0
 
     def begin(self, now_ms: int) -> None:
-        """A rebalance starts."""
+        """Start a rebalance."""
         self._started_ms = now_ms
 
     def elapsed_ms(self, now_ms: int) -> int:
-        """How long the rebalance has been going on."""
+        """Return the duration of the rebalance so far, in milliseconds."""
         return now_ms - self._started_ms
 
     def add(self, cause: str, client_reason: str = "") -> None:
-        """Name one more cause, with what the client says about it (KIP-800)."""
+        """Add a cause, with the client's reason (KIP-800)."""
         if len(self._causes) < CHANGES_MAX:
             text = f"{cause} ({client_reason})" if client_reason else cause
             self._causes.append(text if len(text) <= CAUSE_CHARS_MAX else f"{text[:CAUSE_CHARS_MAX]}...")
@@ -33,7 +33,7 @@ class Explanation:
             self._left_out += 1
 
     def finish(self, outcome: str, now_ms: int) -> str:
-        """The line; what was gathered is forgotten.
+        """Return the line, and drop the collected causes.
 
         >>> why = Explanation()
         >>> why.begin(1000)
@@ -45,5 +45,5 @@ class Explanation:
             self._causes.append(f"and {self._left_out} more changes")
         line = f"{outcome}, after {self.elapsed_ms(now_ms)} ms: {'; '.join(self._causes)}"
         self._causes, self._left_out = [], 0
-        # One line, whatever clients call themselves.
+        # One line, also with line breaks in clients' ids.
         return line if line.isprintable() else line.encode("unicode_escape").decode()

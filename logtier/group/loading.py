@@ -1,4 +1,4 @@
-"""The groups of a partition of `__consumer_offsets`: made of what its log says, known at once, and then begun."""
+"""Loads the groups of a partition of `__consumer_offsets`: restores, registers and begins them."""
 
 import logging
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ logger = logging.getLogger(__name__)
 async def load_groups(
     partition: int, log: GroupStateLog, groups: GroupRegistry, classic: ClassicGroups, consumer: ConsumerGroups
 ) -> None:
-    """Read a partition and register its groups, if it is still here by then; others have their turns meanwhile."""
+    """Read a partition and register its groups, if this broker still leads it then; yields to other tasks meanwhile."""
     restored: dict[str, AnyGroup] = {}
     if not await log.load(partition, lambda replay: _restoring(replay, classic, consumer, restored)):
         return
-    # All at once, and before others have a turn: the partition is active.
+    # All groups in one turn of the event loop: the partition is active.
     groups.update(restored)
     for group in restored.values():
         await log.turns.step()
         if groups.get(group.group_id) is not group:
-            continue  # it has moved away, or become another one
+            continue  # the group was resigned or replaced
         if isinstance(group, ConsumerGroup):
             consumer.begin(group)
         else:
@@ -38,7 +38,7 @@ async def load_groups(
 def _restoring(
     replay: GroupReplay, classic: ClassicGroups, consumer: ConsumerGroups, restored: dict[str, AnyGroup]
 ) -> Iterator[None]:
-    """Make the groups that a partition's log adds up to, one after the other."""
+    """Restore the groups of a partition's log, one in each step."""
     for group_id, metadata in replay.groups.items():
         restored[group_id] = classic.restored(group_id, metadata)
         yield

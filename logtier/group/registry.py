@@ -1,4 +1,4 @@
-"""The groups that this broker coordinates, of either protocol, by their ids."""
+"""The groups that this broker coordinates, of either protocol, by id."""
 
 from headwater.logtier.group.classic.group import Group
 from headwater.logtier.group.consumer.consumer_group import ConsumerGroup
@@ -8,14 +8,14 @@ GroupRegistry = dict[str, AnyGroup]
 
 
 def group_state(group: AnyGroup) -> str:
-    """The name of its state, as tools are told it."""
+    """Return the name of a group's state in ListGroups and DescribeGroups."""
     return group.state.phase.value if isinstance(group, ConsumerGroup) else group.state.value
 
 
 def group_type(group: AnyGroup) -> str:
-    """The protocol it speaks, as tools are told it (KIP-848)."""
+    """Return a group's protocol in ListGroups (KIP-848)."""
     return "consumer" if isinstance(group, ConsumerGroup) else "classic"
 
 
 class GroupReplacedError(Exception):
-    """The group has become another one (or none) while a decision about it waited for its turn: look it up again."""
+    """The group was replaced or removed while a decision waited for its lock: the caller looks the group up again."""

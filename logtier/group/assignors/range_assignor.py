@@ -1,4 +1,4 @@
-"""The `range` assignor: each topic's partitions in order, cut into contiguous ranges, one a member."""
+"""The `range` assignor: contiguous ranges of each topic's partitions, one for each member."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -7,10 +7,10 @@ from headwater.logtier.group.assignors.assignor import Subscriber, ranked
 
 
 class RangeAssignor:
-    """Members in order get ranges in order, topic by topic; the first get one more where it does not come out even.
+    """Assigns ranges to members in order, topic by topic; the first members get one more of a remainder.
 
-    Topics with the same number of partitions and the same subscribers are cut alike, so equal partitions meet in one
-    member: what joins need. It does not try to keep what members had.
+    Topics with the same partition count and subscribers are divided alike, so that equal partitions belong to one
+    member, as joins require. The assignor is not sticky.
     """
 
     name = "range"

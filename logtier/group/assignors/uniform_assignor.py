@@ -1,4 +1,4 @@
-"""The `uniform` assignor: as many partitions for every member as for any other, moving as few as that takes."""
+"""The `uniform` assignor: equal numbers of partitions for all members, with as few moves as possible."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
@@ -6,16 +6,16 @@ from uuid import UUID
 
 from headwater.logtier.group.assignors.assignor import Subscriber, ranked
 
-#: A move lowers the sum of squared loads, so levelling ends by itself; this only bounds a fault.
+#: Each move lowers the sum of squared loads, so levelling terminates; this limit only bounds a programming error.
 _ROUNDS_MAX = 1000
 
 
 class UniformAssignor:
     """Balanced and sticky.
 
-    Where all members want the same topics, any two differ by at most one partition, and a member loses a partition only
-    if it has more than its share. Where they want different ones, no single partition can be moved so that two members
-    come closer to each other.
+    With equal subscriptions, the loads of two members differ by at most one partition, and a member loses a partition
+    only if it has more than its share. With different subscriptions, no move of a single partition reduces the
+    difference between two members.
     """
 
     name = "uniform"
@@ -36,9 +36,9 @@ class UniformAssignor:
 
 
 class _Plan:
-    """An assignment in the making.
+    """An assignment under construction.
 
-    Invariants: a partition is in `result` of one member at most, and `owners` says whose; `loads` counts `result`.
+    Invariants: a partition is in `result` of at most one member, its owner in `owners`; `loads` counts `result`.
     """
 
     def __init__(self, members: Mapping[str, Subscriber], partition_counts: Mapping[UUID, int]) -> None:
@@ -56,7 +56,7 @@ class _Plan:
         }
 
     def keep(self) -> None:
-        """Leave everybody what it has and may still have."""
+        """Keep each member's present partitions of its subscribed topics."""
         for member_id in self.ranked:
             member = self.members[member_id]
             for topic_id in sorted(member.target):
@@ -67,7 +67,7 @@ class _Plan:
                             self._give(member_id, topic_id, index)
 
     def trim(self) -> None:
-        """Take from members what they have above their share; those who have most may have one more of the rest."""
+        """Take partitions above their share from members; those with most partitions may keep one of the remainder."""
         if not self.ranked:
             return
         share, longer = divmod(sum(self.counts.values()), len(self.ranked))
@@ -82,21 +82,21 @@ class _Plan:
                     surplus -= 1
 
     def unassigned(self) -> dict[UUID, list[int]]:
-        """What nobody has, by topic."""
+        """Return unassigned partitions, by topic."""
         return {
             topic_id: [index for index, owner in enumerate(owners) if owner is None]
             for topic_id, owners in self.owners.items()
         }
 
     def by_fewest_subscribers(self) -> Iterator[tuple[UUID, int]]:
-        """What nobody has, that which the fewest members could take first."""
+        """Return unassigned partitions, those of the topics with the fewest subscribers first."""
         unassigned = self.unassigned()
         for topic_id in sorted(unassigned, key=lambda each: (len(self.subscribers[each]), each)):
             for index in unassigned[topic_id]:
                 yield topic_id, index
 
     def deal(self, partitions: Iterator[tuple[UUID, int]]) -> None:
-        """Give each partition to the subscriber that has fewest."""
+        """Assign each partition to the subscriber with the lowest load."""
         ranks = {member_id: rank for rank, member_id in enumerate(self.ranked)}
         heaps: dict[tuple[str, ...], list[tuple[int, int]]] = {}
         keys = {topic_id: tuple(subscribers) for topic_id, subscribers in self.subscribers.items()}
@@ -111,12 +111,12 @@ class _Plan:
                 member_id = self.ranked[rank]
                 if load == self.loads[member_id]:
                     break
-                heappush(heap, (self.loads[member_id], rank))  # it was given something through another topic
+                heappush(heap, (self.loads[member_id], rank))  # the member has received a partition of another topic
             self._give(member_id, topic_id, index)
             heappush(heap, (self.loads[member_id], rank))
 
     def level(self) -> None:
-        """Move partitions, topic by topic, from members that have at least two more to those that have fewest."""
+        """Move partitions, topic by topic, from members with at least two more to those with the lowest load."""
         for _ in range(_ROUNDS_MAX):
             moved = False
             for topic_id in self.counts:
@@ -152,7 +152,7 @@ class _Plan:
 
 
 def _round_robin(unassigned: Mapping[UUID, Sequence[int]]) -> Iterator[tuple[UUID, int]]:
-    """One partition of each topic in turn, so that every member gets some of every topic."""
+    """Yield one partition of each topic in turn, so that every member gets partitions of every topic."""
     topics = {topic_id: iter(indexes) for topic_id, indexes in unassigned.items() if indexes}
     while topics:
         for topic_id in list(topics):

@@ -1,4 +1,4 @@
-"""What a group consists of, and the parts that decide nothing: its outbox, its timer, the shapes of its answers."""
+"""State of a classic group without decisions: its outbox, its timer, the shapes of its responses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _PREVIOUS_STATES = {
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """What the broker's configuration says about groups (Kafka's `group.*`)."""
+    """The broker's configs of groups (Kafka's `group.*`)."""
 
     max_size: int = 2**31 - 1
     initial_rebalance_delay_ms: int = 3000
@@ -42,7 +42,7 @@ class GroupLimits:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentWrite:
-    """A leader's assignment is on its way to the log."""
+    """A leader's assignment is being written."""
 
     generation_id: int
     assignments: Mapping[str, bytes]
@@ -50,7 +50,7 @@ class AssignmentWrite:
 
 @dataclass(frozen=True, slots=True)
 class StaticMemberWrite:
-    """A static member came back under a new id, which is on its way to the log."""
+    """A static member's new member id is being written."""
 
     event: Join
     new_member_id: str
@@ -61,8 +61,8 @@ class StaticMemberWrite:
 class GroupCore:
     """The state of a group; `Group` adds the decisions.
 
-    Invariants: a state is entered only from those that lead to it; once sessions have begun, the armed timer is never
-    later than the earliest deadline; a waiting request is answered once, when its token is taken off its member.
+    Invariants: a state is entered only from its permitted previous states; after sessions have begun, the armed timer
+    is never later than the earliest deadline; a waiting request is answered once, when its member's token is removed.
     """
 
     def __init__(self, group_id: str, limits: GroupLimits) -> None:
@@ -72,35 +72,35 @@ class GroupCore:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.members = Membership()
-        #: Ids given out and not yet used, with the time when they lapse.
+        #: Member ids assigned and not yet used, with their expiry.
         self.pending_joins: dict[str, int] = {}
-        #: Members whose SyncGroup of this generation is still to come.
+        #: Members without a SyncGroup in this generation.
         self.pending_syncs: set[str] = set()
-        #: What the members subscribe to, where that can be read (protocol type `consumer`).
+        #: Topics of the members' subscriptions, if readable (protocol type `consumer`).
         self.subscribed_topics: frozenset[str] | None = None
         self.join_deadline_ms: int | None = None
         self.sync_deadline_ms: int | None = None
-        #: Not None during the first rebalance: how much longer it may be delayed for members that join.
+        #: Remaining delay of the first rebalance for joining members; None in later rebalances.
         self.initial_delay_left_ms: int | None = None
-        #: Epoch milliseconds; set by the coordinator when it writes the group.
+        #: Epoch milliseconds of the last write; set by the coordinator.
         self.current_state_timestamp_ms = -1
         self._limits = limits
         self._previous_state = GroupState.EMPTY
         self._new_member_added = False
         self._out: list[Instruction] = []
         self._armed_ms: int | None = None
-        #: False for a group that was read from the log, until its members' sessions begin.
+        #: False for a loaded group until its members' sessions begin.
         self._has_begun = True
         self._persist_id = 0
         self._writes: dict[int, AssignmentWrite | StaticMemberWrite] = {}
         self._explanation = Explanation()
 
     def metadata(self) -> GroupMetadata:
-        """The group as it is written to the log."""
+        """Return the group's metadata for the log."""
         return self._metadata(self.members.assignments())
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether members consume this topic; if that cannot be known of a group of consumers, they might."""
+        """Whether a member subscribes to this topic; also true if a consumer's subscription is unreadable."""
         if self.subscribed_topics is None:
             return self.protocol_type == PROTOCOL_TYPE
         return topic in self.subscribed_topics

@@ -1,13 +1,13 @@
 """One classic consumer group as a pure state machine: events in, instructions out.
 
-    Empty --a member joins--> PreparingRebalance --all joined, or time is up--> CompletingRebalance
+    Empty --a member joins--> PreparingRebalance --all have joined, or the timeout--> CompletingRebalance
     CompletingRebalance --the leader's assignment is in the log--> Stable
-    Stable, CompletingRebalance --a member joins anew, leaves, times out, or sends no SyncGroup--> PreparingRebalance
-    PreparingRebalance --nobody is left--> Empty
+    Stable, CompletingRebalance --a member rejoins, leaves, times out, or sends no SyncGroup--> PreparingRebalance
+    PreparingRebalance --no member remains--> Empty
     any --the group is deleted--> Dead
 
-The generation grows by one each time members are settled (PreparingRebalance is left), and a request of another
-generation is refused: that is what fences a member that was thought dead.
+The generation grows by one at each end of PreparingRebalance. The group rejects requests of other generations, which
+fences a member after its session timeout.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,8 +31,8 @@ from headwater.logtier.group.events import (
 )
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
-#: How long a new member may wait for its first generation: it does not know its id, so only a limit finds out that its
-#: client is gone and has asked again under another id (Kafka's fixed value).
+#: Maximum wait of a new member for its first generation (Kafka's fixed value). The member does not know its id, so only
+#: this limit removes a member whose client has gone or has joined again under another id.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 _EMPTY, _PREPARING, _COMPLETING, _STABLE, _DEAD = (
@@ -45,21 +45,21 @@ _EMPTY, _PREPARING, _COMPLETING, _STABLE, _DEAD = (
 
 
 class Group(GroupCore):
-    """A group and all decisions about it.
+    """A classic group and all its decisions.
 
-    Invariants: in CompletingRebalance and Stable every member knows `protocol_name`; while members wait for each other
-    there is a deadline. Only the coordinator calls it. `now_ms` is monotonic time.
+    Invariants: in CompletingRebalance and Stable every member supports `protocol_name`; while members wait for each
+    other, a deadline is set. Only the coordinator calls this class. `now_ms` is monotonic time.
     """
 
     # ---- events ----
 
     def restore(self, metadata: GroupMetadata, now_ms: int) -> list[Instruction]:
-        """Become what the log says; members get one session timeout to be heard of."""
+        """Load the group from the log and begin its members' sessions."""
         self.read(metadata)
         return self.begin_sessions(now_ms)
 
     def read(self, metadata: GroupMetadata) -> None:
-        """Become what the log says, at any time before `begin_sessions`: no member can be late until then."""
+        """Load the group from the log; no session expires before `begin_sessions`."""
         self._has_begun = False
         self.generation_id = metadata.generation_id
         self.protocol_type = metadata.protocol_type or None
@@ -74,9 +74,9 @@ class Group(GroupCore):
         self._read_subscriptions()
 
     def begin_sessions(self, now_ms: int) -> list[Instruction]:
-        """Clients reach a group that was read: a member that was not heard of yet has one session timeout for it.
+        """Begin a session for each member of a loaded group that has none, and arm the timer. Idempotent.
 
-        Whoever was heard of before has a deadline, for which nothing was armed. Does nothing when called again.
+        A member whose request came earlier has a deadline, but no timer yet.
         """
         if self._has_begun:
             return []
@@ -92,7 +92,7 @@ class Group(GroupCore):
         return self._drain()
 
     def join(self, event: Join, now_ms: int) -> list[Instruction]:
-        """A member wants to take part in the next generation."""
+        """Process a JoinGroup request."""
         if not self._accepts(event.member_id):
             if event.member_id in self.members:
                 self._forget(event.member_id)
@@ -115,7 +115,7 @@ class Group(GroupCore):
         return self._drain()
 
     def sync(self, event: Sync) -> list[Instruction]:
-        """A member asks for its assignment; the leader brings everybody's."""
+        """Process a SyncGroup request; the leader's request carries every member's assignment."""
         error = self._sync_error(event)
         if error is not ErrorCode.none:
             self._out.append(RespondSync(event.token, SyncResult(error)))
@@ -133,7 +133,7 @@ class Group(GroupCore):
         return self._drain()
 
     def heartbeat(self, member_id: str, group_instance_id: str | None, generation_id: int, now_ms: int) -> ErrorCode:
-        """A member lives. Answers `rebalance_in_progress` when it has to join again."""
+        """Extend a member's session; return `rebalance_in_progress` if the member must rejoin."""
         if self.state is _DEAD:
             return ErrorCode.coordinator_not_available
         error = self.members.error_for(member_id, group_instance_id)
@@ -141,13 +141,13 @@ class Group(GroupCore):
             return error
         if generation_id != self.generation_id:
             return ErrorCode.illegal_generation
-        # Nothing has to be armed: this only moves a deadline further away; `begin_sessions` arms for the first ones.
+        # Without a timer: a heartbeat only moves a deadline later; `begin_sessions` arms for the first deadlines.
         member = self.members[member_id]
         member.deadline_ms = now_ms + member.session_timeout_ms
         return ErrorCode.rebalance_in_progress if self.state is _PREPARING else ErrorCode.none
 
     def leave(self, leaving: Iterable[LeavingMember], now_ms: int) -> tuple[list[ErrorCode], list[Instruction]]:
-        """Members go, by themselves or at an administrator's word; one error code for each."""
+        """Process a LeaveGroup request of members or of an administrator; one error code for each member."""
         errors: list[ErrorCode] = []
         causes: list[str] = []
         for one in leaving:
@@ -176,10 +176,10 @@ class Group(GroupCore):
         return errors, self._drain()
 
     def persisted(self, persist_id: int, error: ErrorCode, now_ms: int) -> list[Instruction]:
-        """A write of this group is in the log, or failed."""
+        """Process the outcome of a write of this group."""
         write = self._writes.pop(persist_id, None)
         if isinstance(write, AssignmentWrite):
-            # Another member may have joined meanwhile: then this assignment is of the past.
+            # Another member may have joined meanwhile: then the assignment is obsolete.
             if self.state is _COMPLETING and write.generation_id == self.generation_id:
                 if error is ErrorCode.none:
                     self._settle(write.assignments, now_ms)
@@ -192,7 +192,7 @@ class Group(GroupCore):
         return self._drain()
 
     def timer_expired(self, now_ms: int) -> list[Instruction]:
-        """Time has come to a deadline (or to one that has moved away since): act on what is due, arm the next."""
+        """Process due deadlines and arm the timer for the next; deadlines may have moved since the timer was armed."""
         self._armed_ms = None
         for member_id in [name for name, deadline in self.pending_joins.items() if deadline <= now_ms]:
             del self.pending_joins[member_id]
@@ -209,13 +209,13 @@ class Group(GroupCore):
         return self._drain()
 
     def resume(self, now_ms: int) -> list[Instruction]:
-        """The group was out of reach: its timer, or the beginning of its sessions, may have come for nothing."""
+        """Begin sessions or arm the timer again: while the group was unregistered, either may have had no effect."""
         return [*self.begin_sessions(now_ms), *self.timer_expired(now_ms)]
 
     def adopt(
         self, metadata: GroupMetadata, protocols: Mapping[str, Mapping[str, bytes]], cause: str, now_ms: int
     ) -> list[Instruction]:
-        """Become what a consumer group has left (KIP-848's downgrade): its members have to join this one."""
+        """Take over the members of a downgraded consumer group (KIP-848); they must rejoin."""
         instructions = self.restore(metadata, now_ms)
         for member in self.members:
             member.protocols = dict(protocols[member.member_id])
@@ -223,7 +223,7 @@ class Group(GroupCore):
         return [*instructions, *self._drain()]
 
     def delete(self, error: ErrorCode = ErrorCode.not_coordinator) -> list[Instruction]:
-        """The group is deleted, has moved away or become a consumer group; whoever waits is told this error."""
+        """End a deleted, resigned or upgraded group; waiting requests get this error."""
         self.state = _DEAD
         for member in self.members:
             self._answer_join(member, JoinResult(member.member_id, error))
@@ -246,10 +246,10 @@ class Group(GroupCore):
         api_version: int = 9,  # noqa: ARG002 (of a consumer group's members)
         is_transactional: bool = False,
     ) -> None:
-        """Whether this commit is of the current generation; it counts as a sign of life, unless it is a transaction's.
+        """Check that a commit has the current generation; extend the session, except for a transaction's commit.
 
-        A transactional producer that was told nothing of the group (before KIP-447) may commit, and so may one during a
-        rebalance: what it commits is part of its transaction anyhow.
+        A transactional producer without the group's metadata (before KIP-447) may commit, also during a rebalance: the
+        commit is part of its transaction.
 
         Raises:
             KafkaError: `unknown_member_id`, `fenced_instance_id`, `illegal_generation`, `rebalance_in_progress`, or
@@ -278,7 +278,7 @@ class Group(GroupCore):
     # ---- joining ----
 
     def _accepts(self, member_id: str) -> bool:
-        """Whether the group has room. In a rebalance those count that have joined: the last to come are turned away."""
+        """Whether the group has room. A rebalance counts members that have joined: the last ones are rejected."""
         if self.state is _PREPARING:
             member = self.members.get(member_id)
             waiting = self.members.waiting_to_join()
@@ -288,14 +288,14 @@ class Group(GroupCore):
         return True
 
     def _supports(self, protocol_type: str, protocols: Iterable[tuple[str, bytes]]) -> bool:
-        """Whether all members would still have a protocol in common."""
+        """Whether all members, including this one, have a common protocol."""
         names = [name for name, _ in protocols]
         if self.state is _EMPTY or not self.members:
             return bool(protocol_type and names)
         return protocol_type == self.protocol_type and not self.members.common_protocols().isdisjoint(names)
 
     def _join_known(self, event: Join, now_ms: int) -> None:
-        """A member that has an id: it takes up a pending one, joins anew, or only missed our answer."""
+        """Join a member with an id: a pending id, a rejoin, or a retry after a lost response."""
         if event.member_id in self.pending_joins and event.group_instance_id is None:
             self._add_member(event, event.member_id, now_ms)
             return
@@ -306,7 +306,7 @@ class Group(GroupCore):
         member = self.members[event.member_id]
         is_same = member.protocols == dict(event.protocols)
         is_leader = event.member_id == self.members.leader_id
-        # A leader of a stable group may force a rebalance, for changes that only it sees (say, a topic's partitions).
+        # A leader of a stable group may force a rebalance after changes that only the leader sees (new partitions).
         if self.state is _PREPARING or not is_same or (self.state is _STABLE and is_leader):
             if self.state is _PREPARING:
                 cause = f"member {event.member_id} rejoined"
@@ -348,12 +348,12 @@ class Group(GroupCore):
         member.protocols = dict(event.protocols)
         member.rebalance_timeout_ms = event.rebalance_timeout_ms
         member.session_timeout_ms = event.session_timeout_ms
-        # A client that asked again has given up the first request; nobody reads this answer.
+        # A client that repeats a request has given up the first one and ignores its response.
         self._answer_join(member, JoinResult(member.member_id, ErrorCode.rebalance_in_progress))
         member.join_token = event.token
 
     def _replace_static(self, event: Join, now_ms: int) -> None:
-        """A static member came back with no id: the one it had is fenced, it takes over its place (KIP-345)."""
+        """Replace a static member by its new incarnation, and fence the old member id (KIP-345)."""
         assert event.group_instance_id is not None
         old_id = self.members.owner_of(event.group_instance_id)
         assert old_id is not None
@@ -368,7 +368,7 @@ class Group(GroupCore):
         cause = f"static member {event.group_instance_id} came back as {member.member_id}"
         if self.state is _STABLE:
             if self.members.vote() == self.protocol_name:
-                # Nothing that concerns the others has changed: the assignment stays, no rebalance.
+                # No change for the other members: the assignment remains, without rebalance.
                 self._out.append(
                     Explain(f"group {self.group_id}: no rebalance in generation {self.generation_id}: {cause}")
                 )
@@ -377,7 +377,7 @@ class Group(GroupCore):
             else:
                 self._prepare_rebalance(f"{cause} with other protocols", now_ms, event.reason)
         elif self.state is _COMPLETING:
-            # The leader may be assigning to the old id right now.
+            # The leader may be assigning partitions to the old id now.
             self._prepare_rebalance(cause, now_ms, event.reason)
         else:
             self._explanation.add(cause)
@@ -385,7 +385,7 @@ class Group(GroupCore):
 
     def _finish_static(self, write: StaticMemberWrite, error: ErrorCode, now_ms: int) -> None:
         member = self.members.get(write.new_member_id)
-        # In a rebalance meanwhile, or replaced again: the request is answered there.
+        # After another rebalance or replacement meanwhile, that one answers the request.
         if self.state is not _STABLE or member is None or member.join_token != write.event.token:
             return
         if error is not ErrorCode.none:
@@ -399,7 +399,7 @@ class Group(GroupCore):
             shown = self._members_for_leader() if is_leader else ()
             result = replace(self._joined(member.member_id, shown), skip_assignment=is_leader)
         else:
-            # An older client would assign if it heard that it leads; it is told the leader's old id (KAFKA-12890).
+            # An older client would assign as leader: its response names the leader's old id (KAFKA-12890).
             result = replace(self._joined(member.member_id, ()), leader=write.old_leader)
         self._answer_join(member, result)
 
@@ -421,7 +421,7 @@ class Group(GroupCore):
     def _prepare_rebalance(
         self, cause: str, now_ms: int, reason: str = "", sync_error: ErrorCode = ErrorCode.rebalance_in_progress
     ) -> None:
-        """Everybody has to join again; those who wait for an assignment of this generation get none."""
+        """Begin a rebalance: all members must rejoin, and waiting SyncGroup requests get no assignment."""
         if self.state is _COMPLETING:
             for member in self.members:
                 member.assignment = b""
@@ -435,7 +435,7 @@ class Group(GroupCore):
         is_first = self.state is _EMPTY
         self._enter(_PREPARING)
         if is_first:
-            # More members are likely on their way: one rebalance for all of them.
+            # More members are likely to join soon: one rebalance for all of them.
             delay_ms = self._limits.initial_rebalance_delay_ms
             self.initial_delay_left_ms = max(self.members.rebalance_timeout_ms() - delay_ms, 0)
             self._new_member_added = False
@@ -446,7 +446,7 @@ class Group(GroupCore):
             self._set_join_deadline(now_ms + self.members.rebalance_timeout_ms())
 
     def _maybe_complete_join(self, now_ms: int) -> None:
-        # The first rebalance ends by its delay only.
+        # Only its delay ends the first rebalance.
         if self.state is _PREPARING and self._previous_state is not _EMPTY and self._all_joined():
             self._complete_join(now_ms)
 
@@ -464,7 +464,7 @@ class Group(GroupCore):
             self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> None:
-        """Those who have joined are the next generation; a static member stays without joining."""
+        """Complete the joins: members that have joined, and all static members, are the next generation."""
         self.join_deadline_ms = None
         self.initial_delay_left_ms = None
         for member in self.members:
@@ -473,7 +473,7 @@ class Group(GroupCore):
                 self._explanation.add(f"member {member.member_id} did not rejoin within {waited_ms} ms")
                 self._forget(member.member_id)
         if self.members and not self.members.elect_leader():
-            # Only absent static members: wait on, until their sessions time out.
+            # Only absent static members: wait until their sessions time out.
             self._set_join_deadline(now_ms + self.members.rebalance_timeout_ms())
             return
         self.generation_id += 1
@@ -542,7 +542,7 @@ class Group(GroupCore):
 
     def _session_expired(self, member: Member, now_ms: int) -> None:
         if member.is_waiting and not member.is_new:
-            member.deadline_ms = None  # it waits for us; the clock starts again with our answer
+            member.deadline_ms = None  # no session timeout while its request waits; the response restarts it
             return
         if member.is_new:
             cause = f"new member {member.member_id} waited longer than {NEW_MEMBER_JOIN_TIMEOUT_MS} ms"
@@ -560,7 +560,7 @@ class Group(GroupCore):
         self._arm(member.deadline_ms)
 
     def _forget(self, member_id: str) -> None:
-        """Remove a member; its waiting requests learn that they are unknown, so a living client joins anew."""
+        """Remove a member; its waiting requests get unknown_member_id, so that a live client rejoins."""
         member = self.members.remove(member_id)
         self._answer_join(member, JoinResult(UNKNOWN_MEMBER_ID, ErrorCode.unknown_member_id))
         self._answer_sync(member, SyncResult(ErrorCode.unknown_member_id))

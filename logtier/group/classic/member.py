@@ -1,4 +1,4 @@
-"""One member of a group."""
+"""One member of a classic group."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ class Member:
 
     Attributes:
         protocols: name -> opaque metadata, in order of preference.
-        assignment: What the leader gave it in this generation.
-        join_token: The JoinGroup request that waits for the rebalance, if any.
-        sync_token: The SyncGroup request that waits for the leader, if any.
-        deadline_ms: When it is taken for dead unless something is heard of it. None while it waits with a request and
-            has been in a generation before: a member that waits for us cannot be late.
-        is_new: It has not been in a generation yet; it does not know its id, so it cannot send heartbeats.
+        assignment: The member's assignment in this generation, from the leader.
+        join_token: Token of the JoinGroup request that waits for the rebalance, if any.
+        sync_token: Token of the SyncGroup request that waits for the leader, if any.
+        deadline_ms: End of the session. None while a request of a member that was in a generation waits: the session
+            does not expire during the wait.
+        is_new: The member was in no generation yet; without its id it cannot send heartbeats.
     """
 
     member_id: str
@@ -35,19 +35,19 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether one of its requests waits for an answer of the group."""
+        """Whether a request of the member waits for a response."""
         return self.join_token is not None or self.sync_token is not None
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The protocol it likes best among those that all members know."""
+        """Return the member's most preferred protocol among the candidates."""
         return next(name for name in self.protocols if name in candidates)
 
     def as_joined(self, protocol_name: str | None) -> JoinedMember:
-        """Show it to the leader."""
+        """Return the member for the leader's JoinGroup response."""
         return JoinedMember(self.member_id, self.group_instance_id, self.protocols.get(protocol_name or "", b""))
 
     def as_metadata(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:
-        """Write it to the log with this assignment."""
+        """Return the member's metadata for the log, with this assignment."""
         return MemberMetadata(
             self.member_id,
             self.group_instance_id,
@@ -61,7 +61,7 @@ class Member:
 
     @classmethod
     def from_metadata(cls, metadata: MemberMetadata, protocol_name: str | None) -> "Member":
-        """Read it back from the log."""
+        """Restore a member from the log."""
         return cls(
             metadata.member_id,
             metadata.group_instance_id,

@@ -1,4 +1,4 @@
-"""The members of a group: who they are, who leads, what they have in common."""
+"""The members of a classic group, their leader and their common protocols."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,10 +9,10 @@ from headwater.logtier.protocol.errors import ErrorCode
 
 
 class Membership:
-    """Members by id, in the order they came.
+    """Members by id, in the order of joining.
 
-    Invariants: the leader is a member, and there is one as soon as there are members; every instance id belongs to
-    exactly one member. Only the `Group` changes it.
+    Invariants: a group with members has a leader, which is a member; every instance id belongs to exactly one member.
+    Only the `Group` changes the membership.
     """
 
     __slots__ = ("_by_id", "_id_by_instance", "leader_id")
@@ -35,15 +35,15 @@ class Membership:
         return self._by_id[member_id]
 
     def get(self, member_id: str) -> Member | None:
-        """The member of this id, if it is one."""
+        """Return the member of an id, if any."""
         return self._by_id.get(member_id)
 
     def owner_of(self, group_instance_id: str) -> str | None:
-        """The id of the static member of this instance id, if there is one."""
+        """Return the member id of an instance id, if any."""
         return self._id_by_instance.get(group_instance_id)
 
     def add(self, member: Member) -> None:
-        """Take in a member; the first one leads."""
+        """Add a member; the first one becomes the leader."""
         self._by_id[member.member_id] = member
         if member.group_instance_id is not None:
             self._id_by_instance[member.group_instance_id] = member.member_id
@@ -51,7 +51,7 @@ class Membership:
             self.leader_id = member.member_id
 
     def remove(self, member_id: str) -> Member:
-        """Let a member go; if it led, the one longest in the group leads."""
+        """Remove a member; the longest member succeeds a leader."""
         member = self._by_id.pop(member_id)
         if member.group_instance_id is not None:
             del self._id_by_instance[member.group_instance_id]
@@ -60,7 +60,7 @@ class Membership:
         return member
 
     def swap(self, old: Member, new: Member) -> None:
-        """Put a static member's new id into the place of its old one."""
+        """Replace a static member's id in its place."""
         was_leader = self.leader_id == old.member_id
         self.remove(old.member_id)
         self.add(new)
@@ -68,13 +68,13 @@ class Membership:
             self.leader_id = new.member_id
 
     def clear(self) -> None:
-        """Let everybody go."""
+        """Remove all members."""
         self._by_id.clear()
         self._id_by_instance.clear()
         self.leader_id = None
 
     def error_for(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Whether a request may speak for this member: `unknown_member_id`, `fenced_instance_id` or `none`."""
+        """Return `unknown_member_id`, `fenced_instance_id`, or `none` if a request's ids belong to a member."""
         if group_instance_id is not None:
             owner = self._id_by_instance.get(group_instance_id)
             if owner is None:
@@ -84,11 +84,11 @@ class Membership:
         return ErrorCode.none if member_id in self._by_id else ErrorCode.unknown_member_id
 
     def waiting_to_join(self) -> int:
-        """How many have joined the rebalance that is under way."""
+        """Number of members that have joined the present rebalance."""
         return sum(1 for member in self._by_id.values() if member.join_token is not None)
 
     def elect_leader(self) -> bool:
-        """Keep the leader if it joined, else take the first that did; False if nobody did."""
+        """Keep the leader if it joined, else elect the first member that joined; return False if none did."""
         leader = self._by_id.get(self.leader_id or "")
         if leader is None or leader.join_token is None:
             joined = next((member for member in self._by_id.values() if member.join_token is not None), None)
@@ -98,33 +98,33 @@ class Membership:
         return True
 
     def common_protocols(self) -> set[str]:
-        """The protocols that every member knows."""
+        """Return the protocols that every member supports."""
         known = [set(member.protocols) for member in self._by_id.values()]
         return set.intersection(*known) if known else set()
 
     def vote(self) -> str:
-        """The protocol that most members like best, of those that all know; the earliest voted for wins a tie."""
+        """Return the common protocol that most members prefer; the earliest vote wins a tie."""
         candidates = self.common_protocols()
         return Counter(member.vote(candidates) for member in self._by_id.values()).most_common(1)[0][0]
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member may take to rejoin."""
+        """Return the longest rebalance timeout of all members."""
         return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=0)
 
     def deadlines_ms(self) -> Iterable[int]:
-        """When sessions end."""
+        """Return the members' deadlines."""
         return [member.deadline_ms for member in self._by_id.values() if member.deadline_ms is not None]
 
     def assignments(self) -> dict[str, bytes]:
-        """What each member has been given."""
+        """Return the assignment of each member."""
         return {member_id: member.assignment for member_id, member in self._by_id.items()}
 
     def as_joined(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
-        """Show the members to their leader."""
+        """Return the members for the leader's JoinGroup response."""
         return tuple([member.as_joined(protocol_name) for member in self._by_id.values()])
 
     def as_metadata(self, protocol_name: str | None, assignments: Mapping[str, bytes]) -> tuple[MemberMetadata, ...]:
-        """Write the members to the log with these assignments."""
+        """Return the members' metadata for the log, with these assignments."""
         return tuple(
             [member.as_metadata(protocol_name, assignments.get(name, b"")) for name, member in self._by_id.items()]
         )

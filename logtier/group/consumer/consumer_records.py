@@ -4,14 +4,14 @@
 |---|---|---|
 | 3 | group | the group's epoch, and a hash of the metadata of the topics it subscribes to |
 | 4 | group | the topics' metadata: up to Kafka 4.0; passed over |
-| 5 | group, member | what a member told of itself |
+| 5 | group, member | a member's subscription and settings |
 | 6 | group | the epoch of the target assignment |
 | 7 | group, member | a member's target assignment |
 | 8 | group, member | a member's current assignment |
 | 16 | group, regular expression | the topics that it matches |
 
-Keys are plain, values flexible and of version 0. A null value is a tombstone. A group's records make up its state one
-by one, in the order of the log (`ConsumerGroupState.apply`).
+Keys are not flexible; values are flexible (KIP-482) and of version 0. A null value is a tombstone. A group's records,
+applied in the order of the log, build its state (`ConsumerGroupState.apply`).
 """
 
 import enum
@@ -32,7 +32,7 @@ _INT16 = struct.Struct(">h")
 
 
 class RecordKind(enum.IntEnum):
-    """What a record says, by the version of its key."""
+    """Kind of a record, by the version of its key."""
 
     EPOCH = 3
     TOPIC_METADATA = 4
@@ -53,7 +53,7 @@ _TAG_CLASSIC: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class ConsumerKey:
-    """Key of a consumer group's record. `name` is the member id or the regular expression, where the kind has one."""
+    """Key of a consumer group's record. `name`: the member id or the regular expression, if the kind has one."""
 
     group_id: str
     kind: RecordKind
@@ -62,7 +62,7 @@ class ConsumerKey:
 
 @dataclass(frozen=True, slots=True)
 class EpochValue:
-    """The group's epoch. `metadata_hash` changes with the topics that the group subscribes to; 0 without any."""
+    """The group epoch. `metadata_hash` changes with the subscribed topics; 0 without topics."""
 
     epoch: int
     metadata_hash: int = 0
@@ -70,7 +70,7 @@ class EpochValue:
 
 @dataclass(frozen=True, slots=True)
 class MemberValue:
-    """What a member told of itself (the attributes are ConsumerMember's)."""
+    """A member's subscription and settings, with the attributes of ConsumerMember."""
 
     instance_id: str | None
     rack_id: str | None
@@ -107,14 +107,14 @@ class TargetEpochValue:
 
 @dataclass(frozen=True, slots=True)
 class TargetValue:
-    """What a member shall have."""
+    """A member's target assignment."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentValue:
-    """What a member has (the attributes are ConsumerMember's)."""
+    """A member's current assignment, with the attributes of ConsumerMember."""
 
     member_epoch: int
     previous_member_epoch: int
@@ -130,7 +130,7 @@ class CurrentValue:
 
 @dataclass(frozen=True, slots=True)
 class RegexValue:
-    """The topics that a regular expression matches. `version` is 0: it names an image of a KRaft quorum."""
+    """The topics that a regular expression matches. `version` refers to an image of a KRaft quorum; here 0."""
 
     topics: frozenset[str]
     version: int
@@ -142,25 +142,25 @@ ConsumerValue = EpochValue | MemberValue | TargetEpochValue | TargetValue | Curr
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One record: None is a tombstone."""
+    """One record; the value None is a tombstone."""
 
     key: ConsumerKey
     value: ConsumerValue | None
 
 
 def consumer_key(key: ConsumerKey) -> bytes:
-    """The bytes of a key."""
+    """Encode a key."""
     name = string(key.name) if key.kind in _NAMED_KINDS else b""
     return _INT16.pack(key.kind) + string(key.group_id) + name
 
 
 def parse_consumer_key(kind: RecordKind, reader: RecordReader) -> ConsumerKey:
-    """Read what follows a key's version, one of CONSUMER_KINDS; ValueError or struct.error if it is malformed."""
+    """Decode a key after its version, one of CONSUMER_KINDS; raise ValueError or struct.error if malformed."""
     return ConsumerKey(reader.string(), kind, reader.string() if kind in _NAMED_KINDS else "")
 
 
 def consumer_value(value: ConsumerValue) -> bytes:
-    """The bytes of a value."""
+    """Encode a value."""
     writer = FlexibleWriter(_VERSION)
     match value:
         case EpochValue():
@@ -187,7 +187,7 @@ def consumer_value(value: ConsumerValue) -> bytes:
 
 
 def parse_consumer_value(kind: RecordKind, data: bytes) -> ConsumerValue | None:
-    """Read a value; None for a kind that is passed over; ValueError or struct.error if it is malformed."""
+    """Decode a value; None for an ignored kind; raise ValueError or struct.error if malformed."""
     reader = RecordReader(data)
     reader.begin_value(_VERSION, _VERSION)
     match kind:
@@ -224,7 +224,7 @@ def _write_member(writer: FlexibleWriter, value: MemberValue) -> None:
     writer.string(value.topic_regex or "").int32(value.rebalance_timeout_ms).string(value.server_assignor)
     classic: dict[int, bytes] = {}
     if value.classic is not None:
-        # A nullable structure in a tagged field begins with 1, or is 0.
+        # A nullable structure in a tagged field is 0, or begins with 1.
         tagged = FlexibleWriter().int8(1).int32(value.classic.session_timeout_ms).array(len(value.classic.protocols))
         for name, metadata in value.classic.protocols:
             tagged.string(name).sized_bytes(metadata).tags()

@@ -1,8 +1,8 @@
-"""From a classic group to a consumer group and back, while members are in it (KIP-848's online migration). Pure.
+"""Upgrades a classic group to a consumer group and downgrades it, with members (KIP-848's online migration). Pure.
 
-Up: the first member of the consumer protocol joins a classic group of consumers. The others go on with JoinGroup,
-SyncGroup and Heartbeat; the broker answers them out of the consumer group (`mixed_group`). Down: the last member of the
-consumer protocol goes; those that are left form a classic group, and rebalance.
+Upgrade: the first member of the consumer protocol joins a classic group of consumers. The other members continue with
+JoinGroup, SyncGroup and Heartbeat, which the consumer group answers (`mixed_group`). Downgrade: the last member of the
+consumer protocol leaves; the remaining members form a classic group and rebalance.
 """
 
 import struct
@@ -37,16 +37,16 @@ from headwater.logtier.group.partitions import Partitions
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 
-#: Assignors of clients whose assignments carry nothing that would be missed. (librdkafka sends a member's own data back
-#: with its assignment, so a group of cooperative-sticky members seems to have an assignor of its own.)
+#: Client assignors whose user data the upgrade may drop. (librdkafka returns a member's own data with its assignment,
+#: so a group of cooperative-sticky members appears to have a custom assignor.)
 _KNOWN_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 
 def upgraded(group: Group, image: MetadataImage, limits: ConsumerGroupLimits) -> ConsumerState:
-    """The consumer group that a classic group with members becomes: same members, same assignment.
+    """Return the consumer group that replaces a classic group: the same members with the same assignment.
 
     Raises:
-        KafkaError: group_id_not_found, with the reason why it has to stay as it is.
+        KafkaError: group_id_not_found, with the reason against the upgrade.
     """
     if not limits.allows_upgrade:
         raise _cannot_upgrade(group, "online upgrade is disabled")
@@ -56,7 +56,7 @@ def upgraded(group: Group, image: MetadataImage, limits: ConsumerGroupLimits) ->
         raise _cannot_upgrade(group, "the group size exceeds the consumer group maximum size")
     state = ConsumerState(group.group_id)
     for member in group.members:
-        # In a rebalance the protocol is not settled; all protocols of a consumer carry the same subscription.
+        # During a rebalance no protocol is selected; all protocols of a consumer carry the same subscription.
         subscription_bytes = member.protocols.get(group.protocol_name or "") or next(iter(member.protocols.values()))
         try:
             subscription = parse_subscription(subscription_bytes)
@@ -96,7 +96,7 @@ def upgraded(group: Group, image: MetadataImage, limits: ConsumerGroupLimits) ->
 def successor(
     state: ConsumerState, members: Sequence[ConsumerMember], image: MetadataImage, cause: str
 ) -> ClassicSuccessor | None:
-    """The classic group of these members, all of which speak the classic protocol; None if they have none in common."""
+    """Return the classic group of these members, all of the classic protocol; None without a common assignor."""
     protocols: dict[str, Mapping[str, bytes]] = {
         member.member_id: dict(member.classic.protocols) for member in members if member.classic is not None
     }
@@ -124,14 +124,14 @@ def successor(
 
 
 def classic_assignment(member: ConsumerMember, partitions: Partitions, image: MetadataImage) -> bytes:
-    """Partitions as a member of the classic protocol reads them."""
+    """Encode partitions for a member of the classic protocol."""
     assert member.classic is not None
     version = struct.unpack_from(">h", member.classic.protocols[0][1])[0]
     return encode_assignment(version, {name: indexes for name, (_, indexes) in existing(partitions, image).items()})
 
 
 def by_topic_id(by_name: Mapping[str, frozenset[int]], image: MetadataImage) -> Partitions:
-    """Partitions by topic id; those of topics that are gone are left out."""
+    """Return partitions by topic id, without those of deleted topics."""
     found: dict[UUID, frozenset[int]] = {}
     for name, indexes in by_name.items():
         topic = image.topic(name)

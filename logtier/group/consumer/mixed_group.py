@@ -1,8 +1,8 @@
-"""Members of the classic protocol in a consumer group (KIP-848's online migration): their requests, answered by it.
+"""Requests of classic members in a consumer group (KIP-848's online migration).
 
-Such a member has no leader and assigns nothing: JoinGroup takes it to its next epoch (which it is told as the
-generation), SyncGroup gives it the assignment of that epoch, and Heartbeat tells it to join again as soon as there is
-more to give up or to get. Pure.
+These members have no leader. JoinGroup advances a member to its next epoch, which its response calls the generation.
+SyncGroup returns the assignment of that epoch. Heartbeat makes the member rejoin when it must revoke or gets
+partitions. Pure.
 """
 
 import struct
@@ -22,10 +22,10 @@ from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 def join(
     group: ConsumerGroup, event: Join, image: MetadataImage, limits: ConsumerGroupLimits, now_ms: int
 ) -> tuple[JoinResult, Step]:
-    """A classic member joins, or comes to the next epoch.
+    """Join a classic member, or advance it to the next epoch.
 
     Raises:
-        KafkaError: what the request is refused with.
+        KafkaError: the error of the response.
     """
     is_unknown = event.member_id == UNKNOWN_MEMBER_ID
     member_id = event.new_member_id if is_unknown else event.member_id
@@ -68,10 +68,10 @@ def join(
 
 
 def sync(group: ConsumerGroup, event: Sync, image: MetadataImage, now_ms: int) -> tuple[SyncResult, Step]:
-    """A classic member asks for its assignment.
+    """Return a classic member's assignment.
 
     Raises:
-        KafkaError: what the request is refused with.
+        KafkaError: the error of the response.
     """
     member, classic = _classic_member(group, event.member_id, event.group_instance_id, event.generation_id)
     name = classic.protocols[0][0]
@@ -93,10 +93,10 @@ def sync(group: ConsumerGroup, event: Sync, image: MetadataImage, now_ms: int) -
 def heartbeat(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int, now_ms: int
 ) -> tuple[ErrorCode, Step]:
-    """A classic member lives; `rebalance_in_progress` sends it to join again.
+    """Extend a classic member's session; `rebalance_in_progress` makes it rejoin.
 
     Raises:
-        KafkaError: what the request is refused with.
+        KafkaError: the error of the response.
     """
     member, classic = _classic_member(group, member_id, instance_id, generation_id)
     step = Step(group.state)
@@ -116,7 +116,7 @@ def heartbeat(
 def leave(
     group: ConsumerGroup, leaving: Sequence[LeavingMember], image: MetadataImage, limits: ConsumerGroupLimits
 ) -> tuple[list[ErrorCode], Step]:
-    """Members go by LeaveGroup, of either protocol: administrators have no other; one error code for each."""
+    """Remove members of either protocol by LeaveGroup, an administrator's only request; one error code for each."""
     step = Step(group.state)
     errors: list[ErrorCode] = []
     gone: list[ConsumerMember] = []
@@ -149,7 +149,7 @@ def _leaving(group: ConsumerGroup, one: LeavingMember) -> ConsumerMember:
 
 
 def _check_protocols(group: ConsumerGroup, event: Join) -> None:
-    """All classic members have to have a protocol in common."""
+    """Check that all classic members have a common protocol."""
     names = [name for name, _ in event.protocols]
     others = [dict(each.classic.protocols) for each in group.state.classic_members() if each.classic is not None]
     if event.protocol_type != PROTOCOL_TYPE or not any(all(name in other for other in others) for name in names):
@@ -161,7 +161,7 @@ def _check_protocols(group: ConsumerGroup, event: Join) -> None:
 def _member_of(
     group: ConsumerGroup, step: Step, event: Join, member_id: str, *, is_unknown: bool
 ) -> tuple[ConsumerMember, bool]:
-    """The member that joins, and whether it is a new one."""
+    """Return the joining member, and whether it is new."""
     if event.group_instance_id is not None and not is_unknown:
         return group.static_member_of(member_id, event.group_instance_id), False
     if event.group_instance_id is not None:

@@ -1,8 +1,8 @@
-"""How a member gets from what it has to what it shall have: first it gives up, then it is given (KIP-848). Pure.
+"""Reconciles a member with its target assignment: revocation first, then new partitions (KIP-848). Pure.
 
-Stable --a newer target: something to give up--> UnrevokedPartitions --the member says that it has--> (again)
-Stable --a newer target: nothing to give up--> Stable, or UnreleasedPartitions while others still own some of it
-UnreleasedPartitions --another one has given them up--> Stable
+Stable --a newer target: partitions to revoke--> UnrevokedPartitions --the member confirms--> (again)
+Stable --a newer target: none to revoke--> Stable, or UnreleasedPartitions while others still own some of it
+UnreleasedPartitions --the other members have revoked them--> Stable
 """
 
 from collections.abc import Callable
@@ -23,14 +23,14 @@ Owner = Callable[[UUID, int], str | None]
 def reconcile(
     member: ConsumerMember, target_epoch: int, target: Partitions, reported: Partitions | None, owner: Owner
 ) -> ConsumerMember:
-    """The member one step nearer to its target; the same one if it has to wait.
+    """Return the member one step nearer to its target, or unchanged if it must wait.
 
     Args:
-        reported: The partitions that the member says it has; None if it says nothing.
-        owner: Who a partition belongs to at present, None for nobody.
+        reported: Partitions that the member reports; None if the heartbeat has none.
+        owner: Returns the present owner of a partition, None without one.
 
     Raises:
-        KafkaError: fenced_member_epoch, for a state that this version does not know.
+        KafkaError: fenced_member_epoch, for a state of a later version.
     """
     if member.is_reconciled_to(target_epoch):
         return member
@@ -38,7 +38,7 @@ def reconcile(
         case MemberState.UNREVOKED_PARTITIONS:
             if _still_has(reported, member.revoking):
                 return member
-            # It acknowledged: others may have those now. It goes on from the epoch that it revoked for.
+            # The member has confirmed: others may get those partitions. It continues from the epoch of the revocation.
             return _next(member, member.member_epoch + 1, target_epoch, target, reported, owner)
         case MemberState.STABLE | MemberState.UNRELEASED_PARTITIONS:
             return _next(member, member.member_epoch, target_epoch, target, reported, owner)
@@ -98,7 +98,7 @@ def _next(
 
 
 def _still_has(reported: Partitions | None, some: Partitions) -> bool:
-    """Whether the member has some of these, or may have: it did not say."""
+    """Whether the member reports some of these partitions, or reports nothing."""
     if reported is None:
         return True
     return any(not indexes.isdisjoint(reported.get(topic_id, ())) for topic_id, indexes in some.items())

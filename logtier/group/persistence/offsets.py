@@ -1,4 +1,4 @@
-"""Committed offsets: one group's, and which of them have expired."""
+"""Committed offsets of a group, and their expiry."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ NO_LEADER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What a group has committed for one partition.
+    """A group's committed offset of one partition.
 
     Attributes:
-        metadata: Any text the client wants to keep with it.
-        leader_epoch: Of the last record consumed; lets a consumer find out that its position was truncated (KIP-320).
-        expire_timestamp_ms: Only if the client asked for a retention of its own (OffsetCommit versions 2 to 4).
-        topic_id: The topic it was committed for: one that was deleted and made again under the name is another.
+        metadata: Any text of the client.
+        leader_epoch: Epoch of the last consumed record; a consumer detects truncation by it (KIP-320).
+        expire_timestamp_ms: Set only for a commit with a retention of its own (OffsetCommit versions 2 to 4).
+        topic_id: Id of the topic at the commit: a recreated topic of the same name has another id.
     """
 
     offset: int
@@ -34,13 +34,13 @@ class CommittedOffset:
 class GroupOffsets:
     """The committed offsets of one group.
 
-    Invariant: an offset is replaced only by one that stands later in the log, in whatever order the writes complete.
+    Invariant: an offset is replaced only by a later one in the log, in whatever order the writes complete.
     """
 
     __slots__ = ("_offsets",)
 
     def __init__(self) -> None:
-        #: topic-partition -> (committed offset, where it stands in `__consumer_offsets`)
+        #: topic-partition -> (committed offset, its record's offset in `__consumer_offsets`)
         self._offsets: dict[TopicPartition, tuple[CommittedOffset, int]] = {}
 
     def __len__(self) -> int:
@@ -53,22 +53,22 @@ class GroupOffsets:
         return topic_partition in self._offsets
 
     def get(self, topic_partition: TopicPartition) -> CommittedOffset | None:
-        """What was committed for a partition."""
+        """Return the committed offset of a partition, if any."""
         found = self._offsets.get(topic_partition)
         return None if found is None else found[0]
 
     def items(self) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-        """All partitions with what was committed for them, by topic and partition."""
+        """Return all partitions with their committed offsets, by topic and partition."""
         return ((key, self._offsets[key][0]) for key in sorted(self._offsets))
 
     def put(self, topic_partition: TopicPartition, committed: CommittedOffset, log_offset: int) -> None:
-        """Take over a commit that is in the log at `log_offset`."""
+        """Apply a commit, in the log at `log_offset`."""
         found = self._offsets.get(topic_partition)
         if found is None or found[1] < log_offset:
             self._offsets[topic_partition] = (committed, log_offset)
 
     def remove(self, topic_partitions: Iterable[TopicPartition], log_offset: int) -> None:
-        """Forget commits whose tombstones are in the log at `log_offset` or before; later commits stay."""
+        """Remove commits whose tombstones are in the log at `log_offset` or before; later commits remain."""
         for key in topic_partitions:
             found = self._offsets.get(key)
             if found is not None and found[1] <= log_offset:
@@ -78,11 +78,11 @@ class GroupOffsets:
 def expired_offsets(
     group: GroupCore | ConsumerGroup, offsets: GroupOffsets, now_ms: int, retention_ms: int
 ) -> list[TopicPartition]:
-    """Which offsets of a group are past their retention (KIP-211).
+    """Return the partitions whose offsets are past their retention (KIP-211).
 
-    A group without members loses its offsets `retention_ms` after it became empty. A group of consumers at work loses
-    those of topics that it no longer subscribes to; an offset committed without group management, or by a group of the
-    consumer protocol, goes by its own age.
+    Offsets of a group without members expire `retention_ms` after the group became empty. In an active group of
+    consumers, offsets of topics without subscription expire. Offsets committed without group management, or by a group
+    of the consumer protocol, expire by their own age.
     """
     in_use: frozenset[str] = frozenset()
     if isinstance(group, ConsumerGroup):

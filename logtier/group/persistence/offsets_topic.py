@@ -1,4 +1,4 @@
-"""The topic `__consumer_offsets`: its name and its settings."""
+"""Name and configs of the topic `__consumer_offsets`."""
 
 from headwater.logtier.config import BrokerConfig
 from headwater.logtier.state_topic.topic import StateTopic
@@ -7,7 +7,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def offsets_topic(config: BrokerConfig) -> StateTopic:
-    """The topic's settings: compacted, so that retention never touches what a group may still need."""
+    """Return the topic to create: compacted, so that retention never deletes present offsets."""
     return StateTopic(
         OFFSETS_TOPIC,
         config.offsets_topic_num_partitions,

@@ -1,4 +1,4 @@
-"""Offsets committed in transactions that are still open: nobody reads them before their transaction's marker. Pure."""
+"""Offsets committed in open transactions, not readable before the transaction's marker. Pure."""
 
 from collections.abc import Collection, Iterable, Iterator, Set
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from headwater.logtier.protocol.topic_partition import TopicPartition
 
 
 class PendingOffset(NamedTuple):
-    """One commit, and where it stands in `__consumer_offsets`."""
+    """One commit and its record's offset in `__consumer_offsets`."""
 
     group_id: str
     topic_partition: TopicPartition
@@ -17,24 +17,24 @@ class PendingOffset(NamedTuple):
 
 
 class PendingOffsets:
-    """What is committed in open transactions, by partition of `__consumer_offsets` and producer.
+    """Commits of open transactions, by partition of `__consumer_offsets` and producer.
 
-    A transaction that commits offsets of groups in two of those partitions ends in each by a marker of its own.
-    Invariant: a commit is in here from its record to the marker behind it, or to its tombstone.
+    A transaction with commits in two of those partitions has a marker in each. Invariant: a commit is pending from its
+    record to the next marker of its transaction, or to its tombstone.
     """
 
     __slots__ = ("_by_group", "_by_producer")
 
     def __init__(self) -> None:
         self._by_producer: dict[tuple[int, int], dict[tuple[str, TopicPartition], PendingOffset]] = {}
-        #: group -> how many producers have a pending commit for each of its partitions
+        #: group -> number of producers with a pending commit, by partition
         self._by_group: dict[str, dict[TopicPartition, int]] = {}
 
     def __iter__(self) -> Iterator[PendingOffset]:
         return iter([pending for offsets in self._by_producer.values() for pending in offsets.values()])
 
     def put(self, partition: int, producer_id: int, pending: PendingOffset) -> None:
-        """Take in a commit that is in the log; of one producer and partition the last one counts."""
+        """Add a commit that is in the log; it replaces the producer's earlier one for the partition."""
         offsets = self._by_producer.setdefault((partition, producer_id), {})
         key = (pending.group_id, pending.topic_partition)
         if key not in offsets:
@@ -43,7 +43,7 @@ class PendingOffsets:
         offsets[key] = pending
 
     def end(self, partition: int, producer_id: int, marker_offset: int) -> list[PendingOffset]:
-        """The producer's transaction has ended by a marker: take out what stands before it."""
+        """Remove and return the commits before the marker that ends the producer's transaction."""
         offsets = self._by_producer.get((partition, producer_id))
         if offsets is None:
             return []
@@ -53,7 +53,7 @@ class PendingOffsets:
         return ended
 
     def remove(self, group_id: str, topic_partitions: Collection[TopicPartition], log_offset: int) -> None:
-        """Forget commits whose tombstones are in the log at `log_offset` or before."""
+        """Remove commits whose tombstones are in the log at `log_offset` or before."""
         if group_id not in self._by_group:
             return
         for (partition, producer_id), offsets in list(self._by_producer.items()):
@@ -68,27 +68,27 @@ class PendingOffsets:
         return counts is not None and topic_partition in counts
 
     def of_group(self, group_id: str) -> Collection[TopicPartition]:
-        """The partitions of which open transactions have committed offsets for the group."""
+        """Return the partitions with a pending commit of the group."""
         return self._by_group.get(group_id, {}).keys()
 
     def groups(self) -> Iterable[str]:
-        """All groups for which open transactions have committed."""
+        """Return all groups with pending commits."""
         return list(self._by_group)
 
     def merge(self, other: "PendingOffsets") -> None:
-        """Take over those of a partition that was just read."""
+        """Add the pending commits of a loaded partition."""
         for (partition, producer_id), offsets in other._by_producer.items():
             for pending in offsets.values():
                 self.put(partition, producer_id, pending)
 
     def drop(self, partitions: Set[int]) -> None:
-        """Forget the commits in partitions of `__consumer_offsets` that another broker leads now."""
+        """Remove the commits in partitions of `__consumer_offsets` that this broker no longer leads."""
         for key in [each for each in self._by_producer if each[0] in partitions]:
             for pending in list(self._by_producer[key].values()):
                 self._discard(*key, pending)
 
     def clear(self) -> None:
-        """The topic is gone."""
+        """Remove all commits after a deletion of the topic."""
         self._by_producer.clear()
         self._by_group.clear()
 

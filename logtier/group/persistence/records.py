@@ -1,15 +1,15 @@
 """The records of `__consumer_offsets`, in Kafka's own formats (its OffsetCommitKey/Value and GroupMetadataKey/Value).
 
-Every key begins with an int16 version that also tells what it is:
+Every key begins with an int16 version, which is also its kind:
 
 - 0, 1: group, topic, partition -> a committed offset (values of versions 0 to 4 are read; 4 is written, and 1 for a
   commit with a retention of its own);
 - 2: group -> the group's metadata (values of versions 0 to 4 are read, 3 is written);
 - 3 to 8, 16: consumer groups (see `consumer_records`).
 
-These are what Kafka 4.1 writes, so its tools read our log and we read its. A null value is a tombstone. Keys of other
-versions (newer protocols) are passed over. Strings have int16 lengths, -1 is null; version 4 values are flexible
-(KIP-482): unsigned varint lengths plus one, tagged fields at the end.
+Kafka 4.1 writes the same formats: its tools read this log, and this broker reads Kafka's. A null value is a tombstone.
+Keys of other versions (newer protocols) are ignored. Strings have int16 lengths, -1 is null; version 4 values are
+flexible (KIP-482): unsigned varint lengths plus one, tagged fields at the end.
 """
 
 import struct
@@ -65,7 +65,7 @@ class GroupKey:
 
 @lru_cache(maxsize=4096)
 def offset_key(group_id: str, topic_partition: TopicPartition) -> bytes:
-    """The key of a committed offset; cached, as a group commits the same few partitions again and again.
+    """Encode the key of a committed offset; cached, because a group commits the same partitions repeatedly.
 
     >>> offset_key("g", TopicPartition("t", 3)).hex(" ")
     '00 01 00 01 67 00 01 74 00 00 00 03'
@@ -75,12 +75,12 @@ def offset_key(group_id: str, topic_partition: TopicPartition) -> bytes:
 
 
 def group_key(group_id: str) -> bytes:
-    """The key of a group's metadata."""
+    """Encode the key of a group's metadata."""
     return _INT16.pack(_KEY_GROUP) + string(group_id)
 
 
 def parse_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
-    """Read a key; None if it belongs to a protocol that this broker does not have.
+    """Decode a key; None for a protocol that this broker does not support.
 
     Raises:
         CorruptStateRecordError: if it is malformed.
@@ -98,7 +98,7 @@ def parse_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
 
 
 def offset_value(committed: CommittedOffset) -> bytes:
-    """The value of a committed offset."""
+    """Encode the value of a committed offset."""
     metadata = committed.metadata.encode()
     if committed.expire_timestamp_ms is not None:
         head = _INT16.pack(_OFFSET_VALUE_WITH_EXPIRY) + _INT64.pack(committed.offset)
@@ -117,7 +117,7 @@ def offset_value(committed: CommittedOffset) -> bytes:
 
 
 def parse_offset_value(data: bytes) -> CommittedOffset:
-    """Read the value of a committed offset.
+    """Decode the value of a committed offset.
 
     Raises:
         CorruptStateRecordError: if it is malformed.
@@ -144,7 +144,7 @@ def parse_offset_value(data: bytes) -> CommittedOffset:
 
 
 def parse_value(key: ConsumerKey, data: bytes) -> ConsumerValue | None:
-    """Read the value of a consumer group's record; None for a kind that is passed over.
+    """Decode the value of a consumer group's record; None for an ignored kind.
 
     Raises:
         CorruptStateRecordError: if it is malformed.
@@ -156,7 +156,7 @@ def parse_value(key: ConsumerKey, data: bytes) -> ConsumerValue | None:
 
 
 def group_value(metadata: GroupMetadata) -> bytes:
-    """The value of a group's metadata."""
+    """Encode the value of a group's metadata."""
     parts = [
         _INT16.pack(_GROUP_VALUE),
         string(metadata.protocol_type),
@@ -183,7 +183,7 @@ def group_value(metadata: GroupMetadata) -> bytes:
 
 
 def parse_group_value(data: bytes) -> GroupMetadata:
-    """Read the value of a group's metadata.
+    """Decode the value of a group's metadata.
 
     Raises:
         CorruptStateRecordError: if it is malformed.

@@ -1,4 +1,4 @@
-"""What the log of `__consumer_offsets` says: the state of its groups, from the first record to the last."""
+"""Replay of a partition of `__consumer_offsets`: the state of its groups."""
 
 from headwater.logtier.group.consumer.consumer_records import ConsumerKey
 from headwater.logtier.group.consumer.consumer_state import ConsumerState
@@ -23,7 +23,7 @@ from headwater.logtier.state_topic.replay import StateReplay
 
 
 class GroupReplay(StateReplay):
-    """The groups, offsets and open transactions' offsets of one partition."""
+    """The groups, offsets and pending transactional offsets of one partition."""
 
     def __init__(self, partition_name: str, partition: int = 0) -> None:
         super().__init__(partition_name)

@@ -41,7 +41,7 @@ class _Marker(NamedTuple):
 class GroupStateLog(StateTopicLog):
     """Committed offsets by group, and every write to `__consumer_offsets`.
 
-    Files: the partitions of `__consumer_offsets` that this broker leads. What is pending belongs to open transactions.
+    Files: the partitions of `__consumer_offsets` that this broker leads. `pending` holds commits of open transactions.
     """
 
     TOPIC = OFFSETS_TOPIC
@@ -54,12 +54,12 @@ class GroupStateLog(StateTopicLog):
         timeout_ms: int,
         offsets_written: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`offsets_written` is called with each group whose offsets are taken over."""
+        """`offsets_written` is called with the id of each group whose commit was applied."""
         super().__init__(replicas, metadata, timeout_ms)
         self._offsets_written = offsets_written
         self.offsets: dict[str, GroupOffsets] = {}
         self.pending = PendingOffsets()
-        #: Markers that came while their partition was read, or a commit before them was written.
+        #: Markers that arrived while their partition was loading, or an earlier commit was being written.
         self._early_markers: list[_Marker] = []
         self._transactional_writes = 0
 
@@ -68,10 +68,10 @@ class GroupStateLog(StateTopicLog):
         return f"group {name}"
 
     async def load(self, partition: int, restoring: Callable[[GroupReplay], Iterator[None]]) -> bool:
-        """Read a partition's log; whether it is active. Its offsets are taken over then, the groups are the caller's.
+        """Read a partition's log and apply its offsets; return whether it is active. The caller adds the groups.
 
         Args:
-            restoring: Makes groups of what was read, step by step, before the partition is active.
+            restoring: Restores the groups from the replay in steps, before the partition is active.
         """
         replay = GroupReplay(f"{OFFSETS_TOPIC}-{partition}", partition)
         if not await self._read(partition, replay, restoring(replay)):
@@ -84,7 +84,7 @@ class GroupStateLog(StateTopicLog):
         return True
 
     def forget_all(self) -> None:
-        """The topic is gone, and with it all state."""
+        """Drop all state after a deletion of the topic."""
         super().forget_all()
         self.offsets.clear()
         self.pending.clear()
@@ -100,7 +100,7 @@ class GroupStateLog(StateTopicLog):
         """Make a group's generation durable.
 
         Raises:
-            KafkaError: with a code that a JoinGroup or SyncGroup may carry.
+            KafkaError: with a code for JoinGroup or SyncGroup.
         """
         record = Record(group_key(group_id), group_value(metadata), now_ms)
         await self._write(group_id, build_batch([record]), applied=_nothing)
@@ -116,16 +116,16 @@ class GroupStateLog(StateTopicLog):
         without_classic: bool = False,
         successor: GroupMetadata | None = None,
     ) -> None:
-        """Make a step of a consumer group durable, all of it or nothing.
+        """Write a step of a consumer group, atomically.
 
         Args:
-            applied: The step is in the log: take it over.
-            refused: It is not.
-            without_classic: It takes the place of a classic group, which is removed.
-            successor: The classic group that takes its place.
+            applied: Called when the step is in the log.
+            refused: Called when the write has failed.
+            without_classic: Whether the group replaces a classic group, whose record is deleted.
+            successor: The classic group that replaces this group.
 
         Raises:
-            KafkaError: with a code that a heartbeat may carry.
+            KafkaError: with a code for a heartbeat.
         """
         records = [Record(group_key(group_id), None, now_ms)] if without_classic else []
         records += _records(changes, now_ms)
@@ -136,10 +136,10 @@ class GroupStateLog(StateTopicLog):
     async def write_offsets(
         self, group_id: str, commits: Mapping[TopicPartition, CommittedOffset], now_ms: int
     ) -> None:
-        """Make commits durable, all or none, and take them over.
+        """Write commits atomically and apply them.
 
         Raises:
-            KafkaError: with a code that an OffsetCommit may carry.
+            KafkaError: with a code for OffsetCommit.
         """
         records = _offset_records(group_id, commits, now_ms)
 
@@ -160,10 +160,10 @@ class GroupStateLog(StateTopicLog):
         now_ms: int,
         verification: Verification | None,
     ) -> None:
-        """Make commits of an open transaction durable; they are taken over when its marker says so.
+        """Write commits of an open transaction; a commit marker applies them.
 
         Raises:
-            KafkaError: with a code that a TxnOffsetCommit may carry.
+            KafkaError: with a code for TxnOffsetCommit.
         """
         records = _offset_records(group_id, commits, now_ms)
         batch = build_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL)
@@ -194,7 +194,7 @@ class GroupStateLog(StateTopicLog):
         )
 
     def end_transaction(self, partition: int, producer_id: int, marker_offset: int, *, committed: bool) -> None:
-        """A marker was appended to a partition of the topic: what the transaction has committed counts, or is gone."""
+        """Apply or drop the commits of a transaction whose marker was appended to a partition of the topic."""
         marker = _Marker(partition, producer_id, marker_offset, committed)
         self._apply_marker(marker)
         self._early_markers.append(marker)
@@ -213,7 +213,7 @@ class GroupStateLog(StateTopicLog):
             self._early_markers.clear()
 
     def partitions_of(self, group_id: str) -> list[TopicPartition]:
-        """Of which partitions the group has an offset, committed or in an open transaction."""
+        """Return the partitions with an offset of the group, committed or in an open transaction."""
         return list({*(self.offsets.get(group_id) or ()), *self.pending.of_group(group_id)})
 
     async def write_tombstones(
@@ -226,12 +226,12 @@ class GroupStateLog(StateTopicLog):
         changes: Sequence[Change] = (),
         applied: Callable[[], None] = lambda: None,
     ) -> None:
-        """Remove offsets, `with_group` the metadata of a classic group, and what a consumer group consists of, durably.
+        """Write tombstones of offsets, `with_group` of a classic group's metadata, and of a consumer group's records.
 
-        Several batches, where there is much: with `to_its_end`. `applied` is called when all of it is in the log.
+        Many tombstones take several batches: call by `to_its_end`. `applied` is called when all are in the log.
 
         Raises:
-            KafkaError: with a code that DeleteGroups and OffsetDelete may carry.
+            KafkaError: with a code for DeleteGroups and OffsetDelete.
         """
         keys = list(removed)
         records = [Record(offset_key(group_id, key), None, now_ms) for key in keys]
@@ -271,7 +271,7 @@ class GroupStateLog(StateTopicLog):
 
 
 def _nothing(_: int) -> None:
-    """The caller takes over what was written: it is no request that may be gone."""
+    """Do nothing: the caller applies the write itself and is never cancelled."""
 
 
 def _offset_records(group_id: str, commits: Mapping[TopicPartition, CommittedOffset], now_ms: int) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Offsets that producers commit as part of their transactions (KIP-98, KIP-447)."""
+"""Offsets that producers commit in transactions (KIP-98, KIP-447)."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -17,7 +17,7 @@ GROUP_ID_BYTES_MAX: Final = 32_000
 
 
 class TransactionalOffsets:
-    """The group coordinator's part in transactions: commits that count from their transaction's marker on."""
+    """The group coordinator's part in transactions: commits that take effect with their transaction's marker."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class TransactionalOffsets:
         commits: Mapping[TopicPartition, CommittedOffset],
         verification: Verification | None,
     ) -> None:
-        """Commit offsets in an open transaction, all or none; returns when they are in the log.
+        """Commit offsets in an open transaction, all or none. Return when they are in the log.
 
         Args:
-            verification: That the transaction includes the group's partition of the log, if it is new there.
+            verification: Proof that the transaction includes the group's partition of the log, if new there.
 
         Raises:
-            KafkaError: what every partition of the request is answered with.
+            KafkaError: the error of every partition of the request.
         """
         error = self._availability(group_id)
         if error is not ErrorCode.none:
@@ -72,10 +72,10 @@ class TransactionalOffsets:
     def marker_written(
         self, topic_partition: TopicPartition, producer_id: int, marker_offset: int, committed: bool
     ) -> None:
-        """A marker was appended somewhere: what its transaction has committed is read from now on, or is gone."""
+        """Apply or drop a transaction's commits after the append of its marker."""
         if topic_partition.topic == OFFSETS_TOPIC:
             self._log.end_transaction(topic_partition.partition, producer_id, marker_offset, committed=committed)
 
     def is_pending(self, group_id: str, topic_partition: TopicPartition) -> bool:
-        """Whether an open transaction is about to change what a group has committed for a partition."""
+        """Whether an open transaction has a commit of a group for a partition."""
         return self._log.pending.has(group_id, topic_partition)
