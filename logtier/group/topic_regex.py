@@ -7,7 +7,7 @@ expression (docs/adr/0023).
 from collections.abc import Iterable
 from typing import Final
 
-#: RE2 parses an expression before it checks the program's size; a byte of an expression takes up to 13 KB meanwhile.
+#: RE2 parses an expression before it checks the program's size; a byte of an expression takes up to 14 KB meanwhile.
 REGEX_BYTES_MAX: Final = 4096
 #: Memory of one compiled expression: its program of at most about 8,000 instructions, and the states of its automaton.
 #: RE2 matches without the automaton when the states do not fit.
