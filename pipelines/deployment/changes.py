@@ -7,28 +7,18 @@ silently accept (such as another grouping key of the same type), before anything
 from __future__ import annotations
 
 import dataclasses
-import enum
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from headwater.pipelines.definition import interval_ms
+from headwater.pipelines.deployment.effects import Difference, Effect, difference, shown, without
 from headwater.pipelines.deployment.recorded_databases import aligned, aligned_tables, is_untold, url_of
+from headwater.pipelines.deployment.sink_changes import sink_changes
 from headwater.pipelines.deployment.stage_record import SHUFFLE_PARTITIONS, StageRecord
 from headwater.pipelines.deployment.state_proof import StateForm, state_form
 
 __all__ = ["Change", "Deployed", "Effect", "changes_of_pipeline", "changes_of_stage"]
-
-
-class Effect(enum.Enum):
-    """The effect of a change."""
-
-    #: The stage continues from its checkpoint.
-    SAFE = "safe"
-    #: The stage has no checkpoint, and starts where its file says.
-    NEW_STATE = "new state"
-    #: The checkpoint does not fit the stage.
-    NEEDS_RESET = "needs reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +104,7 @@ def changes_of_stage(name: str, deployed: Deployed, now: StageRecord) -> list[Ch
         *_late_records(before, now),
         *_steps(before, now, is_stateful=is_stateful),
         *_mode(before, now, is_stateful=is_stateful),
-        *_sinks(before, now),
+        *sink_changes(before, now),
         *_rest(before, now),
     ]
     changes = [Change(name, effect, what, reason, place) for effect, what, reason, place in found]
@@ -137,9 +127,6 @@ def _may_keep_state(record: StageRecord) -> bool:
     return bool(record.operators) or not known
 
 
-_Found = tuple[Effect, str, str, tuple[str | int, ...]]
-
-
 def _by_topics(name: str, topics: frozenset[str], now: StageRecord) -> Iterator[Change]:
     """Changes of a stage whose checkpoint has no record: only its topics are known."""
     read = [each["target"] for each in now.inputs if each["kind"] == "topic"]
@@ -154,7 +141,7 @@ def _by_topics(name: str, topics: frozenset[str], now: StageRecord) -> Iterator[
 # -- inputs --------------------------------------------------------------------------------------------------------
 
 
-def _inputs(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
+def _inputs(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[Difference]:
     old = [(each["kind"], each["target"]) for each in before.inputs]
     new = [(each["kind"], each["target"]) for each in now.inputs]
     if old != new:
@@ -185,7 +172,7 @@ def _inputs(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iter
         yield from _input(position, was, is_, is_stateful=is_stateful)
 
 
-def _unknown_databases(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
+def _unknown_databases(before: StageRecord, now: StageRecord) -> Iterator[Difference]:
     """Databases named by secrets whose current and recorded identities cannot be compared."""
     inputs = enumerate(zip(before.inputs, now.inputs, strict=False))
     pairs: list[tuple[tuple[str | int, ...], str, Any, Any]]
@@ -215,13 +202,13 @@ def _places(record: StageRecord) -> list[int]:
     return [names.index(name) for name in record.reads if name in names]
 
 
-def _input(position: int, was: Mapping[str, Any], now: Mapping[str, Any], *, is_stateful: bool) -> Iterator[_Found]:
+def _input(position: int, was: Mapping[str, Any], now: Mapping[str, Any], *, is_stateful: bool) -> Iterator[Difference]:
     place: tuple[str | int, ...] = ("from", position)
     for name in sorted({*was["rows"], *now["rows"]}):
         old, new = was["rows"].get(name), now["rows"].get(name)
         if old == new:
             continue
-        said = f"{name} was {_shown(old)} and is {_shown(new)}"
+        said = f"{name} was {shown(old)} and is {shown(new)}"
         if name in ("changes", "increment"):
             reason = f"{said}: the checkpoint counts something else"
             yield Effect.NEEDS_RESET, "how an input is read", reason, (*place, name)
@@ -252,7 +239,7 @@ _PACE = frozenset(
 )  # fmt: skip
 
 
-def _declared(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
+def _declared(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[Difference]:
     """Changes of the declarations of inputs and tables, of their schemas, and of their identities."""
     for kind, old, new in (("declared", before.declared, now.declared), ("ids", before.ids, now.ids)):
         if new is None or (kind == "ids" and not new):
@@ -271,7 +258,7 @@ def _declared(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> It
             yield _one_declared(kind, name, old.get(name), new.get(name), is_stateful=is_stateful)
 
 
-def _one_declared(kind: str, name: str, old: Any, new: Any, *, is_stateful: bool) -> _Found:
+def _one_declared(kind: str, name: str, old: Any, new: Any, *, is_stateful: bool) -> Difference:
     if kind == "ids":
         what = "it is another cluster" if name == "cluster" else "it was deleted and made anew"
         reason = f"{what} (its id was {old} and is {new}): the checkpoint's offsets are those of other records"
@@ -286,7 +273,7 @@ def _one_declared(kind: str, name: str, old: Any, new: Any, *, is_stateful: bool
     return Effect.SAFE, name, f"{said}; rows that come from now on are read so", ("from",)
 
 
-def _watermarks(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
+def _watermarks(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[Difference]:
     old, new = before.watermarks, now.watermarks
     if old == new:
         return
@@ -316,7 +303,7 @@ def _watermarks(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> 
         yield Effect.NEEDS_RESET, "delay of the watermark", reason, ("from",)
 
 
-def _late_records(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
+def _late_records(before: StageRecord, now: StageRecord) -> Iterator[Difference]:
     """Changes of the topics for late records, which are written beside the state."""
     old, new = ({each["of"]: each["late"] for each in record.watermarks if "late" in each} for record in (before, now))
     if list(old.values()) == list(new.values()):
@@ -337,7 +324,7 @@ _SHORTER: Final = "the state has taken late rows that a shorter delay would have
 # -- steps ---------------------------------------------------------------------------------------------------------
 
 
-def _steps(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
+def _steps(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[Difference]:
     if _same_steps(before, now):
         if _known_code(before, now) and not is_stateful:
             yield Effect.SAFE, "code", "rows that come from now on go through it", ("to",)
@@ -377,13 +364,9 @@ def _same_steps(before: StageRecord, now: StageRecord) -> bool:
         return False
     for was, is_ in zip(before.steps, now.steps, strict=True):
         left_out = {"code", "outputs", *(("text",) if "source" in was and "source" in is_ else ("source",))}
-        if _but(was, left_out) != _but(is_, left_out):
+        if without(was, left_out) != without(is_, left_out):
             return False
     return True
-
-
-def _but(step: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    return {name: value for name, value in step.items() if name not in names}
 
 
 def _known_code(before: StageRecord, now: StageRecord) -> list[str]:
@@ -397,7 +380,7 @@ def _stream_code(before: StageRecord, now: StageRecord) -> bool:
     return any(name in files or name.removeprefix("imports of ") in files for name in _known_code(before, now))
 
 
-def _stateful_steps(before: StageRecord, now: StageRecord) -> _Found:
+def _stateful_steps(before: StageRecord, now: StageRecord) -> Difference:
     """The effect of changed steps around operators that look the same: safe only if the state is proven the same."""
     place = _step_place(now)
     if _stream_code(before, now):
@@ -415,7 +398,7 @@ def _form(record: StageRecord) -> StateForm:
     for step in record.steps:
         if step.get("of_batch"):
             break
-        steps.append(_but(step, {"outputs", "of_batch", "code"}))
+        steps.append(without(step, {"outputs", "of_batch", "code"}))
     numbers = [each["step"] for each in record.operators]
     is_seen = not any(step["kind"] in ("python", "stateful") for step in steps)
     return state_form(steps, max(numbers) if numbers and is_seen else None)
@@ -430,7 +413,7 @@ def _operators(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]
         for name in sorted({*was, *now}):
             if was.get(name) != now.get(name):
                 label, why = _MEANINGS.get((str(now["kind"]), name), (name, "the state was made by what it was"))
-                yield label, f"{_difference(was.get(name), now.get(name))}: {why}"
+                yield label, f"{difference(was.get(name), now.get(name))}: {why}"
 
 
 _MEANINGS: Mapping[tuple[str, str], tuple[str, str]] = {
@@ -449,16 +432,6 @@ _MEANINGS: Mapping[tuple[str, str], tuple[str, str]] = {
 }
 
 
-def _difference(old: Any, new: Any) -> str:
-    """A change in words: for two lists, the added and the removed entries."""
-    if isinstance(old, list) and isinstance(new, list):
-        came, went = [x for x in new if x not in old], [x for x in old if x not in new]
-        parts = [f"{', '.join(went)} gone"] if went else []
-        parts += [f"{', '.join(came)} new"] if came else []
-        return ", ".join(parts) or f"their order was {', '.join(old)} and is {', '.join(new)}"
-    return f"{_shown(old)} is {_shown(new)} now"
-
-
 def _without(operators: Sequence[Mapping[str, Any]], *names: str) -> list[dict[str, Any]]:
     return [{name: value for name, value in each.items() if name not in names} for each in operators]
 
@@ -475,7 +448,7 @@ def _step_place(record: StageRecord) -> tuple[str | int, ...]:
 # -- the rest ------------------------------------------------------------------------------------------------------
 
 
-def _mode(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[_Found]:
+def _mode(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterator[Difference]:
     if before.mode == now.mode:
         return
     said = f"{before.mode} is {now.mode} now"
@@ -486,98 +459,7 @@ def _mode(before: StageRecord, now: StageRecord, *, is_stateful: bool) -> Iterat
         yield Effect.SAFE, "mode", f"{said}; without state it makes no difference", ("mode",)
 
 
-def _sinks(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
-    old = {(each["kind"], each["target"]): _as_now(each) for each in before.sinks}
-    new = {(each["kind"], each["target"]): each for each in now.sinks}
-    for position, each in enumerate(now.sinks):
-        key = (each["kind"], each["target"])
-        place = ("to", position)
-        if key not in old:
-            reason = (
-                f"{each['kind']} {each['target']} gets what comes from now on; a replay would fill it with the rest"
-            )
-            yield Effect.SAFE, "sink added", reason, place
-            continue
-        was = old[key]
-        for name in sorted({*was["kept"], *each["kept"]}):
-            if name == "sequence" and name not in was["kept"]:
-                continue  # its earlier value is not known
-            if was["kept"].get(name) != each["kept"].get(name):
-                yield Effect.NEEDS_RESET, *_kept(each, name, was["kept"].get(name), each["kept"].get(name)), place
-        changed = sorted(n for n in {*was["more"], *each["more"]} if was["more"].get(n) != each["more"].get(n))
-        at_creation = [name for name in changed if name in ("cluster_by", "properties")]
-        if at_creation:
-            reason = "it has no effect on a table that exists: it is taken when the table is made"
-            yield Effect.SAFE, f"{', '.join(at_creation)} of {each['target']}", reason, place
-        if "when" in changed:
-            yield Effect.SAFE, f"when of {each['target']}", _received(each, now.mode), place
-        if "underscore_columns" in changed:
-            reason = _underscores(each["kind"], each["more"]["underscore_columns"])
-            yield Effect.SAFE, f"underscore columns of {each['target']}", reason, place
-        rest = [name for name in changed if name not in (*at_creation, "when", "underscore_columns")]
-        if rest:
-            reason = "what is written from now on; what is written stays as it is"
-            yield Effect.SAFE, f"{', '.join(rest)} of {each['target']}", reason, place
-    for kind, target in sorted(old.keys() - new.keys()):
-        yield Effect.SAFE, "sink removed", f"{kind} {target} keeps what it has, and gets no more", ("to",)
-
-
-def _received(sink: Mapping[str, Any], mode: str) -> str:
-    """The effect of another `when` on what a sink has."""
-    if mode == "complete" and sink["kind"] == "delta" and sink["kept"]["merge"] is None:
-        return "the next micro-batch replaces the table by the rows for which it is true"
-    return (
-        "it applies to rows that come from now on; what is written stays as it is, and a replay would add the rows "
-        "that were left out"
-    )
-
-
-def _underscores(kind: str, option: str) -> str:
-    """The effect of changed `underscore_columns` on what is there."""
-    if kind == "files":
-        return f"files that are written from now on have {'no' if option == 'omit' else 'all'} such columns"
-    if option == "omit":
-        return "the table keeps the columns that it has; rows that are written from now on have null there"
-    if kind == "jdbc":
-        return "rows that are written from now on have these columns, and the table needs them"
-    return "the table gets these columns again, which are null in rows that are there; merge_schema: false refuses them"
-
-
-def _as_now(sink: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A sink from an earlier release's record, which listed a database's sequence among the changeable options, and
-    stored all underscore columns.
-    """
-    if sink["kind"] in ("delta", "files", "jdbc"):
-        sink = {**sink, "more": {"underscore_columns": "keep", **sink["more"]}}
-    if sink["kind"] != "jdbc" or "sequence" not in sink["more"]:
-        return sink
-    sequence = [name.lower() for name in sink["more"]["sequence"]]
-    return {**sink, "kept": {"sequence": sequence, **sink["kept"]}, "more": _but(sink["more"], {"sequence"})}
-
-
-def _kept(sink: Mapping[str, Any], name: str, old: Any, new: Any) -> tuple[str, str]:
-    """Message and hint for a changed option that an existing table fixes."""
-    what = f"{name.replace('_', ' ')} of {sink['kind']} {sink['target']}"
-    if name == "partition_by":
-        return what, "a table keeps the partitions that it was made with: write to another table, or remove this one"
-    if name == "sequence":
-        said = f"it was {', '.join(old) or 'none'} and is {', '.join(new) or 'none'}"
-        reason = (
-            f"{said}: the rows that it holds were ordered by the old one, whose table headwater_last_… is used no more"
-        )
-        return what, f"{reason}. Write to another table, or remove this one"
-    parts = ("keys", "sequence", "scd", "track_history")
-    changed = [part for part in parts if (old or {}).get(part) != (new or {}).get(part)]
-    if name == "keys":
-        said = f"keys were {', '.join(old or []) or 'none'} and are {', '.join(new or []) or 'none'}"
-    elif old is None or new is None:
-        said = "its rows were " + ("added, not merged" if old is None else "merged, not added")
-    else:
-        said = ", ".join(f"{part}: {_difference(old.get(part), new.get(part))}" for part in changed)
-    return what, f"{said}: the rows that it holds were written otherwise. Write to another table, or remove this one"
-
-
-def _rest(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
+def _rest(before: StageRecord, now: StageRecord) -> Iterator[Difference]:
     if before.expect != now.expect:
         old, new = {each["name"] for each in before.expect}, {each["name"] for each in now.expect}
         names = (
@@ -587,15 +469,9 @@ def _rest(before: StageRecord, now: StageRecord) -> Iterator[_Found]:
         )
         yield Effect.SAFE, f"expectations ({', '.join(names)})", "for rows that come from now on", ("expect",)
     if before.trigger != now.trigger:
-        reason = f"{_shown(before.trigger)} is {_shown(now.trigger)} now; it says how often, not what"
+        reason = f"{shown(before.trigger)} is {shown(now.trigger)} now; it says how often, not what"
         yield Effect.SAFE, "trigger", reason, ("trigger",)
     partitions = before.shuffle_partitions, now.shuffle_partitions
     if partitions[0] is not None and partitions[1] is not None and partitions[0] != partitions[1]:
         reason = f"it has no effect: the checkpoint keeps {partitions[0]}; a stage that is reset takes {partitions[1]}"
         yield Effect.SAFE, SHUFFLE_PARTITIONS, reason, ()
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    return value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)

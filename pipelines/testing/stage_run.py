@@ -157,7 +157,7 @@ class StageRun:
         rows = expectations.marked(unmarked, self._stage).persist()
         try:
             warnings = expectations.warnings(self._stage)
-            found = rows_of(without_marks(rows, kept=warnings).limit(ROWS_MAX + 1))
+            found = rows_of(without_marks(rows, but_for=warnings).limit(ROWS_MAX + 1))
             if len(found) > ROWS_MAX:
                 raise ValueError(f"the stage writes more than {ROWS_MAX:,} rows, and a test compares no more")
             counted: dict[str, int] = {}

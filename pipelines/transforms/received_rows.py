@@ -73,9 +73,9 @@ def handed_out(met: DataFrame, stage: Stage, counts: Sequence[int]) -> tuple[Rec
     )
 
 
-def without_marks(rows: DataFrame, kept: Collection[str] = ()) -> DataFrame:
-    """The rows without marks, but for those in `kept`."""
-    marks = [name for name in rows.columns if name.startswith(columns.MARK) and name not in kept]
+def without_marks(rows: DataFrame, but_for: Collection[str] = ()) -> DataFrame:
+    """The rows without marks, except those in `but_for`."""
+    marks = [name for name in rows.columns if name.startswith(columns.MARK) and name not in but_for]
     return rows.drop(*marks) if marks else rows
 
 
