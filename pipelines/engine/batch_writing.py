@@ -39,7 +39,7 @@ from headwater.pipelines.sinks.outside import OutsideSinks
 from headwater.pipelines.sinks.source_offsets import SourceOffsets
 from headwater.pipelines.sources.table_dead_letters import TableRefusals
 from headwater.pipelines.transforms import expectations
-from headwater.pipelines.transforms.received_rows import ReceivedRows, handed_out
+from headwater.pipelines.transforms.received_rows import ReceivedRows, handed_out, reads_record_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,6 +103,7 @@ class BatchWriter:
         self._servers = bootstrap_servers
         self._on_step = on_step
         self._outside = OutsideSinks(loaded, stage)
+        self._reads_values = reads_record_values(stage)
         self._late: DataFrame | None = None
         self._unmade = set(made_when_needed(loaded.pipeline))
         self._transactions: ExactlyOnceTopics | None = None
@@ -139,7 +140,7 @@ class BatchWriter:
         rows = self._frames.rows(frame)
         expected = expectations.of_stage(self._stage, rows.columns)
         rows = expectations.marked(rows, self._stage)
-        if columns.VALUE in rows.columns:
+        if columns.VALUE in rows.columns and not self._reads_values:
             # Only dead letters need the original bytes: other rows are cached without them.
             value = f.when(f.col(columns.FAILED).isNotNull(), f.col(columns.VALUE))
             rows = rows.withColumn(columns.VALUE, value)

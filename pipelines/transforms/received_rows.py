@@ -12,13 +12,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwater.pipelines import columns
+from headwater.pipelines.definition import PythonSink
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from headwater.pipelines.definition import Sink, Stage
 
-__all__ = ["ReceivedRows", "handed_out", "is_true", "marked", "receives", "with_mark", "without_marks"]
+__all__ = [
+    "ReceivedRows",
+    "handed_out",
+    "is_true",
+    "marked",
+    "reads_record_values",
+    "receives",
+    "with_mark",
+    "without_marks",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,24 @@ def handed_out(met: DataFrame, stage: Stage, counts: Sequence[int]) -> tuple[Rec
         ReceivedRows(sink, without_marks(met if sink.when is None else met.where(receives(position, sink))), count)
         for position, (sink, count) in enumerate(zip(stage.to, counts, strict=True))
     )
+
+
+def reads_record_values(stage: Stage) -> bool:
+    """Whether a sink may read `columns.VALUE`: an expression or a column that it names, or a user's function.
+
+    >>> from headwater.pipelines.definition import Stage
+    >>> def reads(sink):
+    ...     return reads_record_values(Stage.model_validate({"name": "s", "from": {"topic": "t"}, "to": sink}))
+    >>> reads({"topic": "out", "value": "upper(string(_VALUE))"}), reads({"topic": "out", "key": "id"})
+    (True, False)
+    >>> reads({"python": {"file": "f.py", "function": "send"}})
+    True
+    """
+    if any(isinstance(sink, PythonSink) for sink in stage.to):
+        return True
+    texts = [text for sink in stage.to for _, text in sink.expressions()]
+    texts += [name for sink in stage.to for _, names, _ in sink.columns_named() for name in names]
+    return any(columns.VALUE in text.lower() for text in texts)
 
 
 def without_marks(rows: DataFrame, but_for: Collection[str] = ()) -> DataFrame:

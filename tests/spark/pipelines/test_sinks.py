@@ -481,12 +481,15 @@ def test_record_batches_are_compressed_as_the_sink_says(items: Any) -> None:
       - {topic: "@plain"}
       - {topic: "@once", compression: zstd}
       - {topic: "@at_least_once", compression: lz4, guarantee: at_least_once}
+      - {topic: "@same", key: _key, value: _value}
 """
     )
     found = {name: codec(items.servers, items.prefix + name) for name in ("plain", "once", "at_least_once")}
     assert found == {"plain": "none", "once": "zstd", "at_least_once": "lz4"}
     for name in found:
         assert sorted(seen.json["id"] for seen in items.read(f"@{name}")) == list(range(20))
+    # Bytes of the records pass through.
+    assert sorted(seen.value for seen in items.read("@same")) == sorted(seen.value for seen in items.read("@in"))
 
 
 TOTALS = """\
