@@ -11,7 +11,7 @@ from headwater.pipelines.definition.loading import parse
 from headwater.pipelines.definition.plan import make_plan
 from headwater.pipelines.definition.reference import PARTS, renewed
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "pipeline_yaml.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "pipeline_yaml.md"
 
 
 def test_the_tables_are_those_of_the_models() -> None:

@@ -27,7 +27,7 @@ from headwater.pipelines.monitoring.status_topic import stage_status
 from headwater.pipelines.monitoring.watching import RunWatch
 from headwater.pipelines.sources.known_columns import KnownColumns
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "monitoring_pipelines.md"
+PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "monitoring_pipelines.md"
 
 PROGRESS = {
     "batchId": 4,
