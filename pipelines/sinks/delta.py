@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headwater.pipelines.sinks import delta_merge, delta_rows
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ class DeltaKind:
 
     def writer(self, loaded: Loaded, stage: Stage, sink: DeltaSink) -> BatchWrite:
         """A function that commits each micro-batch."""
-        path, replaces = loaded.path(sink.delta), stage.mode == "complete"
+        replaces = stage.mode == "complete"
 
         def write(rows: DataFrame, app_id: str, batch_id: int) -> None:
+            path = jvm.hadoop_form(rows.sparkSession, loaded.path(sink.delta))
             if sink.merge is not None:
                 delta_merge.write(rows, sink, path, app_id, batch_id)
             else:

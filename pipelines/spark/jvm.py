@@ -159,6 +159,11 @@ def hadoop_path(spark: SparkSession, path: str) -> Any:
     return jvm.org.apache.hadoop.fs.Path(path)
 
 
+def hadoop_form(spark: SparkSession, path: str) -> str:
+    """A path as Hadoop writes it: `file:/lake` for `file:///lake`, which Delta takes for another place."""
+    return str(hadoop_path(spark, path).toString())
+
+
 def hadoop_file_system(spark: SparkSession, path: str) -> Any:
     """The file system of a path: Hadoop's `FileSystem`, configured by Spark's `SessionState.newHadoopConf`."""
     conf = spark._jsparkSession.sessionState().newHadoopConf()

@@ -481,15 +481,28 @@ def test_record_batches_are_compressed_as_the_sink_says(items: Any) -> None:
       - {topic: "@plain"}
       - {topic: "@once", compression: zstd}
       - {topic: "@at_least_once", compression: lz4, guarantee: at_least_once}
-      - {topic: "@same", key: _key, value: _value}
 """
     )
     found = {name: codec(items.servers, items.prefix + name) for name in ("plain", "once", "at_least_once")}
     assert found == {"plain": "none", "once": "zstd", "at_least_once": "lz4"}
     for name in found:
         assert sorted(seen.json["id"] for seen in items.read(f"@{name}")) == list(range(20))
-    # Bytes of the records pass through.
+
+
+def test_bytes_of_records_pass_through_and_a_url_names_a_table(items: Any) -> None:
+    items.produce("@in", [item(number, 1) for number in range(3)])
+    items.run(
+        HEAD
+        + f"""\
+  - name: s
+    from: {{topic: "@in", as: i}}
+    to:
+      - {{topic: "@same", key: _key, value: _value}}
+      - {{delta: "file://{items.folder}/lake/latest", merge: {{keys: id}}}}
+"""
+    )
     assert sorted(seen.value for seen in items.read("@same")) == sorted(seen.value for seen in items.read("@in"))
+    assert items.delta("lake/latest", "id") == [(0,), (1,), (2,)]
 
 
 TOTALS = """\
