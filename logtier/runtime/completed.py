@@ -24,6 +24,8 @@ async def outlasted(working: asyncio.Future[Result]) -> Result:
         while not working.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait((working,))
+        if not working.cancelled():
+            working.exception()  # Seen: asyncio would log an error that nobody awaits.
         raise
     finally:
         del working  # An error of the work refers to this frame: both would stay in memory.

@@ -19,10 +19,10 @@ from headwater.pipelines.definition import (
 )
 from headwater.pipelines.definition.graph import (
     cycles,
-    dead_letter_topics,
     expression_fault,
     input_views,
     known_topics,
+    side_topics,
     tables_named,
     tables_used,
     writers,
@@ -287,7 +287,7 @@ def _unused(loaded: Loaded) -> Iterator[Problem]:
     for stage in pipeline.stages:
         topics.update(source.topic for source in stage.topic_inputs)
         topics.update(sink.topic for sink in stage.topic_sinks)
-        topics.update(dead_letter_topics(pipeline, stage))
+        topics.update(side_topics(pipeline, stage))
         tables.update(tables_used(pipeline, stage))
     for name in pipeline.topics:
         if name not in topics and not loaded.is_included(("topics", name)):

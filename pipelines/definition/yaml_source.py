@@ -144,7 +144,7 @@ def _unquoted_variable(text: str, file: str, error: yaml.MarkedYAMLError) -> Pro
     match = _UNQUOTED.match(text, start)
     if match is None or match.end() <= mark.index:
         return None  # the brace is not closed
-    shown = match[0][:UNQUOTED_SHOWN_MAX]
+    shown = match[0].rstrip(":")[:UNQUOTED_SHOWN_MAX]
     what = f"{shown} is not quoted: inside braces and brackets, YAML reads its brace as a mapping"
     return Problem(file, mark.line + 1, mark.column + 1 - (mark.index - start), "", what, f'quote it: "{shown}"')
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headwater.pipelines.deployment.effects import Difference, Effect, difference, without
@@ -13,10 +14,9 @@ __all__ = ["sink_changes"]
 
 def sink_changes(before: StageRecord, now: StageRecord) -> Iterator[Difference]:
     """Each change of the stage's sinks."""
-    old = {(each["kind"], each["target"]): _as_now(each) for each in before.sinks}
-    new = {(each["kind"], each["target"]): each for each in now.sinks}
-    for position, each in enumerate(now.sinks):
-        key = (each["kind"], each["target"])
+    old = {key: _as_now(each) for key, each in _by_target(before.sinks)}
+    new = dict(_by_target(now.sinks))
+    for position, (key, each) in enumerate(_by_target(now.sinks)):
         place = ("to", position)
         if key not in old:
             reason = (
@@ -44,8 +44,17 @@ def sink_changes(before: StageRecord, now: StageRecord) -> Iterator[Difference]:
         if rest:
             reason = "what is written from now on; what is written stays as it is"
             yield Effect.SAFE, f"{', '.join(rest)} of {each['target']}", reason, place
-    for kind, target in sorted(old.keys() - new.keys()):
+    for kind, target, _ in sorted(old.keys() - new.keys()):
         yield Effect.SAFE, "sink removed", f"{kind} {target} keeps what it has, and gets no more", ("to",)
+
+
+def _by_target(sinks: Sequence[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str, int], Mapping[str, Any]]]:
+    """Each sink by kind, target, and its number among equal ones: several sinks may call one function."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for each in sinks:
+        target = (each["kind"], each["target"])
+        seen[target] += 1
+        yield (*target, seen[target]), each
 
 
 def _received(sink: Mapping[str, Any], mode: str) -> str:

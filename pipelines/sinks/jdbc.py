@@ -42,7 +42,7 @@ def table_rows(rows: DataFrame, sink: JdbcSink) -> DataFrame:
 
 def _stored(changes: DataFrame, sink: JdbcSink) -> DataFrame:
     """Changes without the columns that the table does not have."""
-    return without_underscored(without_origin(changes), sink.underscore_columns, sink.columns_kept)
+    return without_underscored(without_origin(changes, but_for=sink.keys), sink.underscore_columns, sink.columns_kept)
 
 
 def _changes(rows: DataFrame, sink: JdbcSink) -> DataFrame:
@@ -64,6 +64,8 @@ def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
     staged = beside(sink.table, _STAGED + jdbc_order.short_hash(writer))
     last = beside(sink.table, jdbc_order.last_name(sink.table, sink.keys, sink.sequence))
     options = source.options(sink)
+    if sink.underscore_columns == "omit":
+        options = jdbc_order.of_columns(options, ordered.columns)
     typed = jdbc_order.column_types(ordered, options) if sink.sequence else options
     staging = ordered.write.format("jdbc").options(**typed)
     staging.option("dbtable", staged).mode("overwrite").save()
@@ -71,7 +73,8 @@ def write(rows: DataFrame, sink: JdbcSink, app_id: str, batch_id: int) -> None:
         # No rows: outside the transaction only the tables themselves are created.
         empty = found.select(*(f"`{name}`" for name in held)).limit(0).write.format("jdbc").options(**options)
         if sink.sequence:
-            database.make_ordered_target(empty, last, writer_of(f"left {app_id}", last))
+            # The stage's, of whichever checkpoint: the next attempt may come after a reset.
+            database.make_ordered_target(empty, last, writer_of(f"left {app_id.rpartition('/')[0]}", last))
         elif not database.has(sink.table):
             database.made(sink.table, empty)
         if sink.sequence and not database.has(last):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
@@ -22,9 +22,10 @@ def with_lineage(rows: DataFrame, *more: str) -> DataFrame:
     return rows.drop(*(name for name in columns.RESERVED if name in rows.columns and name not in kept))
 
 
-def without_origin(rows: DataFrame) -> DataFrame:
+def without_origin(rows: DataFrame, but_for: Collection[str] = ()) -> DataFrame:
     """The rows without the columns of their origin."""
-    return rows.drop(*(name for name in columns.RESERVED if name in rows.columns))
+    kept = {name.lower() for name in but_for}
+    return rows.drop(*(name for name in columns.RESERVED if name in rows.columns and name not in kept))
 
 
 def without_underscored(rows: DataFrame, option: UnderscoreColumns, named: Sequence[str]) -> DataFrame:

@@ -49,9 +49,10 @@ def followed(text: str, views: Collection[str], names: Collection[str]) -> Follo
     `views` are the names under which the text reads the stream.
 
     >>> followed("SELECT window(at, '1 hour') AS w, count(*) FROM t WHERE x > 1 GROUP BY 1", ["t"], ["at"]).text
-    "SELECT `_headwater_record`, window(at, '1 hour') AS `_headwater_event_time` FROM t WHERE x > 1"
-    >>> followed("SELECT id, at AS t0 FROM t", ["t"], ["at"])
-    Followed(text='SELECT id, at AS t0 , `_headwater_record` FROM t', keeps_state=False, names=frozenset({'t0'}))
+    "SELECT `_headwater_record`, window(`at`, '1 hour') AS `_headwater_event_time` FROM t WHERE x > 1"
+    >>> passed = followed("SELECT id, at AS t0 FROM t", ["t"], ["at"])
+    >>> passed.text, passed.names
+    ('SELECT id, at AS t0\\n, `_headwater_record` FROM t', frozenset({'t0'}))
     """
     select, stream = _select(text, views)
     start, end = _from_clause(text)
@@ -64,7 +65,7 @@ def followed(text: str, views: Collection[str], names: Collection[str]) -> Follo
         found = Followed(made, keeps_state=True, names=frozenset())
     else:
         passes = any(_is_star_of(column, stream) for column in select.expressions)
-        made = text[:end] if passes else f"{text[:start].rstrip()} , `{RECORD}` {text[start:end]}"
+        made = text[:end] if passes else f"{text[:start].rstrip()}\n, `{RECORD}` {text[start:end]}"
         found = Followed(made.strip(), keeps_state=False, names=frozenset(_passed(select, stream, names)))
     _assert_same_rows(select, found.text)
     return found
@@ -85,7 +86,8 @@ def _select(text: str, views: Collection[str]) -> tuple[exp.Select, str]:
     read = [table for table in tree.find_all(exp.Table) if not table.db and table.name in wanted]
     direct = [source for source in (first.this if first is not None else None, *joins) if source in read]
     if len(read) != 1 or len(direct) != 1:
-        raise NotFollowedError("it reads the stream in a subquery" if len(read) == 1 else "it reads the stream twice")
+        how = {0: "it does not read the stream", 1: "it reads the stream in a subquery"}
+        raise NotFollowedError(how.get(len(read), "it reads the stream twice"))
     refused = (exp.Pivot, exp.TableSample, exp.Limit, exp.Offset, exp.MatchRecognize)
     if (other := tree.find(*refused)) is not None:
         raise NotFollowedError(f"it has a {other.key.upper()}")
@@ -149,8 +151,9 @@ def _as_event_time(key: exp.Expr, stream: str, names: Collection[str]) -> str | 
     """A key that is the event time or a window of it, as SQL; None for any other. Raises NotFollowedError."""
     from sqlglot import exp
 
+    key = key.unnest()
     if _is_event_time(key, stream, names):
-        return key.sql("spark")
+        return key.sql("spark", identify=True)
     is_window = isinstance(key, exp.Anonymous) and key.name.lower() in _WINDOWS
     if not is_window or not key.expressions or not _is_event_time(key.expressions[0], stream, names):
         return None
@@ -158,7 +161,7 @@ def _as_event_time(key: exp.Expr, stream: str, names: Collection[str]) -> str | 
     at, *others = key.expressions
     if not all(isinstance(part, exp.Literal) and part.is_string for part in others):
         raise NotFollowedError(f"the length of its {name} is no text such as '10 minutes'")
-    return f"{name}({', '.join([at.sql('spark'), *(part.sql('spark') for part in others)])})"
+    return f"{name}({', '.join([at.sql('spark', identify=True), *(part.sql('spark') for part in others)])})"
 
 
 def _is_event_time(node: exp.Expr, stream: str, names: Collection[str]) -> bool:
@@ -170,9 +173,13 @@ def _is_event_time(node: exp.Expr, stream: str, names: Collection[str]) -> bool:
 
 
 def _passed(select: exp.Select, stream: str, names: Collection[str]) -> Iterator[str]:
+    from sqlglot import exp
+
     for column in select.expressions:
         if _is_star_of(column, stream):
-            yield from names
+            star = column.this if isinstance(column, exp.Column) else column
+            left_out = {each.name.lower() for each in star.args.get("except_") or star.args.get("except") or ()}
+            yield from (name for name in names if name not in left_out)
         elif _is_event_time(column.unalias(), stream, names):
             yield column.alias_or_name
 

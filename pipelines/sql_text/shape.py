@@ -331,7 +331,7 @@ def group_keys(select: exp.Select) -> list[exp.Expr]:
     named = {column.alias: column.unalias() for column in select.expressions if isinstance(column, exp.Alias)}
     keys = []
     for key in group.expressions:
-        if isinstance(key, exp.Literal) and not key.is_string and 0 < int(key.name) <= len(select.expressions):
+        if isinstance(key, exp.Literal) and key.is_int and 0 < int(key.name) <= len(select.expressions):
             keys.append(select.expressions[int(key.name) - 1].unalias())
         elif isinstance(key, exp.Column) and not key.table and key.name in named:
             keys.append(named[key.name])

@@ -318,6 +318,9 @@ def test_underscore_columns_of_files_and_databases(delta_spark: SparkSession) ->
     found = jdbc.table_rows(rows, sink)
     assert found.columns == ["id", "v", "name", "headwater_deleted"]
     assert [row["name"] for row in found.collect()] == ["b"]
+    # A record's place may be the key.
+    placed = JdbcSink.model_validate({"jdbc": "jdbc:x://db", "table": "t", "keys": ["id", "_offset"]})
+    assert "_offset" in jdbc.table_rows(rows, placed).columns
     only = FilesSink.model_validate({"files": "f", "format": "csv", "underscore_columns": "omit"})
     with pytest.raises(ValueError, match="leaves out every column"):
         files.file_rows(rows.select("_op"), only)

@@ -401,6 +401,23 @@ def test_transactions_are_filtered(filters: dict[str, Any], expected: list[str])
     assert answer["unknown_state_filters"] == unknown
 
 
+def test_an_expression_is_matched_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(list_transactions, "INSTRUCTION_BYTES_PER_TURN", 1)
+    request = some(state_filters=(), producer_id_filters=(), transactional_id_pattern=".*")
+    context = RequestContext(World().services, list_transactions.API_KEY, 2, 1, "client", "10.0.0.1", "User:a")
+
+    async def turns() -> int:
+        answer = asyncio.ensure_future(list_transactions.handle(request, context))
+        taken = 0
+        while not answer.done():
+            await asyncio.sleep(0)
+            taken += 1
+        assert len((await answer)["transaction_states"]) == 2
+        return taken
+
+    assert asyncio.run(turns()) > 2
+
+
 def test_a_pattern_that_is_none_is_told() -> None:
     request = some(state_filters=(), producer_id_filters=(), transactional_id_pattern="(")
     assert World().call(list_transactions, 2, request)["error_code"] is ErrorCode.invalid_regular_expression

@@ -178,6 +178,19 @@ def test_topics_of_dead_letters_and_of_tables_are_used(load: Callable[..., Loade
     assert unused(load(text + "tables: {t: {topic: k}}\n")) == []
 
 
+def test_a_topic_of_late_records_is_used(load: Callable[..., Loaded]) -> None:
+    text = """\
+pipeline: p
+topics: {a: {schema: "id INT, at TIMESTAMP", value: csv}, late: {value: raw}}
+stages:
+  - name: s
+    from: {topic: a, watermark: {column: at, delay: 1 hour, late: late}}
+    steps: [{deduplicate: {by: [id, at]}}]
+    to: {topic: b}
+"""
+    assert unused(load(text)) == []
+
+
 def test_a_table_that_no_stage_reads_is_a_warning(load: Callable[..., Loaded]) -> None:
     tables = "tables:\n  t: {delta: t}\n"
     (warning,) = unused(load(pipeline(stage("first", "a", "b")) + tables))

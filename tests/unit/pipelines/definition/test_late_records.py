@@ -68,22 +68,26 @@ def fault(**more: Any) -> str:
 @pytest.mark.parametrize(
     ("sql", "rows"),
     [
-        (WINDOWS, "window(at, '1 hour') AS `_headwater_event_time` FROM orders"),
+        (WINDOWS, "window(`at`, '1 hour') AS `_headwater_event_time` FROM orders"),
         (
             "SELECT count(*) FROM orders AS o GROUP BY window(o.at, '1 hour', '30 minutes', '15 minutes'), o.shop",
-            "window(o.at, '1 hour', '30 minutes', '15 minutes') AS `_headwater_event_time` FROM orders AS o",
+            "window(`o`.`at`, '1 hour', '30 minutes', '15 minutes') AS `_headwater_event_time` FROM orders AS o",
         ),
         (
             "SELECT shop, session_window(AT, '5 minutes') AS s, count(*)\nFROM `orders` -- all of them\nGROUP BY 1, 2",
-            "session_window(at, '5 minutes') AS `_headwater_event_time` FROM `orders` -- all of them",
+            "session_window(`at`, '5 minutes') AS `_headwater_event_time` FROM `orders` -- all of them",
         ),
-        ("SELECT at, count(*) AS n FROM input GROUP BY at", "at AS `_headwater_event_time` FROM input"),
+        ("SELECT at, count(*) AS n FROM input GROUP BY at", "`at` AS `_headwater_event_time` FROM input"),
         (
             f"SELECT a IS DISTINCT FROM b, window(at, '1 day'), max(extract(hour FROM at)) FROM {JOINED} GROUP BY 1, 2",
-            f"window(at, '1 day') AS `_headwater_event_time` FROM {JOINED}",
+            f"window(`at`, '1 day') AS `_headwater_event_time` FROM {JOINED}",
+        ),
+        (
+            "SELECT 1 FROM orders GROUP BY (window(at, '1 hour'))",
+            "window(`at`, '1 hour') AS `_headwater_event_time` FROM orders",
         ),
     ],
-    ids=["tumbling", "sliding", "session", "moment", "joins and conditions"],
+    ids=["tumbling", "sliding", "session", "moment", "joins and conditions", "in parentheses"],
 )
 def test_the_rows_of_a_group_by_are_selected_with_their_sources_and_conditions(sql: str, rows: str) -> None:
     assert selects(sql=sql) == [f"SELECT `_headwater_record`, {rows}"]
@@ -106,6 +110,8 @@ def test_the_rows_of_a_group_by_are_selected_with_their_sources_and_conditions(s
         (f"{WINDOWS} UNION ALL {WINDOWS}", "more than one SELECT"),
         ("SELECT 1 FROM orders a JOIN input b ON a.id = b.id GROUP BY window(a.at, '1 hour')", "twice"),
         ("SELECT count(*) FROM orders TABLESAMPLE (10 PERCENT) GROUP BY window(at, '1 hour')", "TABLESAMPLE"),
+        ("SELECT 1 FROM shops GROUP BY window(at, '1 hour')", "does not read the stream"),
+        ("SELECT 1 FROM orders GROUP BY 1.5", "no event time"),
         ("SELEC", "sqlglot cannot read it"),
     ],
 )
@@ -116,13 +122,13 @@ def test_sql_whose_late_rows_cannot_be_told_is_refused(sql: str, why: str) -> No
 def test_steps_before_the_operator_carry_the_record_and_the_event_time() -> None:
     grouped = {"sql": "SELECT window(departed, '1 hour') AS w, count(*) FROM input GROUP BY 1"}
     assert selects(steps=[{"sql": "SELECT id, at AS departed FROM orders WHERE id > 1"}, grouped]) == [
-        "SELECT id, at AS departed , `_headwater_record` FROM orders WHERE id > 1",
-        "SELECT `_headwater_record`, window(departed, '1 hour') AS `_headwater_event_time` FROM input",
+        "SELECT id, at AS departed\n, `_headwater_record` FROM orders WHERE id > 1",
+        "SELECT `_headwater_record`, window(`departed`, '1 hour') AS `_headwater_event_time` FROM input",
     ]
     starred = "SELECT o.*, upper(shop) AS s, at AS departed FROM orders o"
     assert selects(steps=[{"sql": starred}, grouped]) == [
         starred,
-        "SELECT `_headwater_record`, window(departed, '1 hour') AS `_headwater_event_time` FROM input",
+        "SELECT `_headwater_record`, window(`departed`, '1 hour') AS `_headwater_event_time` FROM input",
     ]
     assert "no event time" in fault(steps=[{"sql": "SELECT date_trunc('day', at) AS departed FROM orders"}, grouped])
     assert "no event time" in fault(steps=[{"sql": "SELECT s.* FROM orders JOIN shops s USING (id)"}, grouped])
@@ -290,3 +296,18 @@ def test_records_without_late_are_what_they_were(load: Load) -> None:
     assert record(load, FILE.replace(", late: orders_late", "")).watermarks == (
         {"of": "orders", "column": "at", "delay": "10 minutes"},
     )
+
+
+def test_names_that_need_backquotes_keep_them() -> None:
+    sql = "SELECT 1 FROM `page-views` GROUP BY window(`page-views`.`@timestamp`, '1 hour')"
+    made = followed(sql, ["page-views"], ["@timestamp"])
+    assert "window(`page-views`.`@timestamp`, '1 hour')" in made.text
+
+
+def test_a_comment_before_from_does_not_hide_the_record() -> None:
+    made = followed("SELECT id, at -- the event time\nFROM orders", ["orders"], ["at"])
+    assert made.text == "SELECT id, at -- the event time\n, `_headwater_record` FROM orders"
+
+
+def test_a_column_that_the_star_leaves_out_is_not_passed_on() -> None:
+    assert followed("SELECT * EXCEPT (at), at AS event_at FROM orders", ["orders"], ["at"]).names == {"event_at"}

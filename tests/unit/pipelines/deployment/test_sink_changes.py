@@ -62,3 +62,20 @@ def test_a_record_of_an_earlier_release_keeps_underscore_columns(load: Load) -> 
     for sink in before.sinks:
         del sink["more"]["underscore_columns"]
     assert changes_of_stage("s", Deployed(True, before), record(load, FILE)) == []
+
+
+def test_two_sinks_that_call_one_function_are_compared_in_their_order(load: Load) -> None:
+    text = """\
+pipeline: p
+topics: {orders: {value: string}}
+stages:
+  - name: s
+    from: {topic: orders}
+    to:
+      - {python: {file: f.py, function: send}, when: a}
+      - {python: {file: f.py, function: send}, when: b}
+"""
+    first = Deployed(has_checkpoint=True, record=record(load, text), topics=frozenset({"orders"}))
+    assert changes_of_stage("s", first, record(load, text)) == []
+    (change,) = changes_of_stage("s", first, record(load, text.replace("when: b", "when: c")))
+    assert change.place == ("to", 1)
