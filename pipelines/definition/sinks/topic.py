@@ -37,7 +37,9 @@ class TopicSink(SinkModel):
         default_factory=dict, description="header names, each with a SQL expression; a null value omits the header"
     )
     timestamp: Annotated[str | None, Shown("SQL expression", "the time of writing")] = Field(
-        default=None, min_length=1, description="record timestamp"
+        default=None,
+        min_length=1,
+        description="record timestamp, from which `retention.ms` counts: old event times expire at once",
     )
     tombstone_when: Annotated[str | None, Shown("SQL expression", "never")] = Field(
         default=None,
