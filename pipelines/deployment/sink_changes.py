@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from headwater.pipelines.definition.sinks.delta import EXCEPTED
 from headwater.pipelines.deployment.effects import Difference, Effect, difference, without
 from headwater.pipelines.deployment.stage_record import StageRecord
 
@@ -38,11 +39,12 @@ def sink_changes(before: StageRecord, now: StageRecord) -> Iterator[Difference]:
         if "when" in changed:
             yield Effect.SAFE, f"when of {each['target']}", _received(each, now.mode), place
         if "underscore_columns" in changed:
-            reason = _underscores(each["kind"], each["more"]["underscore_columns"])
+            reason = _underscores(each["kind"], each["more"]["underscore_columns"]) + _new_states(each)
             yield Effect.SAFE, f"underscore columns of {each['target']}", reason, place
         rest = [name for name in changed if name not in (*at_creation, "when", "underscore_columns")]
         if rest:
             reason = "what is written from now on; what is written stays as it is"
+            reason += _new_states(each) if {"columns", "except"} & {*rest} else ""
             yield Effect.SAFE, f"{', '.join(rest)} of {each['target']}", reason, place
     for kind, target, _ in sorted(old.keys() - new.keys()):
         yield Effect.SAFE, "sink removed", f"{kind} {target} keeps what it has, and gets no more", ("to",)
@@ -76,6 +78,14 @@ def _underscores(kind: str, option: str) -> str:
     if kind == "jdbc":
         return "rows that are written from now on have these columns, and the table needs them"
     return "the table gets these columns again, which are null in rows that are there; merge_schema: false refuses them"
+
+
+def _new_states(sink: Mapping[str, Any]) -> str:
+    """The effect of other stored columns on a history that tracks all columns but some; empty for other sinks."""
+    merge = sink["kept"].get("merge") or {}
+    if not (merge.get("track_history") or "").startswith(EXCEPTED):
+        return ""
+    return "; the next change of each key starts a new state if a tracked column thereby gets or loses its value"
 
 
 def _as_now(sink: Mapping[str, Any]) -> Mapping[str, Any]:

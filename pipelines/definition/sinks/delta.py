@@ -21,6 +21,7 @@ from headwater.pipelines.definition.sinks.underscore_columns import UnderscoreCo
 from headwater.pipelines.sql_text.shape import normal_expression
 
 CLUSTER_COLUMNS_MAX = 4  # Delta's own limit
+EXCEPTED = "* except "  # begins the text of a history that tracks all columns but some
 
 
 def _as_track_history(value: Any) -> Any:
@@ -49,7 +50,7 @@ class TrackHistory(Model):
     def __str__(self) -> str:
         """For people, and for the record of a deployed stage: the order and the case of names do not matter."""
         names = ", ".join(sorted({name.lower() for name in self.columns or self.excepted or ()}))
-        return f"* except {names}" if self.columns is None else names
+        return f"{EXCEPTED}{names}" if self.columns is None else names
 
 
 class Merge(Model):

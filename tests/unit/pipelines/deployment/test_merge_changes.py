@@ -62,6 +62,29 @@ def test_other_columns_are_safe(load: Load, before: str, now: str, what: str) ->
     assert (change.effect, change.what) == (Effect.SAFE, what)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "what"),
+    [
+        (", columns: shop", ", columns: [shop, city]", "columns"),
+        (", columns: shop", ", except: city", "columns, except"),
+        (
+            "}, underscore_columns: keep, properties: {",
+            "}, underscore_columns: omit, properties: {",
+            "underscore columns",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("tracked", "starts_states"), [(", scd: 2, track_history: {except: at}", True), (", scd: 2", False)]
+)
+def test_other_columns_may_start_states_of_a_history_of_all_columns_but_some(
+    load: Load, before: str, now: str, what: str, tracked: str, starts_states: bool
+) -> None:
+    [change] = changed(load, tracked + before, tracked + now)
+    assert (change.effect, change.what) == (Effect.SAFE, f"{what} of /flows/lake/plain")
+    assert ("the next change of each key starts a new state" in change.reason) == starts_states
+
+
 def test_the_order_and_case_of_names_change_nothing(load: Load) -> None:
     assert changed(load, TRACKED, TRACKED.replace("[shop, id]", "[ID, Shop]")) == []
     assert changed(load, TRACKED, TRACKED.replace("[shop, Id]", "[id, SHOP]")) == []
