@@ -73,20 +73,19 @@ def tracked(sink: DeltaSink, merge: Merge, names: Iterable[str], rows: Collectio
 def check(merge: Merge, names: Iterable[str]) -> None:
     """Check that the columns named exist among `names`, all columns that could be stored. Raises ValueError.
 
+    Columns that `except` names may be missing: rows come to have them, and lose them.
+
     >>> from headwater.pipelines.definition import Merge
-    >>> check(Merge.model_validate({"keys": "id", "except": ["nmae", "_op"]}), ["id", "name"])
+    >>> check(Merge.model_validate({"keys": "id", "columns": ["nmae"]}), ["id", "name"])
     Traceback (most recent call last):
-    ValueError: except names nmae, which is none of the columns that the table could store: id, name
+    ValueError: columns names nmae, which is none of the columns that the table could store: id, name
+    >>> check(Merge.model_validate({"keys": "id", "except": ["seen"]}), ["id", "name"])
     """
     history = merge.track_history
-    given = {
-        "columns": merge.columns,
-        "except": merge.excepted,
-        "track_history": (history.columns or history.excepted) if history is not None else None,
-    }
+    given = {"columns": merge.columns, "track_history": history.columns if history is not None else None}
     there = list(names)
+    known = _lower(there)
     for field, wanted in given.items():
-        known = _lower(there) | ({OPERATION} if field == "except" else set())
         for name in wanted or ():
             if name.lower() not in known:
                 what = "which is none of the columns that the table could store"

@@ -33,7 +33,7 @@ from headwater.pipelines.validation.declared_columns import of_input
 if TYPE_CHECKING:
     from sqlglot import exp
 
-__all__ = ["check_columns", "names_written"]
+__all__ = ["check_columns", "names_written", "unknown_excepted"]
 
 #: Identifiers that are function arguments rather than columns: `timestampadd(HOUR, 1, at)`.
 _UNITS: Final = frozenset(
@@ -50,6 +50,24 @@ def check_columns(loaded: Loaded) -> Iterator[Problem]:
     for stage in loaded.pipeline.stages:
         names = yield from _steps(loaded, stage, own_functions=own_functions)
         yield from _sinks(loaded, stage, names)
+
+
+def unknown_excepted(loaded: Loaded) -> Iterator[Problem]:
+    """Warnings of columns that an `except` names and the rows do not have: rows may lose a column."""
+    for stage in loaded.pipeline.stages:
+        given = [
+            (position, more, wanted)
+            for position, sink in enumerate(stage.to)
+            for more, wanted in sink.columns_excepted()
+            if wanted
+        ]
+        names = names_written(loaded, stage) if given else None
+        if names is None:
+            continue
+        for position, more, wanted in given:
+            held = names | {name.lower() for name in stage.to[position].partitions}
+            loc = loaded.sink_loc(stage, position, *more)
+            yield from _named(loaded, loc, wanted, held, "the column")
 
 
 def names_written(loaded: Loaded, stage: Stage) -> frozenset[str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ from headwater.pipelines.definition.loading import parse
 from headwater.pipelines.definition.secret_text import SECRET_BYTES_MAX
 from headwater.pipelines.definition.yaml_source import FILE_BYTES_MAX
 from headwater.pipelines.errors import PipelineError, Problem
+from headwater.pipelines.validation.column_checks import unknown_excepted
 from headwater.pipelines.validation.named_files import check_files
 
 
@@ -31,7 +33,7 @@ def load(
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise PipelineError([Problem(path, 0, 0, "", f"cannot read the pipeline: {why}")]) from None
     folder = os.path.dirname(os.path.abspath(path))
-    return parse(
+    loaded = parse(
         text,
         path,
         variables,
@@ -42,6 +44,7 @@ def load(
         lambda name: _text(os.path.join(folder, name), max(FILE_BYTES_MAX + 1, SECRET_BYTES_MAX)),
         check_files,
     )
+    return dataclasses.replace(loaded, warnings=(*loaded.warnings, *unknown_excepted(loaded)))
 
 
 def _text(path: str, length_max: int) -> str:

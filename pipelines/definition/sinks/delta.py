@@ -257,10 +257,15 @@ class DeltaSink(SinkModel):
             yield ("merge", "keys"), self.merge.keys, "the key"
             yield ("merge", "sequence"), self.merge.sequence, "the sequence"
             yield ("merge", "columns"), self.merge.columns or (), "the column"
-            yield ("merge", "except"), self.merge.excepted or (), "the column"
             if (tracked := self.merge.track_history) is not None:
-                within = ("merge", "track_history", *(("except",) if tracked.excepted else ()))
-                yield within, tracked.columns or tracked.excepted or (), "the column"
+                yield ("merge", "track_history"), tracked.columns or (), "the column"
+
+    def columns_excepted(self) -> Iterator[tuple[Within, tuple[str, ...]]]:
+        """Yield the columns that the merge leaves out or does not track."""
+        if self.merge is not None:
+            yield ("merge", "except"), self.merge.excepted or ()
+            if (tracked := self.merge.track_history) is not None:
+                yield ("merge", "track_history", "except"), tracked.excepted or ()
 
 
 def _recorded(names: tuple[str, ...] | None) -> list[str] | None:

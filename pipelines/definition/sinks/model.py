@@ -75,6 +75,10 @@ class SinkModel(Model):
         """Yield columns that the sink requires from the rows: path in the sink, names, and purpose."""
         return iter(())
 
+    def columns_excepted(self) -> Iterator[tuple[Within, tuple[str, ...]]]:
+        """Yield columns that concern the sink only as far as the rows have them: path in the sink, and names."""
+        return iter(())
+
     def refuses_complete(self) -> tuple[str, str] | None:
         """Return the refused target and a hint, if each batch of `mode: complete` would add all rows again.
 

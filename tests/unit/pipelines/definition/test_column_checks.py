@@ -143,18 +143,6 @@ def test_groups_with_a_watermark_are_correct(tmp_path: Path) -> None:
             "the column 'town' is none of the rows' columns",
         ),
         (
-            "SELECT id, shop, at FROM orders",
-            ORDERS,
-            "{delta: lake/x, merge: {keys: [id], except: [Shop, town]}}",
-            "the column 'town' is none of the rows' columns",
-        ),
-        (
-            "SELECT id, shop, at FROM orders",
-            ORDERS,
-            "{delta: lake/x, merge: {keys: [id], sequence: at, scd: 2, track_history: {except: [Shop, town]}}}",
-            "the column 'town' is none of the rows' columns",
-        ),
-        (
             "SELECT id FROM orders",
             "{topic: orders, watermark: {column: ts, delay: 1 hour}}",
             OUT,
@@ -176,6 +164,25 @@ def test_groups_with_a_watermark_are_correct(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_found_without_spark(tmp_path: Path, sql: str, source: str, sink: str, message: str) -> None:
     assert faults(tmp_path, sql, source, sink) == [message]
+
+
+@pytest.mark.parametrize(
+    ("merge", "field"),
+    [
+        ("keys: [id], except: [Shop, town]", "stages[0].to[0].merge.except"),
+        (
+            "keys: [id], sequence: at, scd: 2, track_history: {except: [Shop, town]}",
+            "stages[0].to[0].merge.track_history.except",
+        ),
+    ],
+)
+def test_an_excepted_column_that_the_rows_have_lost_is_a_warning(tmp_path: Path, merge: str, field: str) -> None:
+    (tmp_path / "order.json").write_text(json.dumps(SCHEMA))
+    text = FILE.replace("INPUT", ORDERS).replace("SQL", "SELECT id, shop, at FROM orders").replace("others:", "out:")
+    path = tmp_path / "p.yaml"
+    path.write_text(text.replace("SINK", f"{{delta: x, merge: {{{merge}}}}}, {{topic: out}}"))
+    [found] = load(str(path)).warnings
+    assert (found.field, found.message) == (field, "the column 'town' is none of the rows' columns")
 
 
 def test_mistakes_are_told_together(tmp_path: Path) -> None:
