@@ -25,8 +25,7 @@ class DeltaKind:
         """Check that the columns of partitions, clusters and the merge exist."""
         if sink.merge is not None:
             delta_merge.check(rows, sink)
-        names = [*sink.partitions, *sink.cluster_by]
-        delta_rows.table_rows(rows, sink).select(*(f"`{name}`" for name in names)).schema  # noqa: B018 - analysed here
+        self.shown(sink, rows, {}).select(*(f"`{name}`" for name in sink.layout)).schema  # noqa: B018 - analysed here
 
     def shown(self, sink: DeltaSink, rows: DataFrame, _encodings: Encodings) -> DataFrame:
         """The table's rows; for a merge the changes, with their delete flag."""

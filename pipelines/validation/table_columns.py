@@ -27,7 +27,8 @@ def impossible(sink: DeltaSink, names: frozenset[str] | None) -> Callable[[str],
     """Whether the table cannot have a column of a name, given its `names_known`."""
     merge = sink.merge
     stored = {*columns.KEPT, *((columns.SOURCE_POSITION,) if merge is not None and merge.sequence else ())}
-    never = {*columns.RESERVED, *(() if merge is None else (OP,))} - stored - set(sink.partitions)
+    never = {*columns.RESERVED} - stored - set(sink.partitions)
+    never |= set() if merge is None else {OP}
     made = _made(sink)
 
     def is_impossible(name: str) -> bool:

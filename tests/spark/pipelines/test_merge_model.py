@@ -210,6 +210,10 @@ def test_preview_and_readers_get_the_columns_that_the_table_stores(delta_spark: 
         kind.check(nothing, sink(columns="nmae"), rows, {})
     lost = sink(scd=2, track_history={"except": "seen"}, **{"except": ["tags", "nmae"]})  # columns come and go
     kind.check(nothing, lost, rows, {})
+    with pytest.raises(AnalysisException, match="_op"):
+        kind.check(nothing, sink().model_copy(update={"partition_by": ("_op",)}), rows, {})
+    with pytest.raises(AnalysisException, match="_op"):
+        kind.check(nothing, sink().model_copy(update={"partition_by": (), "cluster_by": ("_op",)}), rows, {})
     with pytest.raises(AnalysisException, match="MAP"):  # Spark compares no maps
         kind.check(nothing, sink(scd=2, track_history={"except": "name"}), rows, {})
 

@@ -365,6 +365,7 @@ stages:
     to:
       - {delta: c, partition_by: [id % 2 AS _half], underscore_columns: omit}
       - {delta: d, merge: {keys: id, sequence: v, scd: 2}, underscore_columns: omit}
+      - {delta: e, partition_by: [_op], merge: {keys: id}}
   - name: none
     from: {topic: items}
     to: {topic: out}
@@ -394,7 +395,7 @@ def test_a_correct_table_has_no_problems(tmp_path: Path, text: str) -> None:
     [
         (
             "stage: none, expect_table: []}",
-            "25:69 tests[0].expect_table: the stage none has no Delta sink; compare its rows",
+            "26:69 tests[0].expect_table: the stage none has no Delta sink; compare its rows",
         ),
         (
             "stage: two, expect_table: []}",
@@ -402,7 +403,7 @@ def test_a_correct_table_has_no_problems(tmp_path: Path, text: str) -> None:
         ),
         (
             "stage: two, expect_table: {'${lake}/aa': []}}",
-            "25:83 tests[0].expect_table.lake/aa: the stage two has no Delta sink 'lake/aa'; did you mean 'lake/a'?",
+            "26:83 tests[0].expect_table.lake/aa: the stage two has no Delta sink 'lake/aa'; did you mean 'lake/a'?",
         ),
         ("stage: two, expect_table: {lake/b: [], ./lake/b: []}}", "the rows of the table './lake/b' are given twice"),
         ("stage: two, expect_table: {lake/b: [], '${lake}/b': []}}", "the table 'lake/b' is given twice"),
@@ -418,6 +419,7 @@ def test_a_correct_table_has_no_problems(tmp_path: Path, text: str) -> None:
         ("stage: bare, expect_table: {c: [{_offset: 1}]}}", "the table c has no column '_offset'"),
         ("stage: bare, expect_table: {c: [{_valid_to: 1}]}}", "the table c has no column '_valid_to'"),
         ("stage: bare, expect_table: {d: [{_timestamp: 2026-01-01}]}}", "the table d has no column '_timestamp'"),
+        ("stage: bare, expect_table: {e: [{_op: c}]}}", "the table e has no column '_op'"),
         ("stage: two, expect_table: {lake/a: bad.csv}}", "the table lake/a has no column 'shop'"),
         ("stage: two, expect_table: {lake/a: none.csv}}", "tests[0].expect_table.lake/a: there is no file"),
     ],
