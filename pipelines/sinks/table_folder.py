@@ -18,6 +18,12 @@ WRITTEN_AT: Final = "_written_at"  # when a row was remembered; allows users to 
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Whether the folder is a Delta table itself: Delta's own check would find the table that contains the folder."""
+    """Whether the folder is a Delta table itself: Delta's own check would find the table that contains the folder.
+
+    After a crash during its creation, a table may have a log without a commit: it is not yet a table.
+    """
     log = f"{path}/_delta_log"
-    return HadoopFiles(spark, log).exists(log)
+    files = HadoopFiles(spark, log)
+    if files.exists(f"{log}/_last_checkpoint"):  # avoids that a long log is listed
+        return True
+    return any(name.endswith(".json") or ".checkpoint" in name for name in files.names(log))
