@@ -7,7 +7,7 @@ remembered beside the table.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
@@ -24,6 +24,7 @@ from headwater.pipelines.spark.session_settings import settings_for_a_job
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructField
 
     from headwater.pipelines.definition import DeltaSink, Merge
 
@@ -92,7 +93,8 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
     if columns.SOURCE_POSITION not in held:  # of an earlier version, and the sink adds no columns
         found = found.drop(columns.SOURCE_POSITION)
     placed = chosen.stored(sink, merge, (name for name in found.columns if name != DELETED))
-    names = dict.fromkeys((*held, *placed))
+    incomparable = _incomparable(table.toDF().schema.fields, placed)
+    names = dict.fromkeys((*(name for name in held if name not in incomparable), *placed))
     tracked = chosen.tracked(sink, merge, names, rows.columns)
     collapsed = None if tracked is None else delta_collapsed.open_table(spark, sink, path)
     transaction = {f"{_TRANSACTION_CONF}AppId": app_id, f"{_TRANSACTION_CONF}Version": str(batch_id)}
@@ -108,6 +110,23 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
             _latest(table, _as_stored(newest, sink, held), merge, deletes)
         else:
             delta_history.write(table, _as_stored(found, sink, held), merge, deletes)
+
+
+def _incomparable(fields: Iterable[StructField], rows: Collection[str]) -> set[str]:
+    """The columns that only the table has and that Spark cannot compare; `check` refuses such columns of the rows."""
+    known = {name.lower() for name in rows}
+    return {field.name for field in fields if field.name.lower() not in known and not _is_comparable(field.dataType)}
+
+
+def _is_comparable(kind: DataType) -> bool:
+    """Whether Spark compares values of a type."""
+    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+
+    if isinstance(kind, StructType):
+        return all(_is_comparable(field.dataType) for field in kind.fields)
+    return (
+        _is_comparable(kind.elementType) if isinstance(kind, ArrayType) else not isinstance(kind, MapType | VariantType)
+    )
 
 
 def _prepare(spark: SparkSession, rows: DataFrame, sink: DeltaSink, path: str) -> None:

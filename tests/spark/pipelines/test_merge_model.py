@@ -187,6 +187,9 @@ def test_a_late_change_splits_a_state_and_states_keep_their_start_without_their_
     delta_spark.sql(f"DELETE FROM delta.`{where}`")
     assert after(more, (1, 60, "x", False, 60, None))[-1] == ("x", 60, None, 40, None)
     assert delta_spark.read.format("delta").load(where).count() == 1
+    # A column that only the table has, and that Spark cannot compare, is not tracked.
+    delta_spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMN tags MAP<STRING, STRING>")
+    assert after(more, (1, 70, "x", False, 70, None))[-1] == ("x", 70, None, 40, None)
 
 
 def test_preview_and_readers_get_the_columns_that_the_table_stores(delta_spark: SparkSession) -> None:
