@@ -18,6 +18,7 @@ from headwater.pipelines.sinks.change_order import known_positions, order
 from headwater.pipelines.sinks.merge_columns import CURRENT, OPERATION, VALID_FROM, VALID_TO
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
 from headwater.pipelines.sinks.table_folder import WRITTEN_AT
+from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.nullable import nullable
 from headwater.pipelines.spark.session_settings import settings_for_a_job
 
@@ -88,6 +89,9 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
     assert merge is not None
     spark = rows.sparkSession
     _prepare(spark, rows, sink, path)
+    last = jvm.delta_last_batch(jvm.start_delta_transaction(spark, path), app_id)
+    if last is not None and last >= batch_id:
+        return  # MERGE would skip it; what is remembered beside the table must stay as well
     table = DeltaTable.forPath(spark, path)
     found, held = _ordered(rows, sink), table.toDF().columns
     if columns.SOURCE_POSITION not in held:  # of an earlier version, and the sink adds no columns

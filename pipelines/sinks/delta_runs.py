@@ -49,18 +49,24 @@ def write(
     """
     from pyspark.sql import functions as f
 
-    given = moments(changes, merge)
-    points = _in_runs(_points(table.toDF(), given, merge, deletes, collapsed), merge, tracked)
-    points.persist()
+    given = moments(changes, merge).persist()
     try:
+        points = _in_runs(_points(table.toDF(), given, merge, deletes, collapsed), merge, tracked)
         is_new = f.col(IS_NEW) == 1
         is_collapsed = (f.col(DELETED) == 0) & ~f.col(_ENDS) & (f.col(_IS_START) == 0)
         changed = (is_new & (f.col(_IS_KEPT) == 1)) | (is_collapsed & (is_new | (f.col(_IS_KEPT) == 0)))
-        delta_collapsed.remember(collapsed, points.where(changed), merge)
+        to_remember = points.where(changed).persist()
+        try:
+            delta_collapsed.remember(collapsed, to_remember, merge)
+        finally:
+            to_remember.unpersist()
+        # The points are computed again, and not cached: MERGE thus reads the table within its own transaction. A commit
+        # since the first reading (of another writer, or a user's DELETE) is read, and a later one is a conflict. The
+        # repeated reading finds the same changes, as that of a batch that runs again after a crash.
         with settings_for_a_job(changes.sparkSession, transaction):
             _merge(table, points, merge)
     finally:
-        points.unpersist()
+        given.unpersist()
 
 
 def _points(
@@ -80,13 +86,16 @@ def _points(
     # The first change of a run is in `delta_collapsed`, unless the user has removed it there.
     start = rows.where(~f.col(VALID_FROM).eqNullSafe(moment)).withColumn(sequence, f.col(VALID_FROM))
     start = start.withColumns({name: f.lit(None).cast(POSITION[name]) for name in positions} | {_IS_START: f.lit(1)})
-    kept = of_keys(delta_collapsed.remembered(collapsed), names, merge)
+    kept = _within(states, of_keys(delta_collapsed.remembered(collapsed), names, merge), merge)
     kept = kept.drop(*(name for name in kept.columns if name not in table.columns))
     kept = kept.withColumns({VALID_FROM: moment, DELETED: f.lit(0), _IS_KEPT: f.lit(1)})
     sides = [start, ends_of(states, merge), kept, given.withColumn(IS_NEW, f.lit(1))]
     if deletes is not None:
         place = dict.fromkeys((*merge.keys, sequence, *positions))
         own = of_keys(deletes, names, merge).select(*(f"`{name}`" for name in place))
+        # A start has no position. Its change is later than a delete that was remembered before: the state would
+        # otherwise not begin there. A new delete is among `given` as well.
+        own = own.alias("t").join(start.alias("s"), same_key((*merge.keys, sequence), "t", "s"), "left_anti")
         sides.append(own.withColumns({VALID_FROM: moment, DELETED: f.lit(1)}))
     found = rows.withColumn(VALID_FROM, moment)
     for side in sides:
@@ -96,6 +105,20 @@ def _points(
     last = of_moment.orderBy(*latest_first(positions), f.col(_IS_START).asc())
     ranked = found.withColumns({_RUN: f.row_number().over(last), _IS_KEPT: f.max(_IS_KEPT).over(of_moment)})
     return ranked.where(f.col(_RUN) == 1).drop(_RUN)
+
+
+def _within(states: DataFrame, kept: DataFrame, merge: Merge) -> DataFrame:
+    """The remembered changes that lie in a state of the table.
+
+    Others are of states that a user has deleted from the table. They may also be of a batch that was interrupted before
+    its states were written: these are among the changes of the repeated batch.
+    """
+    from pyspark.sql import functions as f
+
+    moment = f.col(f"t.`{merge.sequence[0]}`")
+    is_before_end = f.col(f"s.{VALID_TO}").isNull() | (moment < f.col(f"s.{VALID_TO}"))
+    is_within = (f.col(f"s.{VALID_FROM}") <= moment) & is_before_end
+    return kept.alias("t").join(states.alias("s"), same_key(merge.keys, "t", "s") & is_within, "left_semi")
 
 
 def _in_runs(points: DataFrame, merge: Merge, tracked: Sequence[str]) -> DataFrame:

@@ -192,6 +192,50 @@ def test_a_late_change_splits_a_state_and_states_keep_their_start_without_their_
     assert after(more, (1, 70, "x", False, 70, None))[-1] == ("x", 70, None, 40, None)
 
 
+def test_a_tracked_history_heeds_deletes_from_the_table_and_batches_that_it_has(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {**TRACKED, "track_history": "name"}
+    sink, path, numbers = DeltaSink.model_validate({"delta": "t", "merge": told}), str(tmp_path / "t"), iter(range(9))
+    where = f"{path}/{delta_collapsed.FOLDER}"
+    whole = delta_collapsed.remember
+
+    def write(number: int, *rows: tuple[int, int, str, bool, int]) -> None:
+        ddl = "id INT, v INT, name STRING, gone BOOLEAN, _offset BIGINT"
+        delta_merge.write(delta_spark.createDataFrame(list(rows), ddl), sink, path, "app", number)
+
+    def after(*rows: tuple[int, int, str, bool, int]) -> list[tuple[Any, ...]]:
+        write(next(numbers), *rows)
+        table = delta_spark.read.format("delta").load(path).where("id = 5").orderBy("v")
+        return [tuple(row) for row in table.select("name", "v", "_valid_from", "_valid_to").collect()]
+
+    def remember_and_delete(*given: Any) -> None:
+        whole(*given)
+        delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 5")
+
+    # Rows that a user deletes do not come back, whether before a batch or between its reading and its MERGE.
+    assert after((5, 10, "x", False, 1), (5, 20, "x", False, 2)) == [("x", 20, 10, None)]
+    delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 5")
+    assert after((5, 30, "y", False, 3)) == [("y", 30, 30, None)]
+    monkeypatch.setattr(delta_collapsed, "remember", remember_and_delete)
+    assert after((5, 40, "y", False, 4)) == [("y", 40, 40, None)]
+    monkeypatch.setattr(delta_collapsed, "remember", whole)
+    # A delete that is older than a state's first change does not take the start of a state without its memory.
+    after((5, 50, "", True, 5))
+    assert after((5, 50, "z", False, 6), (5, 60, "z", False, 7))[-1] == ("z", 60, 50, None)
+    delta_spark.sql(f"DELETE FROM delta.`{where}`")
+    assert after((5, 70, "z", False, 8))[-1] == ("z", 70, 50, None)
+    assert after((5, 50, "", True, 9))[-1] == ("z", 70, 60, None)
+    # A batch that the table has leaves the memory as it is, even if its stage now makes other rows of it.
+    before = [log(f"{path}/{folder}") for folder in (delta_collapsed.FOLDER, delta_deletes.FOLDER)]
+    write(1, (5, 65, "z", False, 3), (5, 66, "", True, 4))
+    assert [log(f"{path}/{folder}") for folder in (delta_collapsed.FOLDER, delta_deletes.FOLDER)] == before
+
+
+def log(table: str) -> list[str]:
+    return sorted(file.name for file in Path(table, "_delta_log").glob("*.json"))
+
+
 def test_preview_and_readers_get_the_columns_that_the_table_stores(delta_spark: SparkSession) -> None:
     ddl = "id INT, v INT, name STRING, _op STRING, tags MAP<STRING, STRING>, _offset BIGINT, _timestamp TIMESTAMP"
     rows, kind, nothing = delta_spark.createDataFrame([], ddl), DeltaKind(), cast("Any", None)
