@@ -102,7 +102,8 @@ def _points(
         found = found.unionByName(side, allowMissingColumns=True)
     found = found.withColumns({name: f.coalesce(name, f.lit(0)) for name in (_IS_START, _IS_KEPT, IS_NEW)})
     of_moment = Window.partitionBy(*keys, VALID_FROM)
-    last = of_moment.orderBy(*latest_first(positions), f.col(_IS_START).asc())
+    # Without positions, a state's row precedes a remembered change, which may be of a state that a user has deleted.
+    last = of_moment.orderBy(*latest_first(positions), f.col(_IS_START).asc(), f.col(_IS_KEPT).asc())
     ranked = found.withColumns({_RUN: f.row_number().over(last), _IS_KEPT: f.max(_IS_KEPT).over(of_moment)})
     return ranked.where(f.col(_RUN) == 1).drop(_RUN)
 
