@@ -65,11 +65,17 @@ def measure(
     return tables, {"broker": served, "spark": read}
 
 
+def _spark_read_of(tree: Path) -> Path:
+    """A checkout's program that reads a topic by Spark, in the folder of its time."""
+    bench = tree / "tests" / "bench"
+    return next(path for path in (bench / "spark" / "spark_read.py", bench / "spark_read.py") if path.exists())
+
+
 def _spark_reads(pair: list[Broker], trees: dict[str, Path], rounds: int) -> Figures:
     figures: Figures = {}
     for round_number in range(rounds):
         for broker in brokers.in_turn(pair, round_number):
-            script = trees[broker.name] / "tests" / "bench" / "spark_read.py"
+            script = _spark_read_of(trees[broker.name])
             sizes = ["--records", str(SPARK_RECORDS), "--runs", str(SPARK_READS)]
             with _import_from(trees[broker.name]):
                 out = drivers.run([sys.executable, str(script), "--bootstrap", broker.bootstrap, *sizes])
