@@ -141,7 +141,8 @@ def test_a_table_of_another_format_is_told_at_its_path(headwater: Any, topics: A
         HEAD.format(prefix=topics.prefix).replace(
             "stages:", "tables:\n  shops: {format: parquet, path: shops.csv}\nstages:"
         )
-        + f"  - {{name: one, from: {{topic: {topics.prefix}.lines}}, to: [{{topic: {topics.prefix}.one}}]}}\n"
+        + f"  - {{name: one, from: {{topic: {topics.prefix}.lines, as: l}}, sql: SELECT l.* FROM l CROSS JOIN shops, "
+        + f"to: [{{topic: {topics.prefix}.one}}]}}\n"
     )
     done = headwater("pipeline", "run", str(path), "-b", topics.servers, "--state", str(tmp_path / "state"))
     assert done.returncode == 2
