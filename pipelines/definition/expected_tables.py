@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from headwater.pipelines.definition.addresses.places import normal_path
 from headwater.pipelines.definition.loaded import Loaded
-from headwater.pipelines.definition.places import normal_path
 from headwater.pipelines.definition.sinks import DeltaSink
 from headwater.pipelines.definition.stage import Stage
 from headwater.pipelines.definition.tests import PipelineTest, Rows

@@ -16,7 +16,7 @@ from headwater.pipelines.definition import (
     TopicSource,
     TopicTable,
 )
-from headwater.pipelines.definition.places import Place
+from headwater.pipelines.definition.addresses.places import Place
 from headwater.pipelines.sql_text.shape import TEXTS_KEPT, parsed
 
 DEAD_LETTERS_SUFFIX = ".dead_letters"

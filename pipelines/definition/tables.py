@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from headwater.pipelines.definition.addresses.jdbc_url import JdbcUrl
+from headwater.pipelines.definition.addresses.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.file_formats import FileFormat, schema_field
-from headwater.pipelines.definition.jdbc_url import JdbcUrl
 from headwater.pipelines.definition.model import Model, Options, Path, Shown, TopicName, interval, kind_of
-from headwater.pipelines.definition.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.secret_text import Password, SecretText, masked_secrets
 
 SecretOptions: TypeAlias = Annotated[dict[str, SecretText], AfterValidator(masked_secrets), Shown("name: value")]

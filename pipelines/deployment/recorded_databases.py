@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from headwater.pipelines.definition.jdbc_names import database_hash, named_in
-from headwater.pipelines.definition.jdbc_url import shown_url
+from headwater.pipelines.definition.addresses.jdbc_names import database_hash, named_in
+from headwater.pipelines.definition.addresses.jdbc_url import shown_url
 from headwater.pipelines.definition.secret_text import SHOWN_INSTEAD
 
 __all__ = ["aligned", "aligned_tables", "is_untold", "url_of", "with_databases"]

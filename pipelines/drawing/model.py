@@ -25,6 +25,7 @@ from headwater.pipelines.definition import (
     Stage,
     TopicTable,
 )
+from headwater.pipelines.definition.addresses.places import Place
 from headwater.pipelines.definition.graph import (
     dead_letter_topics,
     late_topics,
@@ -32,7 +33,6 @@ from headwater.pipelines.definition.graph import (
     topic_tables,
     topological_order,
 )
-from headwater.pipelines.definition.places import Place
 from headwater.pipelines.definition.topics import Topic
 
 Kind: TypeAlias = Literal["topic", "delta", "files", "jdbc", "rate", "function", "stage", "table"]

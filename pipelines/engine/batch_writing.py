@@ -33,8 +33,8 @@ from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.sinks import topic as topic_sink
 from headwater.pipelines.sinks.commit_metadata import USER_METADATA_CONF, user_metadata
-from headwater.pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
-from headwater.pipelines.sinks.exactly_once_fence import Batch, Step
+from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch, Step
+from headwater.pipelines.sinks.exactly_once.exactly_once_topics import ExactlyOnceTopics, TopicRecords
 from headwater.pipelines.sinks.outside import OutsideSinks
 from headwater.pipelines.sinks.source_offsets import SourceOffsets
 from headwater.pipelines.sources.table_dead_letters import TableRefusals

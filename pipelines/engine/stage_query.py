@@ -26,7 +26,7 @@ from headwater.pipelines.engine.late_records import check_rule, late_records
 from headwater.pipelines.errors import PipelineError, PipelineFailed
 from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.monitoring.progress import EVENT_TIME
-from headwater.pipelines.sinks import delta_rows
+from headwater.pipelines.sinks.delta import delta_rows
 from headwater.pipelines.sources.event_times import event_time_ms, latest_event_times
 from headwater.pipelines.sources.inputs import StageInputs
 from headwater.pipelines.sources.table_dead_letters import TableDeadLetters, TableRefusals

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from headwater.pipelines.sinks.exactly_once_fence import Batch
+from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch
 
 __all__ = ["USER_METADATA_CONF", "user_metadata"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from headwater.pipelines.definition import DeltaSink, FilesSink, JdbcSink, PythonSink, Sink, TopicSink
-from headwater.pipelines.sinks.delta import DeltaKind
+from headwater.pipelines.sinks.delta.delta_kind import DeltaKind
 from headwater.pipelines.sinks.files import FilesKind
 from headwater.pipelines.sinks.jdbc import JdbcKind
 from headwater.pipelines.sinks.kind import SinkKind

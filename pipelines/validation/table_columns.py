@@ -7,8 +7,8 @@ from collections.abc import Callable
 from headwater.pipelines import columns
 from headwater.pipelines.definition import DeltaSink, Loaded, Stage
 from headwater.pipelines.definition.sinks.underscore_columns import left_out
-from headwater.pipelines.sinks import merge_columns
-from headwater.pipelines.sinks.merge_columns import CURRENT, VALID_FROM, VALID_TO
+from headwater.pipelines.sinks.delta import merge_columns
+from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO
 from headwater.pipelines.sources.debezium import OP
 from headwater.pipelines.validation.column_checks import names_written
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from headwater.pipelines.columns import POSITION
+from headwater.pipelines.definition.addresses.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.model import Columns, Model, OneOrMany, Options, Path, Shown
-from headwater.pipelines.definition.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.plan_entries import SinkPlan
 from headwater.pipelines.definition.sinks.model import SinkModel, Within
 from headwater.pipelines.definition.sinks.partition_columns import (

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from headwater.pipelines.definition.addresses.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.model import Options, Path
-from headwater.pipelines.definition.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.plan_entries import SinkPlan
 from headwater.pipelines.definition.sinks.model import SinkModel, Within
 from headwater.pipelines.definition.sinks.partition_columns import (

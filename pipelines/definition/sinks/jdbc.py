@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from headwater.pipelines.definition.addresses.places import PathOf, Place
 from headwater.pipelines.definition.model import OneOrMany, Shown
-from headwater.pipelines.definition.places import PathOf, Place
 from headwater.pipelines.definition.plan_entries import SinkPlan
 from headwater.pipelines.definition.sinks.model import SinkModel, Within
 from headwater.pipelines.definition.sinks.underscore_columns import UnderscoreColumns

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from headwater.pipelines.definition.addresses.places import PathOf
 from headwater.pipelines.definition.model import Shown
-from headwater.pipelines.definition.places import PathOf
 from headwater.pipelines.definition.plan_entries import SinkPlan
 from headwater.pipelines.definition.sinks.model import SinkModel
 from headwater.pipelines.definition.steps import PythonFunction

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
+from headwater.pipelines.definition.addresses.places import PathOf, Place
 from headwater.pipelines.definition.model import Expression, Shown, TopicName
-from headwater.pipelines.definition.places import PathOf, Place
 from headwater.pipelines.definition.plan_entries import SinkPlan
 from headwater.pipelines.definition.sinks.model import SinkModel, Within
 

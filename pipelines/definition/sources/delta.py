@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from headwater.pipelines.definition.addresses.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.model import Path, Shown
-from headwater.pipelines.definition.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.plan_entries import InputPlan
 from headwater.pipelines.definition.sources.model import Input
 from headwater.pipelines.definition.sources.moments import Moment

@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from headwater.pipelines.definition.addresses.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.file_formats import FileFormat, schema_field
 from headwater.pipelines.definition.model import Options, Path, Shown
-from headwater.pipelines.definition.places import PathOf, Place, normal_path
 from headwater.pipelines.definition.plan_entries import InputPlan
 from headwater.pipelines.definition.sources.model import Input
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from headwater.pipelines.definition.addresses.places import PathOf, Place
 from headwater.pipelines.definition.model import Column, Interval, Shown
-from headwater.pipelines.definition.places import PathOf, Place
 from headwater.pipelines.definition.plan_entries import InputPlan
 from headwater.pipelines.definition.sources.model import Input
 from headwater.pipelines.definition.tables import JdbcAddress

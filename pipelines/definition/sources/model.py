@@ -11,8 +11,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from headwater.pipelines.definition.addresses.places import PathOf, Place
 from headwater.pipelines.definition.model import Column, Interval, Model, Name, Shown
-from headwater.pipelines.definition.places import PathOf, Place
 from headwater.pipelines.definition.plan_entries import InputPlan
 
 INPUT = "input"  # view of an input that has no name of its own, and of the rows between two steps

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from headwater.pipelines.definition.places import PathOf
+from headwater.pipelines.definition.addresses.places import PathOf
 from headwater.pipelines.definition.plan_entries import InputPlan
 from headwater.pipelines.definition.sources.model import Input
 

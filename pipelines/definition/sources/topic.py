@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
+from headwater.pipelines.definition.addresses.places import PathOf, Place
 from headwater.pipelines.definition.model import Interval, Shown, TopicName
-from headwater.pipelines.definition.places import PathOf, Place
 from headwater.pipelines.definition.plan_entries import InputPlan
 from headwater.pipelines.definition.sources.model import Input, Watermark
 from headwater.pipelines.definition.sources.moments import moment

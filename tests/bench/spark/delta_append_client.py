@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from headwater.pipelines.sinks.delta_append import append_once
+from headwater.pipelines.sinks.delta.delta_append import append_once
 from headwater.pipelines.spark.session import close_session, open_session
 from tests.bench.report import Figures
 from tests.bench.spark.delta_append import DELTA, OURS

@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.pipelines.datasource.options import WriteOptions
-from headwater.pipelines.sinks.exactly_once import ExactlyOnceTopics, TopicRecords
-from headwater.pipelines.sinks.exactly_once_fence import Batch, Step
+from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch, Step
+from headwater.pipelines.sinks.exactly_once.exactly_once_topics import ExactlyOnceTopics, TopicRecords
 from tests.bench.loads.load import Load
 from tests.bench.peers import brokers
 from tests.bench.spark import spark_read

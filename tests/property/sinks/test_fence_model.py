@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch, end_transaction_marker
-from headwater.pipelines.sinks.exactly_once_fence import latest_committed
+from headwater.pipelines.sinks.exactly_once.exactly_once_fence import latest_committed
 
 STAGES = 3
 # (stage, what it does): write its fence in its transaction, commit or abort it, or come back under a new producer id.

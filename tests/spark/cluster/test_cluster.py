@@ -151,7 +151,7 @@ def imported(_rows: Any) -> Iterator[Any]:
     import pyarrow as pa
 
     import headwater.pipelines.datasource.compiled
-    import headwater.pipelines.sinks.exactly_once_tasks
+    import headwater.pipelines.sinks.exactly_once.exactly_once_tasks
     import pyspark_headwater
 
     headwater.pipelines.datasource.compiled.warm_cache()
@@ -185,7 +185,10 @@ def test_tasks_import_our_code_from_what_was_shipped(cluster: Cluster, cluster_s
     for answer in answers:
         assert str(cluster.folder) in answer["cwd"]
         files = answer["files"]
-        sinks, records = "headwater.pipelines.sinks.exactly_once_tasks", "headwater.logtier.records.columns"
+        sinks, records = (
+            "headwater.pipelines.sinks.exactly_once.exactly_once_tasks",
+            "headwater.logtier.records.columns",
+        )
         assert {sinks, records, "pyspark_headwater"} <= set(files)
         elsewhere = {name: file for name, file in files.items() if not file.startswith(f"{answer['cwd']}/{FOLDER}/")}
         assert elsewhere == {}

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.pipelines.datasource import SESSION_CONF, session_environment
 from headwater.pipelines.datasource.options import WriteOptions
-from headwater.pipelines.sinks.exactly_once import ExactlyOnceTopics
+from headwater.pipelines.sinks.exactly_once.exactly_once_topics import ExactlyOnceTopics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,9 +23,9 @@ from headwater.logtier.client.transactional_producer import TransactionalProduce
 from headwater.logtier.records.batch import Record
 from headwater.pipelines.datasource.options import WriteOptions
 from headwater.pipelines.errors import PipelineFailed
-from headwater.pipelines.sinks import encoded_batches
-from headwater.pipelines.sinks.exactly_once import ATTEMPTS_MAX, ExactlyOnceTopics, TopicRecords
-from headwater.pipelines.sinks.exactly_once_fence import FENCES_TOPIC, Batch, Step
+from headwater.pipelines.sinks.exactly_once import encoded_batches
+from headwater.pipelines.sinks.exactly_once.exactly_once_fence import FENCES_TOPIC, Batch, Step
+from headwater.pipelines.sinks.exactly_once.exactly_once_topics import ATTEMPTS_MAX, ExactlyOnceTopics, TopicRecords
 from tests.bench.peers import apache_kafka
 from tests.spark.conftest import KAFKA_JVM
 from tests.spark.exactly_once.conftest import (

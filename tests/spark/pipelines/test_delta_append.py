@@ -12,8 +12,8 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 
 from headwater.pipelines.definition import DeltaSink
-from headwater.pipelines.sinks import delta_rows
-from headwater.pipelines.sinks.delta_append import append_once
+from headwater.pipelines.sinks.delta import delta_rows
+from headwater.pipelines.sinks.delta.delta_append import append_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,18 +12,17 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from headwater.pipelines.definition import DeltaSink, FilesSink, JdbcSink
-from headwater.pipelines.sinks import (
+from headwater.pipelines.sinks import files, jdbc
+from headwater.pipelines.sinks.change_rule import KeyChange, history, latest
+from headwater.pipelines.sinks.delta import (
     delta_collapsed,
     delta_deletes,
     delta_history,
     delta_merge,
     delta_rows,
     delta_runs,
-    files,
-    jdbc,
 )
-from headwater.pipelines.sinks.change_rule import KeyChange, history, latest
-from headwater.pipelines.sinks.delta import DeltaKind
+from headwater.pipelines.sinks.delta.delta_kind import DeltaKind
 from headwater.pipelines.sinks.kinds import kind_of_sink
 from headwater.pipelines.spark.session_settings import settings_for_a_job
 

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.pipelines.sinks.encoded_batches import HANDED_OVER_BYTES, HANDED_OVER_ROWS, EncodedReader, EncodedWriter
+from headwater.pipelines.sinks.exactly_once.encoded_batches import (
+    HANDED_OVER_BYTES,
+    HANDED_OVER_ROWS,
+    EncodedReader,
+    EncodedWriter,
+)
 
 BATCHES = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 1000), st.binary(max_size=300).map(bytearray)))
 

@@ -6,7 +6,7 @@ import pytest
 
 from headwater.logtier.records.batch import TRANSACTIONAL, Record, build_batch, end_transaction_marker
 from headwater.pipelines.sinks.commit_metadata import user_metadata
-from headwater.pipelines.sinks.exactly_once_fence import (
+from headwater.pipelines.sinks.exactly_once.exactly_once_fence import (
     Batch,
     CheckpointMismatch,
     Fence,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headwater.logtier.client.transaction_codes import Reaction, reaction
-from headwater.pipelines.sinks.exactly_once_verdict import NO_ANSWER, StageAttempt, TaskReport, Todo, judge
+from headwater.pipelines.sinks.exactly_once.exactly_once_verdict import NO_ANSWER, StageAttempt, TaskReport, Todo, judge
 
 TARGETS = ["t", "t", "d"]
 CLEAN = [TaskReport(0, 9, True, 5, 5), TaskReport(1, 9, True, 0, 0), TaskReport(2, 9, True, 1, 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructField, StructType, VariantType
 
-from headwater.pipelines.sinks.delta_merge import _incomparable
+from headwater.pipelines.sinks.delta.delta_merge import _incomparable
 
 MAP = MapType(StringType(), StringType())
 

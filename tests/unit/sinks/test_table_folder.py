@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headwater.pipelines.sinks import table_folder
+from headwater.pipelines.sinks.delta import table_folder
 
 
 @pytest.mark.parametrize(

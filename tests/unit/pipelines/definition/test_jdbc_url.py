@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.pipelines.definition.jdbc_names import named_in
-from headwater.pipelines.definition.jdbc_url import JdbcUrl, shown_url
+from headwater.pipelines.definition.addresses.jdbc_names import named_in
+from headwater.pipelines.definition.addresses.jdbc_url import JdbcUrl, shown_url
 from headwater.pipelines.definition.secret_text import Secrets, SecretText
 
 

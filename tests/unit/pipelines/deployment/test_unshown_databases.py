@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headwater.pipelines.definition import Loaded
-from headwater.pipelines.definition.jdbc_names import database_hash
+from headwater.pipelines.definition.addresses.jdbc_names import database_hash
 from headwater.pipelines.deployment.changes import Change, Deployed, Effect, changes_of_stage
 from headwater.pipelines.deployment.stage_record import StageRecord, record_of
 

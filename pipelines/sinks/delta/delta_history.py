@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.sinks.change_order import known_positions, order
-from headwater.pipelines.sinks.merge_columns import CURRENT, VALID_FROM, VALID_TO
+from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
 
 if TYPE_CHECKING:

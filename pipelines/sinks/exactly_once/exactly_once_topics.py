@@ -35,8 +35,8 @@ from headwater.logtier.records.batch import Record
 from headwater.logtier.records.compression import CODECS
 from headwater.pipelines.datasource.options import WriteOptions
 from headwater.pipelines.errors import PipelineFailed
-from headwater.pipelines.sinks.encoded_batches import ENCODED_DDL, folder_for_encoded
-from headwater.pipelines.sinks.exactly_once_fence import (
+from headwater.pipelines.sinks.exactly_once.encoded_batches import ENCODED_DDL, folder_for_encoded
+from headwater.pipelines.sinks.exactly_once.exactly_once_fence import (
     FENCES_CONFIGS,
     FENCES_PARTITIONS,
     FENCES_TOPIC,
@@ -47,8 +47,8 @@ from headwater.pipelines.sinks.exactly_once_fence import (
     latest_committed,
     next_step,
 )
-from headwater.pipelines.sinks.exactly_once_tasks import REPORT_DDL, Encode, Send, encoding, sending
-from headwater.pipelines.sinks.exactly_once_verdict import StageAttempt, TaskReport, Todo, Verdict, judge
+from headwater.pipelines.sinks.exactly_once.exactly_once_tasks import REPORT_DDL, Encode, Send, encoding, sending
+from headwater.pipelines.sinks.exactly_once.exactly_once_verdict import StageAttempt, TaskReport, Todo, Verdict, judge
 from headwater.pipelines.spark.session_settings import settings_for_a_job
 
 if TYPE_CHECKING:

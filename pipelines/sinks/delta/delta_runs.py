@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.sinks import delta_collapsed
 from headwater.pipelines.sinks.change_order import known_positions
 from headwater.pipelines.sinks.change_rule import POSITION
-from headwater.pipelines.sinks.delta_history import IS_NEW, ends_of, latest_first, moments, of_keys
-from headwater.pipelines.sinks.merge_columns import CURRENT, VALID_FROM, VALID_TO
+from headwater.pipelines.sinks.delta import delta_collapsed
+from headwater.pipelines.sinks.delta.delta_history import IS_NEW, ends_of, latest_first, moments, of_keys
+from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO
 from headwater.pipelines.sinks.stored_rows import DELETED, same_key
 from headwater.pipelines.spark.session_settings import settings_for_a_job
 

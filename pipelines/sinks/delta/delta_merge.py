@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines import columns
 from headwater.pipelines.definition.sinks.underscore_columns import left_out
-from headwater.pipelines.sinks import delta_collapsed, delta_deletes, delta_history, delta_rows, delta_runs
-from headwater.pipelines.sinks import merge_columns as chosen
 from headwater.pipelines.sinks.change_order import known_positions, order
-from headwater.pipelines.sinks.merge_columns import CURRENT, OPERATION, VALID_FROM, VALID_TO
+from headwater.pipelines.sinks.delta import (
+    delta_collapsed,
+    delta_deletes,
+    delta_history,
+    delta_rows,
+    delta_runs,
+)
+from headwater.pipelines.sinks.delta import merge_columns as chosen
+from headwater.pipelines.sinks.delta.merge_columns import CURRENT, OPERATION, VALID_FROM, VALID_TO
+from headwater.pipelines.sinks.delta.table_folder import WRITTEN_AT
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
-from headwater.pipelines.sinks.table_folder import WRITTEN_AT
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.nullable import nullable
 from headwater.pipelines.spark.session_settings import settings_for_a_job

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.sinks.merge_columns import CURRENT, VALID_FROM, VALID_TO
+from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO
+from headwater.pipelines.sinks.delta.table_folder import WRITTEN_AT, exists
 from headwater.pipelines.sinks.stored_rows import DELETED, same_key
-from headwater.pipelines.sinks.table_folder import WRITTEN_AT, exists
 from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:

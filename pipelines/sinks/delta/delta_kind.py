@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.pipelines.sinks import delta_merge, delta_rows
+from headwater.pipelines.sinks.delta import (
+    delta_merge,
+    delta_rows,
+)
 from headwater.pipelines.spark import jvm
 from headwater.pipelines.spark.nullable import nullable
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from headwater.pipelines.sinks.change_order import order
 from headwater.pipelines.sinks.change_rule import POSITION
+from headwater.pipelines.sinks.delta.table_folder import WRITTEN_AT, exists
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key
-from headwater.pipelines.sinks.table_folder import WRITTEN_AT, exists
 from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:

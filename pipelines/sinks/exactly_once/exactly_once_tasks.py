@@ -21,8 +21,8 @@ from headwater.logtier.client.errors import BrokerError, ClientError
 from headwater.logtier.client.producer import IdempotentProducer, ProducerConfig
 from headwater.logtier.client.producer_state import ProducerIdentity
 from headwater.pipelines.datasource.kept_clients import kept_client
-from headwater.pipelines.sinks.encoded_batches import EncodedReader, EncodedWriter
-from headwater.pipelines.sinks.exactly_once_verdict import NO_ANSWER
+from headwater.pipelines.sinks.exactly_once.encoded_batches import EncodedReader, EncodedWriter
+from headwater.pipelines.sinks.exactly_once.exactly_once_verdict import NO_ANSWER
 
 if TYPE_CHECKING:
     import pyarrow as pa

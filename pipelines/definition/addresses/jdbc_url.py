@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from headwater.pipelines.definition.jdbc_names import NAMING, database_hash, named_in
+from headwater.pipelines.definition.addresses.jdbc_names import NAMING, database_hash, named_in
 from headwater.pipelines.definition.secret_text import SHOWN_INSTEAD, Secrets, SecretText, references_shown
 
 _REFERENCE: Final = r"\$\{(?:env|file):[^{}]*\}"

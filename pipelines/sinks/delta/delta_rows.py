@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headwater.pipelines.sinks.delta_append import append_once
+from headwater.pipelines.sinks.delta.delta_append import append_once
 from headwater.pipelines.sinks.stored_rows import with_lineage, with_partitions, without_underscored
 from headwater.pipelines.spark.nullable import nullable
 

@@ -1,0 +1,1 @@
+"""What a source or sink of the file names: places, and databases by their JDBC URLs. Pure."""
