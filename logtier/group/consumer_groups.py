@@ -25,20 +25,15 @@ from headwater.logtier.group.consumer.migration import upgraded
 from headwater.logtier.group.events import Join, JoinResult, LeavingMember, Sync, SyncResult
 from headwater.logtier.group.persistence.state_log import GroupStateLog
 from headwater.logtier.group.registry import GroupRegistry, GroupReplacedError
-from headwater.logtier.group.topic_regex import InvalidRegexError, TopicRegex
 from headwater.logtier.metadata.image import MetadataImage
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.name_regex import InvalidRegexError, NameRegex
 from headwater.logtier.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {each.name: each for each in (UniformAssignor(), RangeAssignor())}
 
-#: Topic names matched in one turn of the event loop, at most.
-NAMES_PER_TURN: Final = 500
-#: Product of topic names and instructions of the expression in one turn, at most. RE2 without its automaton takes up to
-#: 1.5 us for an instruction and a name of 249 bytes: a turn takes 15 ms.
-NAME_INSTRUCTIONS_PER_TURN: Final = 10_000
 #: Pause before another attempt to remove expired members after the log has refused the write.
 RETRY_MS: Final = 1000
 
@@ -426,7 +421,7 @@ class ConsumerGroups:
             if resolved:
                 await asyncio.sleep(0)  # RE2 takes up to 140 ms for an expression that it refuses as too large
             try:
-                compiled = TopicRegex(regex)
+                compiled = NameRegex(regex)
             except InvalidRegexError as error:
                 if regex != topic_regex:
                     # From the log of another broker: the expression keeps its matches.
@@ -438,10 +433,9 @@ class ConsumerGroups:
                     f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",
                 ) from None
             matched: set[str] = set()
-            per_turn = max(1, min(NAMES_PER_TURN, NAME_INSTRUCTIONS_PER_TURN // compiled.size))
-            for start in range(0, len(names), per_turn):
-                matched |= compiled.matching(names[start : start + per_turn])
-                if len(names) > per_turn:
+            for part in compiled.turns(names):
+                matched |= compiled.matching(part)
+                if len(part) < len(names):
                     await asyncio.sleep(0)
             visible = frozenset(name for name in matched if is_visible(name))
             resolved[regex] = RegexValue(visible, 0, self._clock.now_ms())

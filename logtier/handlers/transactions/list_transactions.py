@@ -1,20 +1,16 @@
 """ListTransactions: the transactional ids that this broker coordinates, filtered (KIP-664, KIP-994, KIP-1152)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
-from headwater.logtier.group.topic_regex import InvalidRegexError, TopicRegex
 from headwater.logtier.handlers.context import RequestContext
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.name_regex import InvalidRegexError, NameRegex
 from headwater.logtier.security.operations import AclOperation, ResourceType
 from headwater.logtier.transaction.metadata import STATES_BY_TITLE, TransactionMetadata
 
 API_KEY = 66
 VERSIONS = (0, 2)
-
-#: Instructions of an expression's program times bytes of ids that are matched in one turn of the event loop.
-INSTRUCTION_BYTES_PER_TURN: Final = 2_500_000
 
 _ANY_DURATION: Final = -1
 
@@ -44,7 +40,11 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
 
     wanted = [(name, metadata) for name, metadata in transactions if is_wanted(name, metadata)]
     if pattern is not None:
-        wanted = [each async for each in _matching(wanted, pattern)]
+        matched: set[str] = set()
+        for part in pattern.turns([name for name, _ in wanted]):
+            matched |= pattern.matching(part)
+            await asyncio.sleep(0)
+        wanted = [each for each in wanted if each[0] in matched]
     return {
         "error_code": ErrorCode.none,
         "unknown_state_filters": sorted(wanted_states - STATES_BY_TITLE.keys()),
@@ -59,24 +59,10 @@ async def handle(request: Any, context: RequestContext) -> dict[str, Any]:
     }
 
 
-async def _matching(
-    wanted: Iterable[tuple[str, TransactionMetadata]], pattern: TopicRegex
-) -> AsyncIterator[tuple[str, TransactionMetadata]]:
-    """Yield the transactions whose ids match; a turn of the event loop takes about 15 ms at most, or one id."""
-    spent = 0
-    for name, metadata in wanted:
-        spent += pattern.size * len(name)
-        if spent > INSTRUCTION_BYTES_PER_TURN:
-            await asyncio.sleep(0)
-            spent = 0
-        if pattern.matches(name):
-            yield name, metadata
-
-
-def _compiled(pattern: str | None) -> TopicRegex | None:
+def _compiled(pattern: str | None) -> NameRegex | None:
     if not pattern:
         return None
     try:
-        return TopicRegex(pattern)
+        return NameRegex(pattern)
     except InvalidRegexError as error:
         raise KafkaError(ErrorCode.invalid_regular_expression, str(error)) from error

@@ -54,9 +54,9 @@ from headwater.logtier.group.consumer.consumer_step import ConsumerGroupLimits, 
 from headwater.logtier.group.consumer_protocol import encode_assignment, parse_assignment
 from headwater.logtier.group.events import Join, LeavingMember, Sync
 from headwater.logtier.group.partitions import Partitions
-from headwater.logtier.group.topic_regex import TopicRegex
 from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
 from headwater.logtier.protocol.errors import KafkaError
+from headwater.logtier.protocol.name_regex import NameRegex
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 ASSIGNORS = {each.name: each for each in (UniformAssignor(), RangeAssignor())}
@@ -298,7 +298,7 @@ class Script:
     def heartbeat(self, name: str, client: Client, **named: Any) -> None:
         beat = Heartbeat(client.member_id, client.epoch, name, "/10.0.0.1", client.instance_id, **named)
         resolved = {
-            regex: RegexValue(TopicRegex(regex).matching(self.image.topics), 0, self.now_ms)
+            regex: RegexValue(NameRegex(regex).matching(self.image.topics), 0, self.now_ms)
             for regex in self.group.regexes_to_resolve(beat.topic_regex)
             if regex not in self.group.state.regexes or self.group.is_stale
         }

@@ -23,9 +23,9 @@ from headwater.logtier.group.consumer.consumer_records import (
 from headwater.logtier.group.consumer.consumer_state import ConsumerGroupState, ConsumerState
 from headwater.logtier.group.consumer.consumer_step import ConsumerGroupLimits, Heartbeat, HeartbeatResult, Step
 from headwater.logtier.group.persistence.records import parse_key, parse_value
-from headwater.logtier.group.topic_regex import TopicRegex
 from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
+from headwater.logtier.protocol.name_regex import NameRegex
 from tests.example_counts import examples
 
 Partition = tuple[uuid.UUID, int]
@@ -226,7 +226,7 @@ class ConsumerGroupModel(RuleBasedStateMachine):
             {topic_id: frozenset(indexes) for topic_id, indexes in owned.items()},
         )
         resolved = {
-            each: RegexValue(TopicRegex(each).matching(self.image.topics), 0, self.now_ms)
+            each: RegexValue(NameRegex(each).matching(self.image.topics), 0, self.now_ms)
             for each in self.group.regexes_to_resolve(event.topic_regex)
             if each not in self.group.state.regexes or self.group.is_stale
         }

@@ -281,8 +281,8 @@ def test_many_topics_are_matched_in_turns(make_world: MakeWorld) -> None:
 
 def test_an_expression_of_a_large_program_is_matched_in_more_turns(make_world: MakeWorld) -> None:
     async def scenario(world: Any) -> None:
-        for number in range(100):
-            world.metadata.add(f"many-{number}", 1)
+        for number in range(102):
+            world.metadata.add(f"many-{number:0244}", 1)
         turns = 0
 
         async def others() -> None:
@@ -292,7 +292,7 @@ def test_an_expression_of_a_large_program_is_matched_in_more_turns(make_world: M
                 await asyncio.sleep(0)
 
         other = asyncio.ensure_future(others())
-        # 4,000 instructions: two names in a turn.
+        # 4,000 instructions: two of the longest names in a turn.
         await join(world, "a", topic_names=None, topic_regex="([xy]?){1000}([xy]?){1000}many-.*")
         other.cancel()
         assert turns > 50

@@ -28,7 +28,7 @@ from headwater.logtier.handlers.transactions import (
     txn_offset_commit,
 )
 from headwater.logtier.metadata.image import MetadataImage, TopicImage, first_partition_state
-from headwater.logtier.protocol import messages
+from headwater.logtier.protocol import messages, name_regex
 from headwater.logtier.protocol.errors import ErrorCode, KafkaError
 from headwater.logtier.protocol.topic_partition import TopicPartition
 from headwater.logtier.security.operations import AclOperation, ResourceType
@@ -402,7 +402,7 @@ def test_transactions_are_filtered(filters: dict[str, Any], expected: list[str])
 
 
 def test_an_expression_is_matched_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(list_transactions, "INSTRUCTION_BYTES_PER_TURN", 1)
+    monkeypatch.setattr(name_regex, "STEPS_PER_TURN", 1)
     request = some(state_filters=(), producer_id_filters=(), transactional_id_pattern=".*")
     context = RequestContext(World().services, list_transactions.API_KEY, 2, 1, "client", "10.0.0.1", "User:a")
 

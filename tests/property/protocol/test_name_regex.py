@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwater.logtier.group.topic_regex import MEMORY_BYTES_MAX, REGEX_BYTES_MAX, InvalidRegexError, TopicRegex
+from headwater.logtier.protocol.name_regex import MEMORY_BYTES_MAX, REGEX_BYTES_MAX, InvalidRegexError, NameRegex
 
 _atoms = st.sampled_from(["a", "b", "c", "_", "-", r"\.", ".", "[a-c]", "[^ab]", r"\d", r"\w", r"\W", "^", "$", r"\b"])
 _repetitions = st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "*?", "+?"])
@@ -31,7 +31,7 @@ def test_it_matches_what_pythons_engine_matches(expression: str, names: list[str
         expected = re.compile(expression)
     except re.error:  # a group's name twice
         return
-    regex = TopicRegex(expression)
+    regex = NameRegex(expression)
     for name in names:
         assert regex.matches(name) == (expected.fullmatch(name) is not None)
 
@@ -39,13 +39,13 @@ def test_it_matches_what_pythons_engine_matches(expression: str, names: list[str
 @given(text=st.text(max_size=30))
 def test_any_text_is_an_expression_or_refused(text: str) -> None:
     with contextlib.suppress(InvalidRegexError):
-        TopicRegex(text).matches("orders")
+        NameRegex(text).matches("orders")
 
 
 def test_what_holds_up_a_backtracking_engine_for_hours_is_answered() -> None:
     # 2 ** 249 ways to try.
-    assert not TopicRegex("(a|aa|a*)*b").matches("a" * 249)
-    assert TopicRegex("(a?){100}a{100}").matches("a" * 100)
+    assert not NameRegex("(a|aa|a*)*b").matches("a" * 249)
+    assert NameRegex("(a?){100}a{100}").matches("a" * 100)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_holds_up_a_backtracking_engine_for_hours_is_answered() -> None:
     ],
 )
 def test_the_syntax_is_re2s(expression: str, matching: list[str], others: list[str]) -> None:
-    regex = TopicRegex(expression)
+    regex = NameRegex(expression)
     assert [name for name in [*matching, *others] if regex.matches(name)] == matching
 
 
@@ -109,13 +109,13 @@ def test_an_expression_that_is_none_is_refused_with_the_reason(
     expression: str, why: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InvalidRegexError, match=re.escape(why)):
-        TopicRegex(expression)
+        NameRegex(expression)
     assert capfd.readouterr() == ("", ""), "RE2 logs nothing"
 
 
 def test_names_are_matched_without_the_automaton_when_it_exceeds_the_memory(capfd: pytest.CaptureFixture[str]) -> None:
     # The automaton of this expression has 2 ** 15 states.
-    regex = TopicRegex("[ab]*a[ab]{14}")
+    regex = NameRegex("[ab]*a[ab]{14}")
     for number in range(3000):
         name = f"{number:015b}".replace("0", "a").replace("1", "b")
         assert regex.matches(name) == (name[0] == "a")
@@ -123,6 +123,6 @@ def test_names_are_matched_without_the_automaton_when_it_exceeds_the_memory(capf
 
 
 def test_an_expression_at_the_limit_of_bytes_is_read() -> None:
-    regex = TopicRegex("|".join(f"t{number:03}-orders-of-a-country" for number in range(163))[:REGEX_BYTES_MAX])
+    regex = NameRegex("|".join(f"t{number:03}-orders-of-a-country" for number in range(163))[:REGEX_BYTES_MAX])
     assert regex.matches("t100-orders-of-a-country")
     assert regex.size < 10_000
