@@ -13,6 +13,7 @@ VALUE = "_value"
 
 FILE = "_file"  # path of the file that a row comes from
 SOURCE_POSITION = "_source_position"  # where the database wrote a change (Debezium), as text that sorts so
+OPERATION = "_op"  # kind of a change in an envelope (Debezium)
 EVENT = "_event"  # name of the event type that a record is of
 
 LINEAGE = (TOPIC, PARTITION, OFFSET, TIMESTAMP)

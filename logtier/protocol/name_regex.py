@@ -14,8 +14,8 @@ REGEX_BYTES_MAX: Final = 4096
 MEMORY_BYTES_MAX: Final = 128 << 10
 #: Names in one turn of the event loop, at most.
 NAMES_PER_TURN: Final = 500
-#: Product of the program's instructions and the characters of names in one turn, at most. RE2 without its automaton takes
-#: up to 6 ns for each: a turn takes 15 ms.
+#: Product of the program's instructions and the characters of names in one turn, at most. RE2 without its automaton
+#: takes up to 6 ns for each: a turn takes 15 ms.
 STEPS_PER_TURN: Final = 2_500_000
 #: Error of RE2 for a program that exceeds its memory limit; any other error names the faulty part after a colon.
 _TOO_LARGE: Final = "pattern too large"

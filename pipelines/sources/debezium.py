@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-OP = "_op"
 SEQUENCE = "_sequence"
 
 CREATE, UPDATE, DELETE, READ = "c", "u", "d", "r"
@@ -64,7 +63,7 @@ def result_columns(declared: StructType) -> StructType:
     """Columns of the result of `flattened`, without the columns of the record's origin."""
     from pyspark.sql.types import LongType, StringType, StructType
 
-    return StructType(list(row_columns(declared).fields)).add(OP, StringType()).add(SEQUENCE, LongType())
+    return StructType(list(row_columns(declared).fields)).add(columns.OPERATION, StringType()).add(SEQUENCE, LongType())
 
 
 def without_tombstones(records: DataFrame) -> DataFrame:
@@ -103,7 +102,7 @@ def flattened(decoded: DataFrame, wanted: ValueColumns) -> DataFrame:
         error = error.when(missing, f.lit(f"the required field {name} is missing or null"))
     return decoded.select(
         *(image[name].alias(name) for name in row.fieldNames()),
-        operation.alias(OP),
+        operation.alias(columns.OPERATION),
         f.coalesce(part("source")["ts_ms"], part("ts_ms")).alias(SEQUENCE),
         _source_position(part("source"), source_type(decoded)).alias(columns.SOURCE_POSITION),
         *(f.col(name) for name in columns.ORIGIN),

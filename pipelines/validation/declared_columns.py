@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from headwater.pipelines import columns
 from headwater.pipelines.definition import (
     FilesSource,
     FilesTable,
@@ -22,7 +23,7 @@ from headwater.pipelines.definition.topics import Event, Topic
 from headwater.pipelines.formats import json_schema
 from headwater.pipelines.rows.column_types import ColumnType, fields_of, from_ddl, struct
 from headwater.pipelines.sources import rate
-from headwater.pipelines.sources.debezium import OP, SEQUENCE
+from headwater.pipelines.sources.debezium import SEQUENCE
 
 Found = dict[str, ColumnType] | None
 
@@ -62,7 +63,7 @@ def _of_topic(loaded: Loaded, source: TopicSource) -> Found:
         return found
     after = found.get("after")
     row = fields_of(after) if "op" in found and isinstance(after, dict) and after["type"] == "struct" else found
-    return {**row, OP: "string", SEQUENCE: "long"}
+    return {**row, columns.OPERATION: "string", SEQUENCE: "long"}
 
 
 def _of_values(loaded: Loaded, declared: Topic) -> Found:

@@ -9,7 +9,6 @@ from headwater.pipelines.definition import DeltaSink, Loaded, Stage
 from headwater.pipelines.definition.sinks.underscore_columns import left_out
 from headwater.pipelines.sinks.delta import merge_columns
 from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO
-from headwater.pipelines.sources.debezium import OP
 from headwater.pipelines.validation.column_checks import names_written
 
 __all__ = ["impossible", "names_known"]
@@ -28,7 +27,7 @@ def impossible(sink: DeltaSink, names: frozenset[str] | None) -> Callable[[str],
     merge = sink.merge
     stored = {*columns.KEPT, *((columns.SOURCE_POSITION,) if merge is not None and merge.sequence else ())}
     never = {*columns.RESERVED} - stored - set(sink.partitions)
-    never |= set() if merge is None else {OP}
+    never |= set() if merge is None else {columns.OPERATION}
     made = _made(sink)
 
     def is_impossible(name: str) -> bool:

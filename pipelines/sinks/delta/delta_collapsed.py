@@ -5,9 +5,7 @@ change that arrives late between two of them can split the state. For a key and 
 at this moment, or none: a change is in the merged table, in this table, or in both.
 
 A batch's collapsed changes are written before its rows. No change is removed here that its own batch does not replace.
-After a crash between the two writes, the repeated batch therefore finds the same changes, and completes the writes. The
-commits here do not carry the batch's number (Delta's `txn`), which would skip a repeated one: the repeated batch may
-collapse other changes, because the user may have changed the stage.
+After a crash between the two writes, the repeated batch therefore finds the same changes, and completes the writes.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A deleted row leaves nothing in its table with which to compare a late change. So this table keeps the last delete of
 each key (of each key and moment for a history), with its sequence and position.
 
-A batch's deletes are written before its rows, with the batch's number in both tables. After a crash between the two
-writes, the repeated batch completes them; a delete remembered early hides only what its own batch hides.
+A batch's deletes are written before its rows. After a crash between the two writes, the repeated batch completes them:
+to write them again changes nothing. A delete remembered early hides only what its own batch hides.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def place(merge: Merge) -> list[str]:
 
 
 def remember(spark: SparkSession, changes: DataFrame, merge: Merge, path: str) -> None:
-    """Store the deletes among a batch's changes. The session's settings identify the batch (Delta's `txn`)."""
+    """Store the deletes among a batch's changes."""
     from delta.tables import DeltaTable
     from pyspark.sql import functions as f
 

@@ -15,26 +15,37 @@ if TYPE_CHECKING:
 
     from headwater.pipelines.definition import Merge
 
-__all__ = ["IS_NEW", "ends_of", "latest_first", "moments", "of_keys", "write"]
+__all__ = ["IS_NEW", "ends_of", "latest_first", "merge_states", "moments", "of_keys", "write"]
 
 IS_NEW: Final = "_is_new"
 
 
 def write(table: DeltaTable, changes: DataFrame, merge: Merge, deletes: DataFrame | None) -> None:
     """Merge changes into the table. `deletes` are the remembered deletes, including those of `changes`."""
-    from pyspark.sql import functions as f
-
     given = moments(changes, merge)
     rows = _timeline(table.toDF(), given, merge, deletes)
-    data = [name for name in given.columns if name != DELETED]
-    values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in (*data, VALID_TO, CURRENT)}
+    merge_states(table, rows, merge)
+
+
+def merge_states(table: DeltaTable, rows: DataFrame, merge: Merge) -> None:
+    """Make the states that begin at the moments of `rows` those of `rows`, or none where DELETED is 1.
+
+    A state with the values of another change (IS_NEW, or another moment of its sequence) is written whole, else only
+    its end.
+    """
+    from pyspark.sql import functions as f
+
+    data = [name for name in rows.columns if name not in (DELETED, IS_NEW)]
+    values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in data}
     ends: dict[str, str | Column] = {VALID_TO: f.col(f"s.{VALID_TO}"), CURRENT: f.col(f"s.{CURRENT}")}
     is_deleted = f.col(f"s.{DELETED}") == 1
+    moment = merge.sequence[0]
+    is_other = ~f.col(f"s.`{moment}`").eqNullSafe(f.col(f"t.`{moment}`"))
     (
         table.alias("t")
         .merge(rows.alias("s"), same_key((*merge.keys, VALID_FROM), "t", "s"))
         .whenMatchedDelete(is_deleted)
-        .whenMatchedUpdate(f.col(f"s.{IS_NEW}") == 1, values)
+        .whenMatchedUpdate((f.col(f"s.{IS_NEW}") == 1) | is_other, values)
         .whenMatchedUpdate(~f.col(f"s.{VALID_TO}").eqNullSafe(f.col(f"t.{VALID_TO}")), ends)
         .whenNotMatchedInsert(~is_deleted, values)
         .execute()

@@ -1,8 +1,9 @@
 """Rows as changes of a Delta table's rows (CDC): the latest state of each key, or every state with its period (SCD 2).
 
-The commit carries txnAppId and txnVersion (session settings for MERGE): a batch that the table already has is skipped.
-`change_rule` defines the later change; deletes (`delta_deletes`) and collapsed changes (`delta_collapsed`) are
-remembered beside the table.
+The table's commit carries txnAppId and txnVersion (session settings for MERGE): a batch that the table already has is
+skipped. `change_rule` defines the later change; deletes (`delta_deletes`) and collapsed changes (`delta_collapsed`) are
+remembered beside the table, before its rows and without the batch's number, which would skip a batch that is repeated
+with other changes after the user has changed the stage.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from headwater.pipelines.sinks.delta import (
     delta_runs,
 )
 from headwater.pipelines.sinks.delta import merge_columns as chosen
-from headwater.pipelines.sinks.delta.merge_columns import CURRENT, OPERATION, VALID_FROM, VALID_TO
+from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO
 from headwater.pipelines.sinks.delta.table_folder import WRITTEN_AT
 from headwater.pipelines.sinks.stored_rows import DELETED, latest_of_each, same_key, with_deleted
 from headwater.pipelines.spark import jvm
@@ -56,7 +57,8 @@ def _ordered(rows: DataFrame, sink: DeltaSink) -> DataFrame:
 def _storable(rows: DataFrame, sink: DeltaSink) -> DataFrame:
     """The rows with every column that the table could store."""
     position = [columns.SOURCE_POSITION] if sink.merge is not None and sink.merge.sequence else []
-    return delta_rows.with_layout(rows, sink, *position).drop(OPERATION)
+    # The table holds the result of a change, not its kind.
+    return delta_rows.with_layout(rows, sink, *position).drop(columns.OPERATION)
 
 
 def _as_stored(found: DataFrame, sink: DeltaSink, table: Collection[str]) -> DataFrame:
@@ -99,17 +101,17 @@ def write(rows: DataFrame, sink: DeltaSink, path: str, app_id: str, batch_id: in
     if last is not None and last >= batch_id:
         return  # MERGE would skip it; what is remembered beside the table must stay as well
     table = DeltaTable.forPath(spark, path)
-    found, held = _ordered(rows, sink), table.toDF().columns
+    found, fields = _ordered(rows, sink), table.toDF().schema.fields
+    held = [field.name for field in fields]
     if columns.SOURCE_POSITION not in held:  # of an earlier version, and the sink adds no columns
         found = found.drop(columns.SOURCE_POSITION)
     placed = chosen.stored(sink, merge, (name for name in found.columns if name != DELETED))
-    incomparable = _incomparable(table.toDF().schema.fields, placed)
+    incomparable = _incomparable(fields, placed)
     names = dict.fromkeys((*(name for name in held if name not in incomparable), *placed))
     tracked = chosen.tracked(sink, merge, names, rows.columns)
     collapsed = None if tracked is None else delta_collapsed.open_table(spark, sink, path)
     transaction = {f"{_TRANSACTION_CONF}AppId": app_id, f"{_TRANSACTION_CONF}Version": str(batch_id)}
-    with settings_for_a_job(spark, transaction):
-        delta_deletes.remember(spark, found, merge, path)
+    delta_deletes.remember(spark, found, merge, path)
     deletes = delta_deletes.remembered(spark, merge, path)
     if tracked is not None and collapsed is not None:
         delta_runs.write(table, _as_stored(found, sink, held), merge, tracked, deletes, collapsed, transaction)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 from headwater.pipelines.sinks.change_order import known_positions
 from headwater.pipelines.sinks.change_rule import POSITION
 from headwater.pipelines.sinks.delta import delta_collapsed
-from headwater.pipelines.sinks.delta.delta_history import IS_NEW, ends_of, latest_first, moments, of_keys
+from headwater.pipelines.sinks.delta.delta_history import IS_NEW, ends_of, latest_first, merge_states, moments, of_keys
 from headwater.pipelines.sinks.delta.merge_columns import CURRENT, VALID_FROM, VALID_TO
 from headwater.pipelines.sinks.stored_rows import DELETED, same_key
 from headwater.pipelines.spark.session_settings import settings_for_a_job
 
 if TYPE_CHECKING:
     from delta.tables import DeltaTable
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from headwater.pipelines.definition import Merge
 
@@ -154,17 +154,4 @@ def _merge(table: DeltaTable, points: DataFrame, merge: Merge) -> None:
         f.col(_LAST)[IS_NEW].alias(IS_NEW),
         f.when(f.col(_BEGINS), f.col(DELETED)).otherwise(1).alias(DELETED),
     )
-    values: dict[str, str | Column] = {f"`{name}`": f.col(f"s.`{name}`") for name in (*data, VALID_TO, CURRENT)}
-    ends: dict[str, str | Column] = {VALID_TO: f.col(f"s.{VALID_TO}"), CURRENT: f.col(f"s.{CURRENT}")}
-    is_deleted = f.col(f"s.{DELETED}") == 1
-    moment = merge.sequence[0]
-    is_other = ~f.col(f"s.`{moment}`").eqNullSafe(f.col(f"t.`{moment}`"))
-    (
-        table.alias("t")
-        .merge(rows.alias("s"), same_key((*merge.keys, VALID_FROM), "t", "s"))
-        .whenMatchedDelete(is_deleted)
-        .whenMatchedUpdate((f.col(f"s.{IS_NEW}") == 1) | is_other, values)
-        .whenMatchedUpdate(~f.col(f"s.{VALID_TO}").eqNullSafe(f.col(f"t.{VALID_TO}")), ends)
-        .whenNotMatchedInsert(~is_deleted, values)
-        .execute()
-    )
+    merge_states(table, rows, merge)

@@ -11,9 +11,7 @@ from headwater.pipelines.definition.sinks.underscore_columns import left_out
 if TYPE_CHECKING:
     from headwater.pipelines.definition import DeltaSink, Merge
 
-__all__ = ["CURRENT", "OPERATION", "VALID_FROM", "VALID_TO", "check", "stored", "tracked"]
-
-OPERATION: Final = "_op"  # of an envelope: the table holds the result of a change, not its kind
+__all__ = ["CURRENT", "VALID_FROM", "VALID_TO", "check", "stored", "tracked"]
 
 # Columns of a history that the sink computes.
 VALID_FROM: Final = "_valid_from"

@@ -264,6 +264,28 @@ def test_preview_and_readers_get_the_columns_that_the_table_stores(delta_spark: 
         kind.check(nothing, sink(scd=2, track_history={"except": "name"}), rows, {})
 
 
+def test_a_batch_that_is_repeated_with_other_deletes_remembers_them(
+    delta_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "t")
+
+    def write(number: int, delete_when: str, *given: Row) -> None:
+        merge = {"keys": "id", "sequence": "v", "delete_when": delete_when}
+        sink = DeltaSink.model_validate({"delta": "t", "merge": merge})
+        delta_merge.write(delta_spark.createDataFrame(list(given), DDL), sink, path, "app", number)
+
+    def crash(*_: Any) -> None:
+        raise InterruptedError
+
+    batch: tuple[Row, ...] = ((1, 9, "a", True, None, 1), (2, 9, "x", False, None, 2))
+    with monkeypatch.context() as patched, pytest.raises(InterruptedError):
+        patched.setattr(delta_merge, "_latest", crash)
+        write(0, "gone", *batch)
+    write(0, "gone OR name = 'x'", *batch)
+    write(1, "gone", (1, 7, "late", False, None, 3), (2, 7, "late", False, None, 4))
+    assert delta_spark.read.format("delta").load(path).count() == 0
+
+
 def test_a_state_that_came_after_a_delete_of_its_moment_stands_without_positions(delta_spark: SparkSession) -> None:
     ddl = "what STRING, headwater_deleted INT, _is_new INT"
     points = [("delete", 1, 0), ("state", 0, 0), ("new delete", 1, 1)]
