@@ -433,7 +433,7 @@ _MEANINGS: Mapping[tuple[str, str], tuple[str, str]] = {
 
 
 def _without(operators: Sequence[Mapping[str, Any]], *names: str) -> list[dict[str, Any]]:
-    return [{name: value for name, value in each.items() if name not in names} for each in operators]
+    return [without(each, names) for each in operators]
 
 
 def _names(operators: Sequence[Mapping[str, Any]]) -> str:

@@ -78,9 +78,9 @@ def _select(text: str, views: Collection[str]) -> tuple[exp.Select, str]:
     tree = parsed_query(text)
     if tree is None:
         raise NotFollowedError("sqlglot cannot read it")
-    if not isinstance(tree, exp.Select) or tree.args.get("with_") or tree.args.get("with"):
+    if not isinstance(tree, exp.Select) or tree.args.get("with_"):
         raise NotFollowedError("it is more than one SELECT")
-    first = tree.args.get("from_") or tree.args.get("from")
+    first = tree.args.get("from_")
     joins = [join.this for join in tree.args.get("joins") or ()]
     wanted = {view.lower() for view in views}
     read = [table for table in tree.find_all(exp.Table) if not table.db and table.name in wanted]
@@ -178,7 +178,7 @@ def _passed(select: exp.Select, stream: str, names: Collection[str]) -> Iterator
     for column in select.expressions:
         if _is_star_of(column, stream):
             star = column.this if isinstance(column, exp.Column) else column
-            left_out = {each.name.lower() for each in star.args.get("except_") or star.args.get("except") or ()}
+            left_out = {each.name.lower() for each in star.args.get("except_") or ()}
             yield from (name for name in names if name not in left_out)
         elif _is_event_time(column.unalias(), stream, names):
             yield column.alias_or_name
@@ -196,6 +196,6 @@ def _is_star_of(column: exp.Expr, stream: str) -> bool:
 def _assert_same_rows(select: exp.Select, made: str) -> None:
     """The made SELECT has the sources and conditions of the one that it was made of. Raises NotFollowedError."""
     again = parsed_query(made)
-    parts = ("from_", "from", "joins", "where", "laterals")
+    parts = ("from_", "joins", "where", "laterals")
     if again is None or any(repr(select.args.get(part)) != repr(again.args.get(part)) for part in parts):
         raise NotFollowedError("sqlglot cannot tell its sources and conditions from its columns")

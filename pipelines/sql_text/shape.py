@@ -281,7 +281,7 @@ def _of_select(select: exp.Select, streaming: Collection[str], *, is_root: bool)
 
 def _sources(select: exp.Select) -> list[tuple[exp.Expr, exp.Join | None]]:
     found: list[tuple[exp.Expr, exp.Join | None]] = []
-    first = select.args.get("from_") or select.args.get("from")
+    first = select.args.get("from_")
     if first is not None:
         found.append((first.this, None))
     found += [(join.this, join) for join in select.args.get("joins") or ()]

@@ -66,9 +66,7 @@ def of_stage(stage: Stage, names: Collection[str]) -> tuple[Expectation, ...]:
 
     `names` are the rows' columns: the sink itself handles a sequence that only its table has.
     """
-    wanted = [name for sink in stage.to for name in sink.sequence_columns]
-    known = {name.lower() for name in names}
-    found = dict.fromkeys(name for name in wanted if name.lower() in known)
+    found = dict.fromkeys(name for _, name in _sequences(stage, names))
     if not found:
         return stage.expect
     that = " AND ".join(f"`{name}` IS NOT NULL" for name in found)
@@ -102,9 +100,17 @@ def _without_sequence(stage: Stage, names: Collection[str]) -> list[Column]:
     """For each column of a sink's sequence that the rows have: whether the sink receives the row, which lacks it."""
     from pyspark.sql import functions as f
 
+    return [
+        received_rows.receives(position, stage.to[position]) & f.col(f"`{name}`").isNull()
+        for position, name in _sequences(stage, names)
+    ]
+
+
+def _sequences(stage: Stage, names: Collection[str]) -> list[tuple[int, str]]:
+    """The sequence columns among `names`, each with the position of its sink."""
     known = {name.lower() for name in names}
     return [
-        received_rows.receives(position, sink) & f.col(f"`{name}`").isNull()
+        (position, name)
         for position, sink in enumerate(stage.to)
         for name in sink.sequence_columns
         if name.lower() in known
