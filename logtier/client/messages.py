@@ -29,6 +29,11 @@ class ApiKey:
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
@@ -56,6 +61,11 @@ API_NAMES = {
     ApiKey.API_VERSIONS: "ApiVersions",
     ApiKey.INIT_PRODUCER_ID: "InitProducerId",
     ApiKey.FIND_COORDINATOR: "FindCoordinator",
+    ApiKey.JOIN_GROUP: "JoinGroup",
+    ApiKey.HEARTBEAT: "Heartbeat",
+    ApiKey.LEAVE_GROUP: "LeaveGroup",
+    ApiKey.SYNC_GROUP: "SyncGroup",
+    ApiKey.DESCRIBE_GROUPS: "DescribeGroups",
     ApiKey.SASL_HANDSHAKE: "SaslHandshake",
     ApiKey.WRITE_TXN_MARKERS: "WriteTxnMarkers",
     ApiKey.CREATE_TOPICS: "CreateTopics",
@@ -84,6 +94,13 @@ CLIENT_VERSIONS: dict[int, tuple[int, int]] = {
     # Version 6 adds two-phase commits (KIP-939).
     ApiKey.INIT_PRODUCER_ID: (0, 5),
     ApiKey.FIND_COORDINATOR: (4, 6),
+    # From version 4 on a member gets its id before it joins (KIP-394): a lost answer leaves no unknown member behind.
+    ApiKey.JOIN_GROUP: (4, 9),
+    ApiKey.HEARTBEAT: (0, 4),
+    # From version 3 on a request names members.
+    ApiKey.LEAVE_GROUP: (3, 5),
+    ApiKey.SYNC_GROUP: (0, 5),
+    ApiKey.DESCRIBE_GROUPS: (0, 5),
     # From version 3 on with the cluster's features. Each connection begins with version 0, which every broker supports.
     ApiKey.API_VERSIONS: (0, 3),
     # After version 0 of the handshake, tokens would follow without request headers.

@@ -187,11 +187,11 @@ class LogDirs:
 
 
 def _describe(directory: LogDirectory, replicas: Sequence[ReplicaOnDisk]) -> LogDirDescription:
-    file_system = directory.file_system
-    if not directory.is_online or file_system is None:
+    volume = directory.volume
+    if not directory.is_online or volume is None:
         return LogDirDescription(directory.path, ErrorCode.kafka_storage_error, (), _UNKNOWN_BYTES, _UNKNOWN_BYTES)
     try:
-        total_bytes, usable_bytes = file_system.total_bytes, file_system.usable_bytes
+        total_bytes, usable_bytes = volume.total_bytes, volume.usable_bytes
     except OSError as error:
         directory.health.observe("read the size of the file system", error)
         total_bytes = usable_bytes = _UNKNOWN_BYTES

@@ -1,7 +1,7 @@
 """Files and folders as an interface, so that a simulation can provide a disk that loses unsynced data.
 
 The log tier accesses files only through `Disk` and `File`. All calls are synchronous: appends and reads go to the page
-cache. Only `File.fsync`, `write_atomic`, `fsync_directory` and `FileSystem.sync` wait for the device;
+cache. Only `File.fsync`, `write_atomic`, `fsync_directory` and `Volume.sync` wait for the device;
 `fsync_in_background`, `in_background` and `change_folders` are for callers that must not wait. A read of data outside
 the page cache also waits for the device; `File.pread_in_memory` raises BlockingIOError instead.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from headwater.logtier.runtime.background import Task, WorkerThreads
-from headwater.logtier.runtime.file_system import FileSystem, RealFileSystem
+from headwater.logtier.runtime.volume import Volume, RealVolume
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -158,7 +158,7 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> int:
         """Return the free bytes of the file system of `path`."""
 
-    def file_system(self, path: str) -> FileSystem:
+    def volume(self, path: str) -> Volume:
         """Return the file system of a folder; it reports write errors from now on."""
 
 
@@ -439,6 +439,6 @@ class RealDisk:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
-    def file_system(self, path: str) -> FileSystem:
+    def volume(self, path: str) -> Volume:
         """Return the file system of a folder."""
-        return RealFileSystem(path)
+        return RealVolume(path)

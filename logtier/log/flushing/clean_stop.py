@@ -52,7 +52,7 @@ def _write(logs: Sequence[Log]) -> tuple[list[Log], bool]:
 
 
 def _sync(directory: LogDirectory, logs: Sequence[Log]) -> bool:
-    if len(logs) > _SYNCED_ONE_BY_ONE_MAX and directory.file_system is not None and directory.file_system.sync():
+    if len(logs) > _SYNCED_ONE_BY_ONE_MAX and directory.volume is not None and directory.volume.sync():
         for log in logs:
             log.durability.note_synced()
         return True

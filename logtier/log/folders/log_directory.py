@@ -8,7 +8,7 @@ from typing import Final
 from headwater.logtier.log.directory_health import DirectoryHealth
 from headwater.logtier.protocol.uuids import random_uuid, to_text
 from headwater.logtier.runtime.disk import Disk, Lock
-from headwater.logtier.runtime.file_system import FileSystem
+from headwater.logtier.runtime.volume import Volume
 
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
@@ -45,7 +45,7 @@ class LogDirectory:
             is_present=lambda: disk.exists(f"{path}/{META_PROPERTIES}"),
             on_failure=None if on_failure is None else lambda: on_failure(self),
         )
-        self.file_system: FileSystem | None = None
+        self.volume: Volume | None = None
         self.cluster_id = ""
         self.directory_id = ""
         self.was_stopped_cleanly = False
@@ -81,7 +81,7 @@ class LogDirectory:
                     f"log folder {self.path}: its directory.id is {self.directory_id}, another one than at the last "
                     f"start; if that is intended, remove its line from {KNOWN_DIRECTORIES} in the first of log.dirs"
                 )
-            self.file_system = self._disk.file_system(self.path)
+            self.volume = self._disk.volume(self.path)
             marker = f"{self.path}/{CLEAN_SHUTDOWN}"
             self.was_stopped_cleanly = self._disk.exists(marker)
             if self.was_stopped_cleanly:
@@ -116,9 +116,9 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-        if self.file_system is not None:
-            self.file_system.close()
-            self.file_system = None
+        if self.volume is not None:
+            self.volume.close()
+            self.volume = None
 
     def _open_meta(self, node_id: int, cluster_id: str | None, prng: random.Random) -> None:
         path = f"{self.path}/{META_PROPERTIES}"

@@ -151,8 +151,8 @@ def test_a_file_is_copied_in_parts(tmp_path: Path) -> None:
 
 
 def test_a_file_system_tells_its_size_and_is_synced(tmp_path: Path) -> None:
-    file_system = RealDisk().file_system(str(tmp_path))
-    assert file_system.total_bytes >= file_system.usable_bytes > 0
-    assert file_system.sync() in (True, False)
-    file_system.close()
-    file_system.close()
+    volume = RealDisk().volume(str(tmp_path))
+    assert volume.total_bytes >= volume.usable_bytes > 0
+    assert volume.sync() in (True, False)
+    volume.close()
+    volume.close()

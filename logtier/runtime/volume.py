@@ -1,4 +1,4 @@
-"""File systems: size, free space, and a sync of the whole file system."""
+"""Volumes (mounted file systems): size, free space, and a sync of the whole file system."""
 
 import ctypes
 import os
@@ -11,8 +11,8 @@ from typing import Final, Protocol
 _SYNCFS_REPORTS_ERRORS_SINCE: Final = (5, 8)
 
 
-class FileSystem(Protocol):
-    """The file system of a folder, held open by a descriptor."""
+class Volume(Protocol):
+    """The mounted file system of a folder, held open by a descriptor."""
 
     @property
     def total_bytes(self) -> int:
@@ -36,7 +36,7 @@ class FileSystem(Protocol):
         """Release the file system."""
 
 
-class RealFileSystem:
+class RealVolume:
     """The file system of a folder on this machine. The open descriptor makes the kernel retain write errors."""
 
     def __init__(self, path: str) -> None:

@@ -1,0 +1,1 @@
+"""Locks that hold between machines: the brokers keep them."""
