@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from headwater.logtier.runtime.background import Task, WorkerThreads
-from headwater.logtier.runtime.volume import Volume, RealVolume
+from headwater.logtier.runtime.volume import RealVolume, Volume
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
