@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -229,43 +230,75 @@ def delta_last_batch(transaction: Any, app_id: str) -> int | None:
     return -1
 
 
+def delta_marks(transaction: Any, prefix: str) -> dict[str, int]:
+    """The versions of all applications of a table whose appId begins with `prefix`.
+
+    They are in the last commit's checksum file, or in the snapshot: `Snapshot.setTransactions`, a Spark job.
+    """
+    snapshot = transaction.snapshot()
+    checksum = snapshot.checksumOpt()
+    known = checksum.get().setTransactions() if checksum.isDefined() else checksum
+    marks = known.get() if known.isDefined() else snapshot.setTransactions()
+    found = {}
+    for position in range(marks.size()):
+        mark = marks.apply(position)
+        if mark.appId().startswith(prefix):
+            found[str(mark.appId())] = int(mark.version())
+    return found
+
+
+def delta_schema(transaction: Any) -> str:
+    """A table's columns as Spark's JSON; '' without a table. Depends on `Metadata.schemaString`."""
+    return "" if transaction.readVersion() < 0 else str(transaction.metadata().schemaString())
+
+
 def commit_delta_append(
     transaction: Any,
     frame: DataFrame,
     partition_by: Sequence[str],
-    app_id: str,
-    batch_id: int,
+    marks: Mapping[str, int],
     *,
     merge_schema: bool,
+    replaced: str = "",
+    committing: Callable[[], AbstractContextManager[str]] = lambda: nullcontext(""),
 ) -> None:
-    """Write a frame's rows and commit them with the batch's number, which `delta_last_batch` returns afterwards.
+    """Write a frame's rows and commit them with `marks`: versions by appId, which `delta_marks` returns afterwards.
+
+    With `replaced`, a condition, the rows take the place of those that meet it. `committing` is entered when all files
+    are written, and left after the commit; what it raises ends the transaction without a commit. It gives the commit's
+    userMetadata, '' for that of the session's setting.
 
     Depends on `WriteIntoDelta.writeAndReturnCommitData`, `DeltaOperations.Write`, the action `SetTransaction`,
-    `OptimisticTransaction.readTxn` (a concurrent commit for this application is then a conflict) and the number of
-    their arguments.
+    `OptimisticTransaction.readTxn` (a concurrent commit for one of these applications is then a conflict) and the
+    number of their arguments.
     """
     session = frame.sparkSession
     jvm: Any = session._jvm
     java_session = session._jsparkSession
     delta = jvm.org.apache.spark.sql.delta
-    transaction.readTxn().addOne(app_id)
+    for app_id in marks:
+        transaction.readTxn().addOne(app_id)
     none = _scala_object(jvm, "scala.None")
     python = jvm.org.apache.spark.api.python.PythonUtils
     columns, nothing = python.toSeq(list(partition_by)), python.toScalaMap({})
-    mode = jvm.org.apache.spark.sql.SaveMode.Append
-    options = delta.DeltaOptions(
-        python.toScalaMap({"mergeSchema": str(merge_schema).lower()}), java_session.sessionState().conf()
-    )
+    modes = jvm.org.apache.spark.sql.SaveMode
+    mode = modes.Overwrite if replaced else modes.Append
+    given = {"mergeSchema": str(merge_schema).lower(), **({"replaceWhere": replaced} if replaced else {})}
+    options = delta.DeltaOptions(python.toScalaMap(given), java_session.sessionState().conf())
     command = _scala_object(jvm, "org.apache.spark.sql.delta.commands.WriteIntoDelta").apply(
         transaction.deltaLog(), mode, options, columns, nothing, frame._jdf, none, none, False
     )
     written = command.writeAndReturnCommitData(transaction, java_session, none, False)
-    operation = _scala_object(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write").apply(
-        mode, jvm.scala.Option.apply(columns), none, none, none, none, none, none, none
-    )
     now_ms = jvm.scala.Option.apply(int(time.time() * 1000))
-    mark = delta.actions.SetTransaction(app_id, batch_id, now_ms)
-    transaction.commitIfNeeded(written.actions().appended(mark), operation, written.stringTags())
+    actions = written.actions()
+    for app_id, version in marks.items():
+        actions = actions.appended(delta.actions.SetTransaction(app_id, version, now_ms))
+    with committing() as metadata:
+        said = jvm.scala.Option.apply(metadata or None)
+        operation = _scala_object(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write").apply(
+            mode, jvm.scala.Option.apply(columns), none, said, none, none, none, none, none
+        )
+        transaction.commitIfNeeded(actions, operation, written.stringTags())
 
 
 def _scala_object(jvm: Any, name: str) -> Any:

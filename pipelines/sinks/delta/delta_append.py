@@ -37,5 +37,5 @@ def append_once(
     if last is None:
         return False
     if last < batch_id:
-        jvm.commit_delta_append(transaction, frame, partition_by, app_id, batch_id, merge_schema=merge_schema)
+        jvm.commit_delta_append(transaction, frame, partition_by, {app_id: batch_id}, merge_schema=merge_schema)
     return True

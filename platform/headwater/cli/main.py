@@ -57,6 +57,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         "headwater.cli.verbs.transactions", "app", "List and describe transactions; find and abort hanging ones."
     ),
     "sql": Verb("headwater.cli.verbs.sql", "sql", "Run Spark SQL over topics and Delta tables."),
+    "load": Verb("headwater.cli.loads.command", "load", "Load ranges of topics into files or Delta tables, once."),
     "broker": Verb("headwater.cli.verbs.broker", "broker", "Run a broker without the REST API."),
     "api": Verb("headwater.cli.verbs.api", "api", "Run the REST API without a broker."),
     "doctor": Verb("headwater.cli.verbs.doctor", "doctor", "Check Python, Java, packages, jars, ports and disk."),

@@ -1,0 +1,185 @@
+"""Runs the loads of several topics in one Spark session: side by side, each for itself, none stopping another."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from headwater.pipelines.analysis.topic_schemas import find_declared
+from headwater.pipelines.datasource.brokers import Brokers
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.errors import PipelineError, PipelineFailed
+from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError
+from headwater.pipelines.loads.errors import LoadError, LoadFailed
+from headwater.pipelines.loads.loader import TopicLoad
+from headwater.pipelines.loads.request import LoadOutcome, LoadRequest, LoadStatus
+from headwater.pipelines.locks.broker_lock import LockHeldError, LockLostError, LockUnavailableError
+from headwater.pipelines.sources.known_columns import KnownColumns
+from headwater.pipelines.spark.session import JVM_LOST_SECONDS_MAX, lost_jvm
+from headwater.pipelines.spark.spark_errors import first_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LoadRun", "told_in_a_line"]
+
+#: Loads that use Spark at a time: a small one is mostly waiting, and Spark shares its cores between their jobs.
+AT_ONCE: Final = 4
+#: Loads that are prepared at a time, ahead of Spark: each waits some seconds for its lock (KIP-134).
+PREPARED_AHEAD: Final = 24
+
+
+class LoadRun:
+    """The loads of one command.
+
+    Args:
+        files: The file system of a target.
+        on_end: Called for each load when it ends, in some thread.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[LoadRequest],
+        loaded: Loaded,
+        brokers: Brokers,
+        files: Callable[[str], FileSystem],
+        *,
+        on_end: Callable[[LoadOutcome], None] = lambda _: None,
+        on_wait: Callable[[LockHeldError], None] | None = None,
+    ) -> None:
+        self._requests = requests
+        self._loaded = loaded
+        self._brokers = brokers
+        self._files = files
+        self._on_end = on_end
+        self._on_wait = on_wait
+        self._stop = threading.Event()
+        self._loads: list[TopicLoad] = []
+        self._spark: SparkSession | None = None
+
+    def stop(self) -> None:
+        """Let no load commit any more, and end their jobs. May be called from another thread."""
+        self._stop.set()
+        for load in list(self._loads):
+            load.stop()
+        if self._spark is not None and lost_jvm() is None:
+            self._spark.sparkContext.cancelAllJobs()
+
+    def run(self, start_spark: Callable[[], SparkSession]) -> list[LoadOutcome]:
+        """Run all loads; the outcomes are in the order of the requests. Raises SessionError if Spark does not start."""
+        ahead = threading.Semaphore(PREPARED_AHEAD)
+        with (
+            ThreadPoolExecutor(PREPARED_AHEAD, "prepare") as preparing,
+            ThreadPoolExecutor(AT_ONCE, "load") as loading,
+        ):
+            prepared = [preparing.submit(self._prepare, request, ahead) for request in self._requests]
+            try:
+                self._spark = start_spark()
+            except BaseException:
+                self.stop()
+                for future in prepared:
+                    future.cancel()
+                for future in prepared:
+                    if not future.cancelled():
+                        _close(future)
+                raise
+            running = [
+                loading.submit(self._finish, request, future, ahead)
+                for request, future in zip(self._requests, prepared, strict=True)
+            ]
+            return [future.result() for future in running]
+
+    def _prepare(self, request: LoadRequest, ahead: threading.Semaphore) -> TopicLoad | LoadOutcome:
+        began = time.monotonic()
+        while not ahead.acquire(timeout=0.1):
+            if self._stop.is_set():
+                break
+        try:
+            if self._stop.is_set():
+                raise LoadFailed("stopped before it began")
+            load = TopicLoad(request, self._brokers, self._files(request.target), on_wait=self._on_wait)
+            self._loads.append(load)
+            load.prepare()
+        except Exception as error:  # noqa: BLE001 - one load's failure is its outcome
+            return self._failed(request, error, began)
+        return load
+
+    def _finish(
+        self, request: LoadRequest, future: Future[TopicLoad | LoadOutcome], ahead: threading.Semaphore
+    ) -> LoadOutcome:
+        began = time.monotonic()
+        prepared = future.result()
+        try:
+            if isinstance(prepared, LoadOutcome):
+                outcome = prepared
+            else:
+                assert self._spark is not None
+                if self._stop.is_set():
+                    raise LoadFailed("stopped before it began")
+                session = self._spark.newSession()
+                outcome = prepared.run(session, lambda: self._columns(session, request.topic))
+        except Exception as error:  # noqa: BLE001 - one load's failure is its outcome
+            outcome = self._failed(request, error, began)
+        finally:
+            if isinstance(prepared, TopicLoad):
+                prepared.close()
+            ahead.release()
+        self._on_end(outcome)
+        return outcome
+
+    def _columns(self, session: SparkSession, topic: str) -> KnownColumns:
+        """The columns of a declared topic, found for it alone: another topic's mistake is not its own."""
+        pipeline = self._loaded.pipeline
+        own = {name: declared for name, declared in pipeline.topics.items() if name == topic}
+        loaded = dataclasses.replace(self._loaded, pipeline=pipeline.model_copy(update={"topics": own}))
+        found = find_declared(session, loaded, KnownColumns(own), self._brokers)
+        if found.problems:
+            raise PipelineError(list(found.problems))
+        return found.columns
+
+    def _failed(self, request: LoadRequest, error: Exception, began: float) -> LoadOutcome:
+        return LoadOutcome(
+            request.topic,
+            request.target,
+            LoadStatus.FAILED,
+            error=self._loaded.redacted(_reason(error)),
+            is_user_error=isinstance(error, LoadError | PipelineError),
+            seconds=time.monotonic() - began,
+        )
+
+
+@contextmanager
+def told_in_a_line() -> Iterator[None]:
+    """Raise what a load can meet as PipelineFailed, with one line."""
+    try:
+        yield
+    except Exception as error:
+        raise PipelineFailed(_reason(error)) from error
+
+
+def _close(future: Future[TopicLoad | LoadOutcome]) -> None:
+    prepared = future.result()
+    if isinstance(prepared, TopicLoad):
+        prepared.close()
+
+
+def _reason(error: Exception) -> str:
+    """One line about a failure. Raises the error if it is none that a load can meet."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if isinstance(error, PipelineError):
+        return "; ".join(map(str, error.problems))
+    if isinstance(
+        error,
+        LoadError | LoadFailed | FileSystemError | LockHeldError | LockLostError | LockUnavailableError,
+    ):
+        return str(error)
+    if isinstance(error, Py4JError | PySparkException | ConnectionError):
+        return lost_jvm(JVM_LOST_SECONDS_MAX) or first_line(error)
+    raise error

@@ -1,0 +1,1 @@
+"""`headwater load`: its command, its requests, its display."""

@@ -1,0 +1,146 @@
+"""`headwater load`: loads ranges of topics into files and Delta tables, each record once."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwater.cli.loads.display import LoadDisplay, show
+from headwater.cli.loads.requests import LoadOptions, requests_of
+from headwater.cli.loads.verifying import verify_target
+from headwater.cli.pipeline.options import set_option
+from headwater.cli.pipeline.reported_errors import reported_errors
+from headwater.cli.shell.checks import require_java
+from headwater.cli.shell.errors import EXIT_FAILED, EXIT_USER, CliError
+from headwater.cli.shell.options import client_options, client_security, command_config, key_values, servers, settings
+from headwater.cli.shell.output import note
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMATS = ["delta", "parquet", "orc", "avro", "json"]
+VALUES = ["raw", "string", "json", "csv", "avro", "protobuf", "json_schema"]
+
+
+@click.command("load", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("topics", nargs=-1, metavar="TOPIC...")
+@click.option("--topics", "pattern", metavar="REGEX", help="Load every topic whose whole name matches.")
+@click.option("-f", "--file", type=click.Path(), metavar="FILE", help="Loads in YAML; options override it.")
+@click.option("--to", metavar="URL", help="Folder or table: a path, file:, hdfs: or s3a: URL, with {topic}.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Format of the target.  [default: delta]")
+@click.option("--from", "start", metavar="POSITION", help="Start: earliest, last, offsets, a time.  [default: last]")
+@click.option("--until", metavar="POSITION", help="End, excluded: latest, offsets, a time.  [default: latest]")
+@click.option(
+    "--partition-by", multiple=True, metavar="COLUMN", help="Column, date(COLUMN) or hour(COLUMN); may be repeated."
+)
+@click.option("--timezone", metavar="NAME", help="Time zone of date(...) and hour(...).  [default: UTC]")
+@click.option("--id", "load_id", default="", metavar="NAME", help="Name of the load.  [default: by topic and range]")
+@click.option("--missing", is_flag=True, help="Load what the target lacks of the range.")
+@click.option("--replace", default="", metavar="ID", help="Load a load's range anew, in place of its rows.")
+@click.option("--on-gap", type=click.Choice(["fail", "record"]), help="Records lost by retention.  [default: fail]")
+@click.option("--merge-schema", is_flag=True, help="Add new columns to the target.")
+@click.option("--headers", is_flag=True, help="Keep the headers of raw topics.")
+@click.option("--value", type=click.Choice(VALUES), help="Format of the topics' values.  [default: raw]")
+@click.option("--schema", metavar="FILE", help="Schema of the values, or `registry`.")
+@click.option("--registry", metavar="URL", help="Schema registry.")
+@click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
+              help="Wait for another load into the target.")  # fmt: skip
+@click.option("--verify", "verified", metavar="URL", help="Compare a target with its loads and the log; load nothing.")
+@click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
+@set_option
+@click.option("--end-with-caller", is_flag=True, help="End when the calling process has ended.")
+@client_options
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def load(
+    topics: tuple[str, ...],
+    pattern: str | None,
+    file: str | None,
+    to: str | None,
+    form: str | None,
+    start: str | None,
+    until: str | None,
+    partition_by: tuple[str, ...],
+    timezone: str | None,
+    load_id: str,
+    missing: bool,
+    replace: str,
+    on_gap: str | None,
+    merge_schema: bool,
+    headers: bool,
+    value: str | None,
+    schema: str | None,
+    registry: str | None,
+    wait_s: float,
+    verified: str | None,
+    confs: tuple[str, ...],
+    assignments: tuple[str, ...],
+    end_with_caller: bool,
+    bootstrap_servers: str | None,
+    output: str,
+) -> None:
+    """Load ranges of topics into files or Delta tables, each record once.
+
+    A load's range is resolved once, and written down below the target before its first row. A command that is repeated,
+    with the same --id or range, changes nothing when the range is loaded.
+    """
+    from headwater.api.topic_admin import TopicAdmin
+
+    require_java()
+    where = servers(bootstrap_servers)
+    if verified is not None:
+        if topics or pattern or file or to:
+            raise CliError("load", "--verify names the target itself", "give it alone")
+        verify_target(verified, where, key_values(confs, "--conf"), output)
+        return
+    options = LoadOptions(
+        topics, pattern, file, to, form, start, until, partition_by, timezone, load_id, missing, replace, on_gap,
+        merge_schema, headers, wait_s, value, schema, registry, key_values(assignments, "--set"),
+    )  # fmt: skip
+    with reported_errors():
+        existing = {topic.name for topic in TopicAdmin(where, security=client_security()).list_topics()}
+        requests, loaded = requests_of(options, existing)
+        loaded.require_secrets()
+        conf = {"spark.master": settings().spark_master}
+        conf |= {name: text.reveal() for name, text in loaded.pipeline.spark.items()} | key_values(confs, "--conf")
+        outcomes = _run(requests, loaded, where, conf, end_with_caller=end_with_caller)
+    show(outcomes, output)
+    failed = [each for each in outcomes if each.error]
+    if failed:
+        is_user_error = all(each.is_user_error for each in failed)
+        what = f"{len(failed)} of {len(outcomes)} loads failed" if len(outcomes) > 1 else "the load failed"
+        raise CliError("load", what, exit_code=EXIT_USER if is_user_error else EXIT_FAILED)
+
+
+def _run(requests: Any, loaded: Any, where: str, conf: dict[str, str], *, end_with_caller: bool) -> Any:
+    from headwater.cli.loads.signals import until_signal
+    from headwater.pipelines.datasource.brokers import brokers
+    from headwater.pipelines.file_systems.opening import file_system
+    from headwater.pipelines.loads.running import LoadRun
+    from headwater.pipelines.spark.session import close_session, open_session
+
+    display = LoadDisplay(len(requests))
+    run = LoadRun(
+        requests,
+        loaded,
+        brokers(where, command_config()),
+        file_system,
+        on_end=display.ended_one,
+        on_wait=lambda held: note(f"{held}; waiting"),
+    )
+    with tempfile.TemporaryDirectory(prefix="headwater-load-") as folder:
+
+        def start_spark() -> SparkSession:
+            log = os.path.join(folder, "spark.log")
+            spark = open_session("headwater load", log, conf, few_rows=False)
+            display.started(spark)
+            return spark
+
+        display.begin()
+        try:
+            return until_signal(run, start_spark, end_with_caller=end_with_caller)
+        finally:
+            display.end()
+            close_session()

@@ -1,0 +1,169 @@
+"""The loads of a command line: from options, or from a file whose settings the options override."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headwater.cli.shell.errors import CliError
+
+if TYPE_CHECKING:
+    from headwater.pipelines.definition import Loaded
+    from headwater.pipelines.loads.request import LoadRequest
+
+__all__ = ["LoadOptions", "requests_of"]
+
+COMMAND_LINE = "the command line"
+FILE_BYTES_MAX = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """The options; None for those that were not given."""
+
+    topics: tuple[str, ...]
+    pattern: str | None
+    file: str | None
+    to: str | None
+    format: str | None
+    start: str | None
+    until: str | None
+    partition_by: tuple[str, ...]
+    timezone: str | None
+    load_id: str
+    missing: bool
+    replace: str
+    on_gap: str | None
+    merge_schema: bool
+    headers: bool
+    wait_s: float
+    value: str | None
+    schema: str | None
+    registry: str | None
+    assignments: Mapping[str, str]
+
+
+def requests_of(options: LoadOptions, existing: Collection[str]) -> tuple[list[LoadRequest], Loaded]:
+    """The loads, and the declarations of their topics. Raises CliError and PipelineError."""
+    from headwater.pipelines.loads.errors import LoadError
+    from headwater.pipelines.loads.loads_file import LoadDeclaration, parse_loads
+
+    text, name, folder = _text(options)
+    parsed, loaded = parse_loads(text, name, options.assignments, folder, os.environ, lambda path: _read(folder, path))
+    found: list[LoadRequest] = []
+    declarations: Sequence[LoadDeclaration] = parsed.loads
+    try:
+        for declaration in declarations:
+            found += _requests(declaration, options, existing)
+    except (LoadError, ValueError) as error:
+        raise CliError("load", str(error)) from None
+    targets: dict[str, str] = {}
+    for request in found:
+        other = targets.setdefault(request.target, request.topic)
+        if other != request.topic or sum(each.target == request.target for each in found) > 1:
+            raise CliError("load", f"{request.target} would be the target of two loads", "name it with {topic}")
+    return found, loaded
+
+
+def _requests(declaration: Any, options: LoadOptions, existing: Collection[str]) -> list[LoadRequest]:
+    from headwater.pipelines.loads.partitions import parse_partitions
+    from headwater.pipelines.loads.planning import Wanted
+    from headwater.pipelines.loads.positions import parse_position
+    from headwater.pipelines.loads.request import LoadRequest, target_of
+
+    topics = list(declaration.topics) or _matching(declaration.pattern, existing)
+    wanted = Wanted(
+        parse_position(options.start or declaration.start),
+        parse_position(options.until or declaration.until),
+        missing=options.missing or declaration.missing,
+        record_gaps=(options.on_gap or declaration.on_gap) == "record",
+    )
+    partitions = parse_partitions(
+        list(options.partition_by or declaration.partition_by), options.timezone or declaration.timezone
+    )
+    return [
+        LoadRequest(
+            topic,
+            absolute(target_of(options.to or declaration.to, topic, len(topics))),
+            options.format or declaration.format,
+            wanted,
+            partitions,
+            options.load_id,
+            options.replace,
+            options.merge_schema or declaration.merge_schema,
+            options.headers or declaration.headers,
+            options.wait_s,
+        )
+        for topic in topics
+    ]
+
+
+def absolute(target: str) -> str:
+    """A target as every process sees it: paths of this machine are absolute.
+
+    >>> absolute("hdfs://nn/lake"), absolute("/lake/../x")
+    ('hdfs://nn/lake', '/x')
+    """
+    return target if ":/" in target else os.path.abspath(target)
+
+
+def _matching(pattern: str, existing: Collection[str]) -> list[str]:
+    import re2
+
+    try:
+        wanted = re2.compile(pattern)
+    except re2.error as error:
+        raise CliError("load", f"{pattern[:60]!r} is no regular expression: {error}") from None
+    found = sorted(name for name in existing if not name.startswith("__") and wanted.fullmatch(name))
+    if not found:
+        raise CliError("load", f"no topic matches {pattern[:60]!r}", "`headwater topic list` shows them")
+    return found
+
+
+def _text(options: LoadOptions) -> tuple[str, str, str]:
+    """The text of the declarations, their file's name, and the folder of the files that they name."""
+    if options.file is not None:
+        if options.topics or options.pattern is not None:
+            raise CliError("load", "topics stand in the file", "leave them out, or leave out -f")
+        if options.value or options.schema or options.registry:
+            raise CliError(
+                "load", "--value, --schema and --registry are for loads without -f", "write them in the file"
+            )
+        try:
+            return _read("", options.file), options.file, os.path.dirname(os.path.abspath(options.file))
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise CliError("load", f"cannot read {options.file}: {why}") from None
+    if bool(options.topics) == (options.pattern is not None):
+        raise CliError("load", "name topics, or give --topics REGEX, or a file with -f")
+    if options.to is None:
+        raise CliError("load", "--to is missing", "name the target: --to /lake/{topic}")
+    return _declared(options), COMMAND_LINE, os.getcwd()
+
+
+def _declared(options: LoadOptions) -> str:
+    """The options as the text of a file."""
+    import json
+
+    entry: dict[str, Any] = {"to": options.to}
+    entry |= {"topics": list(options.topics)} if options.topics else {"pattern": options.pattern}
+    text: dict[str, Any] = {"loads": [entry]}
+    if options.value is not None:
+        if not options.topics:
+            raise CliError(
+                "load", "--value needs the topics' names", "name them, or declare their values in a file: -f"
+            )
+        topic = {"value": options.value} | ({"schema": options.schema} if options.schema else {})
+        text["topics"] = dict.fromkeys(options.topics, topic)
+    elif options.schema is not None:
+        raise CliError("load", "--schema needs --value", "say the format: --value json")
+    if options.registry is not None:
+        text["registry"] = {"url": options.registry}
+    return json.dumps(text).replace("${", "$${")
+
+
+def _read(folder: str, path: str) -> str:
+    with open(os.path.join(folder, path), encoding="utf-8") as file:
+        return file.read(FILE_BYTES_MAX)

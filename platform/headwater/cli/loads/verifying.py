@@ -1,0 +1,41 @@
+"""`headwater load --verify`: compares a target with its manifests, and with the log where it still exists."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+
+from headwater.cli.loads.requests import absolute
+from headwater.cli.pipeline.reported_errors import reported_errors
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.options import command_config, settings
+
+__all__ = ["verify_target"]
+
+
+def verify_target(url: str, where: str, conf: Mapping[str, str], output: str) -> None:
+    """Verify and print the result; the command fails if there are problems."""
+    from headwater.pipelines.datasource.brokers import brokers
+    from headwater.pipelines.file_systems.opening import file_system
+    from headwater.pipelines.loads.running import told_in_a_line
+    from headwater.pipelines.loads.verification import verify
+    from headwater.pipelines.spark.session import close_session, open_session
+
+    target = absolute(url.rstrip("/"))
+    with reported_errors(), tempfile.TemporaryDirectory(prefix="headwater-load-") as folder:
+        try:
+            with told_in_a_line():
+                files = file_system(target)
+                log = os.path.join(folder, "spark.log")
+                spark = open_session("headwater load", log, {"spark.master": settings().spark_master, **conf})
+                found = verify(spark, files, target, brokers(where, command_config()))
+        finally:
+            close_session()
+    sys.stdout.write(
+        json.dumps(found.value(), ensure_ascii=False, indent=1) + "\n" if output == "json" else f"{found}\n"
+    )
+    if found.problems:
+        raise CliError("load", f"{target} is not as it should be", exit_code=EXIT_FAILED)

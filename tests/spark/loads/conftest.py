@@ -1,0 +1,133 @@
+"""Loads on a real broker and a real Spark with Delta, in this process: one session for all of them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headwater.cli.loads.requests import LoadOptions, requests_of
+from headwater.pipelines.file_systems.opening import file_system
+from headwater.pipelines.loads.request import LoadOutcome
+from headwater.pipelines.loads.running import LoadRun
+from headwater.pipelines.spark.session import close_session, open_session
+from tests.conftest import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "n BIGINT, carrier STRING, at TIMESTAMP"
+AVSC = {
+    "type": "record",
+    "name": "flight",
+    "fields": [
+        {"name": "n", "type": ["null", "long"], "default": None},
+        {"name": "carrier", "type": ["null", "string"], "default": None},
+    ],
+}
+
+
+@pytest.fixture(scope="package")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """local[2] as the product opens it. A JVM that other tests have left has no Delta: it ends first."""
+    close_session()
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    conf = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(log.parent)}
+    yield open_session("tests", str(log), conf)
+    close_session()
+
+
+class Dock:
+    """A topic, and a folder for targets."""
+
+    def __init__(self, spark: SparkSession, servers: str, folder: Path) -> None:
+        self.spark = spark
+        self.servers = servers
+        self.folder = folder
+        self.topic = f"flights-{uuid.uuid4().hex[:8]}"
+        self.admin = AdminClient({"bootstrap.servers": servers})
+        (folder / "flight.json").write_text(
+            json.dumps(
+                {
+                    "type": "object",
+                    "properties": {"n": {"type": "integer"}, "carrier": {"type": "string"}},
+                    "required": ["n"],
+                }
+            )
+        )
+
+    def create(self, partitions: int = 2, name: str = "") -> None:
+        [future] = self.admin.create_topics([NewTopic(name or self.topic, partitions)]).values()
+        future.result(60)
+
+    def delete(self) -> None:
+        [future] = self.admin.delete_topics([self.topic]).values()
+        future.result(60)
+
+    def produce(self, values: Sequence[Any], *, timestamp_ms: int = 0, partition: int | None = None) -> None:
+        """Write values, whose number is their key: the number decides the partition unless one is given."""
+        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
+        for number, value in enumerate(values):
+            data = value if isinstance(value, bytes) else json.dumps(value).encode()
+            where = number % 2 if partition is None else partition
+            producer.produce(self.topic, data, str(number).encode(), partition=where, timestamp=timestamp_ms + number)
+        assert producer.flush(60) == 0
+
+    def delete_records(self, offsets: dict[int, int]) -> None:
+        wanted = [TopicPartition(self.topic, partition, offset) for partition, offset in offsets.items()]
+        for future in self.admin.delete_records(wanted).values():
+            future.result(60)
+
+    def run(self, to: str, *topics: str, json_values: bool = True, **options: Any) -> LoadRun:
+        """A run of the loads that a command line asks for."""
+        value, schema = ("json", "flight.json") if json_values else (None, None)
+        given: dict[str, Any] = {
+            "topics": topics or (self.topic,),
+            "pattern": None,
+            "file": None,
+            "to": to,
+            "format": "parquet",
+            "start": None,
+            "until": None,
+            "partition_by": (),
+            "timezone": None,
+            "load_id": "",
+            "missing": False,
+            "replace": "",
+            "on_gap": None,
+            "merge_schema": False,
+            "headers": False,
+            "wait_s": 0.0,
+            "value": value,
+            "schema": None if schema is None else str(self.folder / schema),
+            "registry": None,
+            "assignments": {},
+        }
+        requests, loaded = requests_of(LoadOptions(**(given | options)), ())
+        return LoadRun(requests, loaded, self.servers, file_system)
+
+    def load(self, to: str, *topics: str, **options: Any) -> LoadOutcome:
+        """One load's outcome."""
+        [outcome] = self.run(to, *topics, **options).run(lambda: self.spark)
+        return outcome
+
+    def read(self, to: str, form: str = "parquet") -> DataFrame:
+        return self.spark.read.format(form).load(to)
+
+    def offsets(self, to: str, form: str = "parquet") -> list[tuple[int, int]]:
+        """Partition and offset of every row."""
+        return sorted((row[0], row[1]) for row in self.read(to, form).select("_partition", "_offset").collect())
+
+
+@pytest.fixture
+def dock(spark: SparkSession, headwater_broker: BrokerProcess, tmp_path: Path) -> Dock:
+    return Dock(spark, headwater_broker.address, tmp_path)
+
+
+MakeDock = Callable[[], Dock]
