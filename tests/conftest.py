@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings
 
 from tests.example_counts import DEFAULT, examples
+from tests.hdfs import HdfsProcesses
 
 # The same examples on every run, so that a gate does not fail by chance; HYPOTHESIS_EXPLORE=1 looks for new ones. No
 # deadlines: how long an example takes says more about the machine.
@@ -288,3 +289,17 @@ class Certificates:
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """Keys and certificates for listeners and clients with TLS."""
     return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsProcesses]:
+    """The HDFS that all tests of a run share; a test that kills one of its processes starts it again."""
+    server = HdfsProcesses(tmp_path_factory.mktemp("hdfs"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def hdfs_folder(hdfs: HdfsProcesses, request: pytest.FixtureRequest) -> str:
+    """The URL of a folder of this test alone, which does not exist yet."""
+    return f"{hdfs.url}/{re.sub(r'[^a-z0-9_]', '-', request.node.name.lower())}-{uuid.uuid4().hex[:8]}"
