@@ -7,6 +7,7 @@ is written afterwards, and made again from the commit when it is missing.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from headwater.pipelines.loads.schemas import check_schema, schema_text
 from headwater.pipelines.loads.target import Writing
 from headwater.pipelines.locks.table_lock import table_lock
 from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark.spark_errors import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +36,8 @@ __all__ = ["DeltaTarget", "in_ranges"]
 
 _METADATA_KEY: Final = "headwater.load"
 _CONFLICT: Final = "another load into the table was committed meanwhile: nothing of this one was added"
+#: Delta's error conditions of a commit that another one has overtaken.
+_CONFLICTS: Final = re.compile(r"\[DELTA_(CONCURRENT_\w+|PROTOCOL_CHANGED|METADATA_CHANGED)")
 _HISTORY_MAX: Final = 50  # commits of others, since the last load
 
 
@@ -74,7 +78,7 @@ class DeltaTarget:
 
     def write(self, spark: SparkSession, writing: Writing) -> Manifest:
         """Write the rows and commit them, with their marks and their manifest."""
-        from delta.exceptions import DeltaConcurrentModificationException
+        from pyspark.errors import PySparkException
 
         plan, before = writing.plan, self._loads.loaded
         sequence = self._loads.sequence + 1
@@ -117,8 +121,10 @@ class DeltaTarget:
                 replaced="" if writing.replaced is None else in_ranges(plan.ranges, *place_columns(rows.columns)),
                 committing=committing,
             )
-        except DeltaConcurrentModificationException:
-            raise LoadFailed(_CONFLICT) from None
+        except PySparkException as error:
+            if _CONFLICTS.match(first_line(error)):
+                raise LoadFailed(_CONFLICT) from None
+            raise
         [manifest] = written
         self._records.write_manifest(manifest)
         return manifest

@@ -22,14 +22,14 @@ from headwater.pipelines.sources import avro_files
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Verification", "verify"]
+__all__ = ["TargetVerification", "verify"]
 
 _LISTED_MAX: Final = 10
 _TASK_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Verification:
+class TargetVerification:
     """What was compared, and every difference. `log_offsets` is None where the log was not compared."""
 
     target: str
@@ -61,7 +61,7 @@ class Verification:
         return "\n".join([head, *(f"  {problem}" for problem in self.problems)])
 
 
-def verify(spark: SparkSession, files: FileSystem, target: str, brokers: Brokers | None) -> Verification:
+def verify(spark: SparkSession, files: FileSystem, target: str, brokers: Brokers | None) -> TargetVerification:
     """Verify a target. Without `brokers` the log is not compared.
 
     Raises LoadError for a folder without loads, FileSystemError, LoadFailed and Spark's errors.
@@ -84,7 +84,7 @@ def verify(spark: SparkSession, files: FileSystem, target: str, brokers: Brokers
         if brokers is not None:
             log_offsets, differences = _against_log(spark, brokers, description, found, covered)
             problems += differences
-    return Verification(target, description.topic, len(loads), counted, len(listed), log_offsets, tuple(problems))
+    return TargetVerification(target, description.topic, len(loads), counted, len(listed), log_offsets, tuple(problems))
 
 
 def _current(manifests: Sequence[Manifest]) -> list[Manifest]:

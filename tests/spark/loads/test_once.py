@@ -16,7 +16,7 @@ from headwater.pipelines.loads.loader import TopicLoad
 from headwater.pipelines.loads.records import LoadRecords
 from headwater.pipelines.loads.request import LoadOutcome, LoadStatus
 from headwater.pipelines.loads.target import Writing
-from headwater.pipelines.loads.verification import Verification, verify
+from headwater.pipelines.loads.verification import TargetVerification, verify
 from tests.spark.loads.conftest import Dock
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ def test_a_target_is_verified(dock: Dock, tmp_path: Path, form: str) -> None:
     target = f"{tmp_path}/lake"
     dock.produce(numbers(20))
 
-    def verified() -> Verification:
+    def verified() -> TargetVerification:
         return verify(dock.spark, file_system(target), target, dock.servers)
 
     dock.load(target, format=form, until="4")
