@@ -56,6 +56,8 @@ class HdfsProcesses:
         #: The NameNodes' HTTP addresses, in their order.
         self.webhdfs = [f"http://{address}" for address in self._http.values()]
         self._properties = self._site(is_pair) | dict(properties or {})
+        #: The DataNode's HTTP address.
+        self.datanode = f"http://{self._properties['dfs.datanode.http.address']}"
         _write_site(self.conf / "core-site.xml", {"fs.defaultFS": self.url})
         _write_site(self.conf / "hdfs-site.xml", self._properties)
         for name in self._names:
@@ -64,6 +66,7 @@ class HdfsProcesses:
                 own |= {"dfs.nameservice.id": NAMESERVICE, "dfs.ha.namenode.id": name}
             _write_site(folder / f"conf-{name}" / "core-site.xml", {"fs.defaultFS": self.url})
             _write_site(folder / f"conf-{name}" / "hdfs-site.xml", self._properties | own)
+        (self.conf / "hadoop-metrics2.properties").write_text("*.period=1\n")  # seconds for which a metric is cached
         self._format()
         self._children: dict[str, Child] = {}
         try:

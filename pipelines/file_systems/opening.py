@@ -1,22 +1,93 @@
-"""Finds the file system of a path."""
+"""Finds the file system of a path, and whether HDFS is reached over HTTP or needs a JVM."""
 
 from __future__ import annotations
 
+import socket
+import sys
 import urllib.parse
+from collections.abc import Callable, Sequence
+from typing import Final
 
+from headwater.pipelines.file_systems import hadoop_settings
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError
 from headwater.pipelines.file_systems.local import LocalFiles
+from headwater.pipelines.file_systems.options import FileSystemOptions
 
-__all__ = ["file_system"]
+__all__ = ["file_system", "is_local", "scheme_of"]
+
+#: The time that a server has to accept a connection before another way is looked for.
+_PROBE_S: Final = 5.0
+_KERBEROS: Final = "kerberos"
 
 
-def file_system(path: str) -> FileSystem:
-    """Return the file system of a path or URL. Raises FileSystemError for a scheme that is not supported.
+def _on_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def scheme_of(path: str) -> str:
+    """Return the scheme of a URL; '' for a path of this machine.
+
+    >>> scheme_of("hdfs:///lake"), scheme_of("/lake"), scheme_of("a:b")
+    ('hdfs', '', '')
+    """
+    return urllib.parse.urlsplit(path).scheme if ":/" in path else ""
+
+
+def is_local(path: str) -> bool:
+    """Whether a path or URL is one of this machine."""
+    return scheme_of(path) in ("", "file")
+
+
+def file_system(
+    path: str, options: FileSystemOptions | None = None, say: Callable[[str], None] = _on_stderr
+) -> FileSystem:
+    """Return the file system of a path or URL; `options` are those of the environment unless they are given.
+
+    `say` hears that a JVM is started. Raises FileSystemError for a scheme that is not supported, and for settings that
+    are wrong.
 
     >>> file_system("/lake/flights").is_atomic
     True
     """
-    scheme = urllib.parse.urlsplit(path).scheme if ":/" in path else ""
+    scheme = scheme_of(path)
     if scheme in ("", "file"):
         return LocalFiles()
-    raise FileSystemError(f"{path}: the scheme '{scheme}' is not supported; file, hdfs and s3a are")
+    options = options or FileSystemOptions.of()
+    if scheme == "hdfs":
+        return _hdfs(path, options, say)
+    raise FileSystemError(f"{path}: the scheme '{scheme}' is not supported; file and hdfs are")
+
+
+def _hdfs(path: str, options: FileSystemOptions, say: Callable[[str], None]) -> FileSystem:
+    from headwater.pipelines.file_systems.hadoop_jvm import OwnJvm
+    from headwater.pipelines.file_systems.jvm_files import JvmFiles
+    from headwater.pipelines.file_systems.webhdfs import WebHdfsFiles
+
+    try:
+        authority = hadoop_settings.qualified(path, options.hadoop)[0]
+        urls = options.webhdfs or hadoop_settings.http_addresses(authority, options.hadoop)
+        servers = hadoop_settings.rpc_addresses(authority, options.hadoop)
+    except hadoop_settings.HadoopSettingsError as error:
+        raise FileSystemError(str(error)) from None
+    if options.hadoop.get("hadoop.security.authentication") == _KERBEROS and not options.token:
+        reason = "HDFS uses Kerberos, and there is no delegation token"
+    elif options.webhdfs or _any_answers([urllib.parse.urlsplit(url).netloc for url in urls]):
+        return WebHdfsFiles(urls, options)
+    elif not _any_answers(servers):
+        return WebHdfsFiles(urls, options)  # HDFS is down; it is asked again for a while
+    else:
+        reason = f"WebHDFS is closed at {', '.join(urls)}"
+    say(f"{reason}: a Java process is started for files on hdfs://{authority}")
+    return JvmFiles("hdfs", OwnJvm(options.hadoop))
+
+
+def _any_answers(addresses: Sequence[str]) -> bool:
+    """Whether a server accepts connections at one of these addresses (host:port)."""
+    for address in addresses:
+        split = urllib.parse.urlsplit(f"//{address}")
+        try:
+            socket.create_connection((split.hostname or "", split.port or 0), _PROBE_S).close()
+        except OSError:
+            continue
+        return True
+    return False

@@ -1,0 +1,68 @@
+"""A Java process with Hadoop's client, for files that cannot be reached otherwise. It ends with this process.
+
+Its class path is pyspark's jars and HADOOP_CONF_DIR; one process serves all threads.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import os
+import threading
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+from headwater.pipelines.file_systems.file_system import FileSystemError
+
+__all__ = ["OwnJvm"]
+
+_JAVA_OPTIONS: Final = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=OFF"]
+_STARTING: Final = threading.Lock()
+
+
+class OwnJvm:
+    """Returns the gateway to the Java process, which the first call starts, and a Configuration with `settings`."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._settings = dict(settings)
+        self._configuration: Any = None
+
+    def __getstate__(self) -> dict[str, str]:
+        return self._settings
+
+    def __setstate__(self, settings: dict[str, str]) -> None:
+        self._settings = settings
+        self._configuration = None
+
+    def __call__(self) -> tuple[Any, Any]:
+        """Raises FileSystemError."""
+        with _STARTING:
+            gateway = _started(os.environ.get("HADOOP_CONF_DIR", ""))
+            if self._configuration is None:
+                self._configuration = gateway.jvm.org.apache.hadoop.conf.Configuration()
+                for name, value in self._settings.items():
+                    self._configuration.set(name, value)
+            return gateway, self._configuration
+
+
+@cache
+def _started(conf: str) -> Any:
+    from py4j.java_gateway import JavaGateway
+
+    pyspark = importlib.util.find_spec("pyspark")  # without an import, which takes seconds
+    assert pyspark is not None
+    assert pyspark.origin is not None
+    jars = os.path.join(os.path.dirname(pyspark.origin), "jars")
+    [py4j_jar] = glob.glob(os.path.join(jars, "py4j-*.jar"))
+    try:
+        return JavaGateway.launch_gateway(
+            jarpath=py4j_jar,
+            classpath=os.pathsep.join(filter(None, [conf, os.path.join(jars, "*")])),
+            javaopts=_JAVA_OPTIONS,
+            java_path="",  # JAVA_HOME's, else the one on PATH
+            die_on_exit=True,
+            enable_auth=True,
+        )
+    except (OSError, ValueError) as error:
+        raise FileSystemError(f"Java did not start ({error}); `headwater doctor` checks Java") from error
