@@ -118,6 +118,9 @@ def _choose(document: Document, environment: str) -> object:
     if isinstance(chosen.get("registry"), dict):
         document.values["registry"] = chosen["registry"]
         document.take_marks(("environments", environment, "registry"), ("registry",))
+    if isinstance(chosen.get("checkpoints"), str):
+        document.values["checkpoints"] = chosen["checkpoints"]
+        document.take_marks(("environments", environment, "checkpoints"), ("checkpoints",))
     if isinstance(chosen.get("spark"), dict) and isinstance(document.values.setdefault("spark", {}), dict):
         document.values["spark"] = document.values["spark"] | chosen["spark"]
         for name in chosen["spark"]:

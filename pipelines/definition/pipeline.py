@@ -28,6 +28,16 @@ def variables_as_text(value: Any) -> Any:
     return {n: references_shown(v) if isinstance(v, str) else v for n, v in texts.items()}
 
 
+def checkpoints_url(value: str) -> str:
+    """Check the place of checkpoints. Raises ValueError."""
+    if value and not value.startswith("hdfs://") and not value.startswith("file:///"):
+        raise ValueError("checkpoints are kept at an hdfs:// URL, such as hdfs:///checkpoints")
+    return value
+
+
+CheckpointsUrl: TypeAlias = Annotated[str, AfterValidator(checkpoints_url), Shown("URL")]
+
+
 class Environment(Model):
     """Settings of one environment, selected by `--env`."""
 
@@ -40,6 +50,7 @@ class Environment(Model):
     registry: Annotated[Registry | None, Shown("registry")] = Field(
         default=None, description="schema registry, instead of that of the file"
     )
+    checkpoints: CheckpointsUrl = Field(default="", description="URL of checkpoints, instead of that of the file")
 
     _texts = field_validator("variables", mode="before")(variables_as_text)
 
@@ -64,6 +75,11 @@ class Pipeline(Model):
     spark: SparkConf = Field(
         default_factory=dict,
         description="Spark settings, such as `spark.sql.shuffle.partitions`; `--conf` takes precedence",
+    )
+    checkpoints: CheckpointsUrl = Field(
+        default="",
+        description="URL below which checkpoints and records are kept, such as `hdfs:///checkpoints`, so that another "
+        "machine can take the pipeline over; by default in the state folder; `--checkpoints` takes precedence",
     )
     topics: Annotated[dict[str, Topic], Shown("name: topic")] = Field(
         default_factory=dict, description="declared topics, with their formats and columns"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from headwater.pipelines.definition import Loaded, Stage, TopicSource
 from headwater.pipelines.deployment.changes import Change, Deployed, Effect, changes_of_pipeline
+from headwater.pipelines.deployment.checkpoint_progress import TopicOffsets
 from headwater.pipelines.deployment.imported_code import hash_with_imports
 from headwater.pipelines.deployment.stage_record import (
     SHUFFLE_PARTITIONS,
@@ -25,8 +26,9 @@ from headwater.pipelines.deployment.stage_record import (
     record_of,
     schema_files,
 )
-from headwater.pipelines.deployment.state_folder import StageFolder, StateFolder, TopicOffsets
+from headwater.pipelines.deployment.state_folder import StageFolder, StateFolder
 from headwater.pipelines.errors import PipelineError, Problem, nearest
+from headwater.pipelines.file_systems.options import FileSystemOptions
 from headwater.pipelines.monitoring.stage_state import StageState, State
 
 if TYPE_CHECKING:
@@ -39,10 +41,19 @@ __all__ = ["Deployment"]
 class Deployment:
     """A pipeline's stages in its state folder, and the differences from the file."""
 
-    def __init__(self, loaded: Loaded, state: str, spark_conf: Mapping[str, str] | None = None) -> None:
-        """`spark_conf` are settings that override the file's."""
-        self._loaded = loaded
-        self._folder = StateFolder(state, loaded.pipeline.pipeline)
+    def __init__(
+        self,
+        loaded: Loaded,
+        root: str,
+        spark_conf: Mapping[str, str] | None = None,
+        options: FileSystemOptions | None = None,
+    ) -> None:
+        """`root` is the state folder or the checkpoints' URL; `spark_conf` are settings that override the file's.
+
+        Raises FileSystemError for a URL that is not supported.
+        """
+        self.loaded = loaded
+        self.folder = StateFolder(root, loaded.pipeline.pipeline, options)
         given = {name: str(value) for name, value in loaded.pipeline.spark.items()} | dict(spark_conf or {})
         partitions = given.get(SHUFFLE_PARTITIONS)
         self._records = {
@@ -53,12 +64,12 @@ class Deployment:
 
     def stage(self, name: str) -> StageFolder:
         """The files of a stage."""
-        return self._folder.stage(name)
+        return self.folder.stage(name)
 
     def changes(self) -> list[Change]:
         """Every difference between the file and the deployed stages; none for stages that never ran."""
         deployed = {}
-        for name in dict.fromkeys((*self._records, *self._folder.stages())):
+        for name in dict.fromkeys((*self._records, *self.folder.stages())):
             folder = self.stage(name)
             progress = folder.progress()
             record = folder.deployed()
@@ -77,7 +88,7 @@ class Deployment:
         """
         if cluster_id is None:
             return
-        for stage in self._loaded.pipeline.stages:
+        for stage in self.loaded.pipeline.stages:
             read = [source.topic for source in stage.topic_inputs]
             ids = {f"topic {name}": topic_ids[name] for name in read if name in topic_ids}
             if read:
@@ -94,7 +105,7 @@ class Deployment:
         for name in chosen:
             if name not in stages:
                 known = nearest(name, list(stages))
-                raise PipelineError([self._loaded.problem(("stages",), f"--reset: no stage '{name}' is run", known)])
+                raise PipelineError([self.loaded.problem(("stages",), f"--reset: no stage '{name}' is run", known)])
         unfit = [
             change
             for change in self.changes()
@@ -108,16 +119,16 @@ class Deployment:
             kept = f"; its checkpoint was moved to {moved}" if moved else ": it had no checkpoint"
             done.append(f"stage {name} starts anew{kept}")
         starts = {name: start for name in self._records if (start := self.stage(name).start()) is not None}
-        return started_at(self._loaded, starts), done
+        return started_at(self.loaded, starts), done
 
     def _problem(self, change: Change) -> Problem:
         hint = (
             f"`--reset {change.stage}` lets it start anew where the file says, and moves the checkpoint away; "
             "or give the stage another name"
         )
-        stage = self._loaded.pipeline.stage(change.stage)
+        stage = self.loaded.pipeline.stage(change.stage)
         message = f"the checkpoint of stage {change.stage} does not fit: {change.what}: {change.reason}"
-        return self._loaded.problem(place(self._loaded, stage, change), message, hint)
+        return self.loaded.problem(place(self.loaded, stage, change), message, hint)
 
     # -- while it runs -----------------------------------------------------------------------------------------------
 

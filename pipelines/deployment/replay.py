@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from headwater.pipelines.definition import DeltaSink, Loaded, Stage
 from headwater.pipelines.definition.graph import upstream
-from headwater.pipelines.deployment.state_folder import TopicOffsets
+from headwater.pipelines.deployment.checkpoint_progress import TopicOffsets
 
 __all__ = [
     "Gone",

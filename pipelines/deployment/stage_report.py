@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headwater.pipelines.deployment.state_folder import CheckpointProgress, TopicOffsets
+from headwater.pipelines.deployment.checkpoint_progress import CheckpointProgress, TopicOffsets
 
 __all__ = ["StageReport", "lag_of", "report"]
 

@@ -19,15 +19,17 @@ from headwater.pipelines.analysis.analysis import Analysis, analyse
 from headwater.pipelines.datasource.brokers import Brokers, brokers
 from headwater.pipelines.definition import Loaded, Stage
 from headwater.pipelines.definition.graph import topological_order
-from headwater.pipelines.definition.plan import Plan, TopicPlan, checkpoint_folder, make_plan
+from headwater.pipelines.definition.plan import Plan, TopicPlan, make_plan
 from headwater.pipelines.deployment.cluster_ids import ids_of
 from headwater.pipelines.deployment.deployment import Deployment
 from headwater.pipelines.deployment.run_lock import hold
 from headwater.pipelines.deployment.stage_record import topics_read_by
+from headwater.pipelines.deployment.state_place import require_supported, settle
 from headwater.pipelines.engine.batch_writing import OnStep, no_step
 from headwater.pipelines.engine.stage_query import StageQuery
 from headwater.pipelines.engine.supervision import OnEvent, OnProgress, Supervisor
 from headwater.pipelines.errors import PipelineError, PipelineFailed, nearest
+from headwater.pipelines.file_systems.options import FileSystemOptions
 from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
 from headwater.pipelines.monitoring.watching import RunInfo, RunListener, RunWatch
 from headwater.pipelines.spark.cluster_check import ClusterError, check_cluster
@@ -45,9 +47,11 @@ EnsureTopics = Callable[[Sequence[TopicPlan]], None]
 class RunOptions:
     """Options of a run. `stages` limits the run to some stages; empty means all.
 
-    Stages in `reset` get a new checkpoint first. With `fail_fast`, a given-up stage ends a continuous run; otherwise
-    the other stages continue. `command_config` is the path of a file with connection properties. `spark_master` applies
-    where neither the pipeline nor `spark_conf` sets `spark.master`.
+    `state` is a folder of this machine: the lock, the logs, and the checkpoints unless they are at the URL
+    `checkpoints`; with `move`, a state that is elsewhere is taken along. Stages in `reset` get a new checkpoint first.
+    With `fail_fast`, a given-up stage ends a continuous run; otherwise the other stages continue. `command_config` is
+    the path of a file with connection properties. `spark_master` applies where neither the pipeline nor `spark_conf`
+    sets `spark.master`.
     """
 
     bootstrap_servers: str
@@ -59,6 +63,8 @@ class RunOptions:
     fail_fast: bool = False
     reset: tuple[str, ...] = ()
     command_config: str = ""
+    checkpoints: str = ""
+    move: bool = False
 
     @property
     def brokers(self) -> Brokers:
@@ -112,7 +118,12 @@ class Runner:
         self._on_event = on_event
         self._on_phase = on_phase
         self._stop = threading.Event()
-        self._deployment = Deployment(loaded, options.state, options.spark_conf)
+        _require_path(options.state)
+        require_supported(options.checkpoints)
+        own = {name: text.value for name, text in loaded.pipeline.spark.items() if text.value is not None}
+        self._conf = {"spark.master": options.spark_master, **own, **options.spark_conf}
+        self._files = FileSystemOptions.of(self._conf)
+        self._deployment = Deployment(loaded, options.checkpoints or options.state, options.spark_conf, self._files)
         self._watch = RunWatch(loaded.pipeline.pipeline, (*listeners, self._deployment))
         self._folder = os.path.join(options.state, loaded.pipeline.pipeline)
         # Machines of the cluster without access to the state folder.
@@ -136,18 +147,16 @@ class Runner:
         """
         stages = self._chosen()
         self._loaded.require_secrets()
-        _require_path(self._options.state)
         with hold(self._folder):
+            self._settle()
             names = [stage.name for stage in stages]
             self._take_ids()
             self._loaded, done = self._deployment.prepare(names, self._options.reset)
             stages = self._chosen()  # with the start offsets of replays
             for line in done:
                 self._on_event(line)
-            own = {name: text.reveal() for name, text in self._loaded.pipeline.spark.items()}
-            conf = {"spark.master": self._options.spark_master, **own, **self._options.spark_conf}
             self._on_phase("starting Spark")
-            spark = open_session(f"headwater {self._loaded.pipeline.pipeline}", self.log_path, conf)
+            spark = open_session(f"headwater {self._loaded.pipeline.pipeline}", self.log_path, self._conf)
             if on_session is not None:
                 on_session(spark)
             for stage in stages:
@@ -155,7 +164,7 @@ class Runner:
             if self._stop.is_set():
                 return RunResult(self.totals, True)
             with self._told():
-                if is_cluster(conf["spark.master"]):
+                if is_cluster(self._conf["spark.master"]):
                     self._unseen_by = self._ask_cluster(spark)
                 self._on_phase("looking at what the stages read and write")
                 analysis = analyse(spark, self._loaded, self._options.brokers)
@@ -168,6 +177,17 @@ class Runner:
                     else:
                         self._supervise(spark, analysis, stages)
         return RunResult(self.totals, self._stop.is_set())
+
+    def _settle(self) -> None:
+        """Make sure that the run continues where the last one ended. The caller holds the lock."""
+        settle(
+            self._options.state,
+            self._options.checkpoints,
+            self._loaded.pipeline.pipeline,
+            self._files,
+            move=self._options.move,
+            say=self._on_event,
+        )
 
     def _take_ids(self) -> None:
         read = {topic for stage in self._chosen() for topic in topics_read_by(self._loaded.pipeline, stage)}
@@ -207,9 +227,11 @@ class Runner:
 
     def _ask_cluster(self, spark: SparkSession) -> list[str]:
         try:
-            return check_cluster(spark, self._folder)
+            folder = self._deployment.folder
+            unseen_by = check_cluster(spark, folder.path if folder.is_local else self._folder)
         except ClusterError as fault:
             raise PipelineFailed(f"the cluster cannot run pipelines: {fault} (details: {self.log_path})") from fault
+        return unseen_by if folder.is_local else []
 
     def _chosen(self) -> list[Stage]:
         order = topological_order(self._loaded.pipeline)
@@ -226,14 +248,13 @@ class Runner:
         return {state.stage: state.totals for state in self._watch.states()}
 
     def _query(self, spark: SparkSession, analysis: Analysis, stage: Stage) -> StageQuery:
-        checkpoint = os.path.join(self._options.state, checkpoint_folder(self._loaded.pipeline.pipeline, stage.name))
         return StageQuery(
             spark,
             self._loaded,
             stage,
             analysis,
             self._options.brokers,
-            os.path.abspath(checkpoint),
+            self._deployment.stage(stage.name),
             self._stop,
             self._watch.add_outcome,
             self._on_step,
@@ -279,6 +300,6 @@ class Runner:
 def _require_path(state: str) -> None:
     if "://" in state:
         raise PipelineFailed(
-            f"the state folder {state} must be a path of this machine, not a URL: mount the file system that the "
-            "cluster's machines share, and give the path with --state (docs/how-to/spark_cluster.md)"
+            f"the state folder {state} must be a path of this machine, not a URL: checkpoints are kept at a URL with "
+            "--checkpoints (docs/how-to/hdfs_and_object_stores.md)"
         )

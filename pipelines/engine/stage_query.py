@@ -9,8 +9,6 @@ them.
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,9 +19,11 @@ from headwater.pipelines.datasource.brokers import Brokers
 from headwater.pipelines.datasource.errors import SourceError
 from headwater.pipelines.definition import DeltaSink, Loaded, Stage, TopicSource, interval_ms
 from headwater.pipelines.definition.late_rule import late_rule
+from headwater.pipelines.deployment.state_folder import StageFolder
 from headwater.pipelines.engine.batch_writing import BatchWriter, OnStep, no_step
 from headwater.pipelines.engine.late_records import check_rule, late_records
 from headwater.pipelines.errors import PipelineError, PipelineFailed
+from headwater.pipelines.file_systems.opening import is_local
 from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.monitoring.progress import EVENT_TIME
 from headwater.pipelines.sinks.delta import delta_rows
@@ -32,6 +32,7 @@ from headwater.pipelines.sources.inputs import StageInputs
 from headwater.pipelines.sources.table_dead_letters import TableDeadLetters, TableRefusals
 from headwater.pipelines.sources.tables import StageTables
 from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark.session import CHECKPOINT_FILES_CONF
 from headwater.pipelines.spark.spark_errors import first_line, problem_at
 from headwater.pipelines.transforms.stateful import STATE_STORE_CONF
 
@@ -85,7 +86,7 @@ class StageQuery:
         stage: Stage,
         analysis: Analysis,
         bootstrap_servers: Brokers,
-        checkpoint: str,
+        folder: StageFolder,
         stop: threading.Event,
         on_outcome: Callable[[Outcome], None],
         on_step: OnStep = no_step,
@@ -99,16 +100,20 @@ class StageQuery:
         self._loaded = loaded
         self._analysis = analysis
         self._servers = bootstrap_servers
-        self._checkpoint = checkpoint
+        self._folder = folder
+        self._checkpoint = folder.checkpoint
+        self._checkpoint_id = ""
         self._stop = stop
         self._on_outcome = on_outcome
         self._session = spark.newSession()
+        if not is_local(folder.checkpoint):
+            self._session.conf.unset(CHECKPOINT_FILES_CONF)  # Spark's default renames atomically, and replaces nothing
         self._writer = BatchWriter(self._session, loaded, stage, analysis, self, bootstrap_servers, on_step)
         self._tables = StageTables(self._session, loaded, stage, analysis.columns, bootstrap_servers)
         group = f"{loaded.pipeline.pipeline}.{stage.name}"
         self._table_dead_letters = TableDeadLetters(self._session, analysis.columns, bootstrap_servers, group)
         self._inputs = StageInputs(
-            self._session, loaded, stage, analysis.columns, bootstrap_servers, checkpoint, self._make_table
+            self._session, loaded, stage, analysis.columns, bootstrap_servers, folder.checkpoint, self._make_table
         )
         self._chain = analysis.chains[stage.name]
         self._stateful = False
@@ -195,7 +200,7 @@ class StageQuery:
         Changes of the file are checked before Spark starts (`headwater.pipelines.deployment.deployment`); only Spark
         can determine whether code keeps state.
         """
-        if self._stateful or not os.path.isdir(os.path.join(self._checkpoint, "state")):
+        if self._stateful or not self._folder.keeps_state:
             return
         name = self.stage.name
         what = f"the checkpoint of stage {name} does not fit: it holds state, and the stage keeps none now"
@@ -302,7 +307,9 @@ class StageQuery:
 
     def _execution(self) -> Any:
         """The current micro-batch's execution, which only Spark's JVM interface exposes."""
-        return jvm.last_execution(self._session, checkpoint_id(self._checkpoint))
+        if not self._checkpoint_id:
+            self._checkpoint_id = self._folder.checkpoint_id()
+        return jvm.last_execution(self._session, self._checkpoint_id)
 
     def _refused_again(self, position: int) -> DataFrame | None:
         """Return the current batch's records of an input, read again; None if all of them can be decoded.
@@ -323,9 +330,3 @@ def _may_have_headers(execution: Any, position: int) -> bool:
     if observed is None or observed.length() < 2:
         return True
     return not observed.isNullAt(1) and bool(observed.getBoolean(1))
-
-
-def checkpoint_id(checkpoint: str) -> str:
-    """Return the id that Spark assigned to a checkpoint; it distinguishes its batches from another checkpoint's."""
-    with open(os.path.join(checkpoint, "metadata"), encoding="utf-8") as file:
-        return str(json.load(file)["id"])

@@ -21,6 +21,7 @@ from headwater.logtier.client.errors import (
     is_retriable,
 )
 from headwater.pipelines.errors import PipelineError
+from headwater.pipelines.file_systems.file_system import UnavailableError
 
 __all__ = ["causes", "is_transient"]
 
@@ -44,6 +45,8 @@ _JVM: Final = re.compile(
     r"|java\.util\.concurrent\.TimeoutException"
     r"|java\.sql\.SQL(?:Transient|Recoverable|NonTransientConnection|Timeout)\w*Exception"
     r"|org\.apache\.hadoop\.ipc\.(?:Standby|Retriable)Exception|SafeModeException"
+    r"|java\.io\.EOFException: End of File Exception between|BlockMissingException|All datanodes \[?.* are bad"
+    r"|could only be (?:written|replicated) to \d+ (?:of|nodes)"
     r"|ExecutorLostFailure|ExecutorDeadException|FetchFailed|Could not find CoarseGrainedScheduler"
     r"|Python worker exited unexpectedly|Python worker failed to connect back"
     r"|Concurrent(?:Append|DeleteRead|DeleteDelete|Transaction|Write)Exception"
@@ -65,7 +68,7 @@ def is_transient(error: BaseException) -> bool:
             return False
         if isinstance(each, ClientError):
             return _is_transient_client_error(each)
-        if isinstance(each, ConnectionError | TimeoutError):
+        if isinstance(each, ConnectionError | TimeoutError | UnavailableError):
             return True
         told = _text_tells(str(each))
         if told is not None:

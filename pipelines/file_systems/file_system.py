@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-__all__ = ["READ_BYTES_MAX", "Entry", "FileSystem", "FileSystemError", "join", "walk"]
+__all__ = ["READ_BYTES_MAX", "Entry", "FileSystem", "FileSystemError", "UnavailableError", "join", "walk"]
 
 #: Bytes of a file that `FileSystem.read` reads into memory; a larger file is refused.
 READ_BYTES_MAX = 64 * 1024 * 1024
@@ -20,6 +20,10 @@ READ_BYTES_MAX = 64 * 1024 * 1024
 
 class FileSystemError(OSError):
     """A file system cannot be used: unreachable, in safe mode, or without rights. The message is one line."""
+
+
+class UnavailableError(FileSystemError):
+    """A file system did not answer, or could not do it, for as long as was waited: it may do so later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def file_system(
     options = options or FileSystemOptions.of()
     if scheme == "hdfs":
         return _hdfs(path, options, say)
-    raise FileSystemError(f"{path}: the scheme '{scheme}' is not supported; file and hdfs are")
+    raise FileSystemError(f"{path}: the scheme '{scheme}' is not supported; file, hdfs and s3a are")
 
 
 def _hdfs(path: str, options: FileSystemOptions, say: Callable[[str], None]) -> FileSystem:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from headwater.pipelines.file_systems.file_system import FileSystemError
+from headwater.pipelines.file_systems.file_system import FileSystemError, UnavailableError
 from headwater.pipelines.file_systems.options import WEBHDFS_VARIABLE
 
 __all__ = ["Meaning", "Refusal", "WebHdfsAnswer", "WebHdfsClient", "answer_of", "meaning", "refusal"]
@@ -130,7 +130,7 @@ class WebHdfsClient:
     def ask(self, method: str, path: str, operation: str, **parameters: str) -> WebHdfsAnswer:
         """Send a request that carries no content; it is repeated while that can help.
 
-        Raises Refusal (MISSING, EXISTS or FINAL), and FileSystemError once `wait_s` has passed. After an error, or a
+        Raises Refusal (MISSING, EXISTS or FINAL), and UnavailableError once `wait_s` has passed. After an error, or a
         repetition, the operation may have been done by an earlier request whose answer was lost.
         """
         return self.tried(path, lambda: self._of_namenode(method, path, operation, parameters))
@@ -206,7 +206,7 @@ class WebHdfsClient:
             if not isinstance(cause, Refusal) or cause.meaning is Meaning.OTHER_NAMENODE or len(self.urls) > 1:
                 self._active = (self._active + 1) % len(self.urls)
             if time.monotonic() + pause_s > deadline:
-                raise FileSystemError(f"{path}: {self._explained(cause)}") from cause
+                raise UnavailableError(f"{path}: {self._explained(cause)}") from cause
             time.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 

@@ -83,6 +83,11 @@ class Settings:
         "Where pipelines and `headwater sql` run: this machine, or a cluster such as spark://host:7077; a pipeline's "
         "`spark:` and `--conf spark.master=...` take precedence.",
     )
+    checkpoints: str = _setting(
+        "",
+        "URL below which pipelines keep checkpoints and records, such as hdfs:///checkpoints; empty for the state "
+        "folder. A pipeline's `checkpoints:` and `--checkpoints` take precedence.",
+    )
     start_timeout_ms: int = _setting(
         60_000,
         "Time limit for the start of a node's process, including recovery of the logs.",

@@ -75,8 +75,11 @@ class Lab:
         path = self.write("pipeline.yaml", text.replace("@", self.prefix))
         existing = frozenset(topic.name for topic in self.admin.list_topics())
         loaded = load(str(path), more.pop("variables", {}), existing, environ=more.pop("environ", {}))
-        state, reset = str(self.folder / "state"), tuple(more.pop("reset", ()))
-        options = RunOptions(self.servers, state, available_now, tuple(stages), reset=reset)
+        state, reset = str(self.folder / more.pop("state", "state")), tuple(more.pop("reset", ()))
+        options = RunOptions(
+            self.servers, state, available_now, tuple(stages), reset=reset,
+            checkpoints=more.pop("checkpoints", ""), move=more.pop("move", False),
+        )  # fmt: skip
         return Runner(loaded, options, topics_creator(self.admin), **more)
 
     def run(self, text: str, **more: Any) -> RunResult:

@@ -1,10 +1,12 @@
-"""The state folder of a pipeline given by the user."""
+"""The state of a pipeline given by the user."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headwater.cli.pipeline.checkpoint_place import known_or_wanted_place
 from headwater.cli.pipeline.options import STATE_DEFAULT
 from headwater.cli.shell.errors import CliError
 
@@ -12,21 +14,37 @@ if TYPE_CHECKING:
     from headwater.pipelines.deployment.state_folder import StateFolder
 
 
+@dataclass(frozen=True, slots=True)
+class NamedPipeline:
+    """A pipeline, with the stages of its file if that was given.
+
+    `local` is its folder on this machine, with the lock and the logs; `folder` has its checkpoints.
+    """
+
+    local: StateFolder
+    folder: StateFolder
+    stages: tuple[str, ...] = ()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the checkpoints are in the local state folder, so that no other machine runs the pipeline."""
+        return self.folder.root == self.local.root
+
+
 def state_path(state: str | None) -> str:
     """Return the given state folder, or the default one."""
     return state or STATE_DEFAULT
 
 
-def named_folder(pipeline: str, state: str | None) -> tuple[StateFolder, list[str]]:
-    """Return the state folder of a pipeline given by name or file, and the stages named in the file."""
+def named_pipeline(pipeline: str, state: str | None, checkpoints: str | None) -> NamedPipeline:
+    """Return the state of a pipeline given by name or file. Raises CliError and FileSystemError."""
     from headwater.pipelines.definition.model import identifier
     from headwater.pipelines.definition.yaml_source import FILE_BYTES_MAX, read
-    from headwater.pipelines.deployment.state_folder import StateFolder
     from headwater.pipelines.errors import PipelineError
 
     if not os.path.isfile(pipeline):
         try:
-            return StateFolder(state_path(state), identifier(pipeline)), []
+            return _at(identifier(pipeline), state, checkpoints, "")
         except ValueError:
             raise CliError("pipeline", f"there is no file {pipeline}, and that is not the name of a pipeline") from None
     try:
@@ -37,12 +55,29 @@ def named_folder(pipeline: str, state: str | None) -> tuple[StateFolder, list[st
         raise CliError("pipeline", f"{pipeline} does not name its pipeline: {error}") from None
     stages = values.get("stages")
     names = [str(each["name"]) for each in stages if isinstance(each, dict) and "name" in each] if stages else []
-    return StateFolder(state_path(state), name), names
+    in_file = str(values.get("checkpoints") or "")
+    if "${" in in_file:
+        in_file = ""  # its variables have values in a run only, which the state folder remembers
+    return _at(name, state, checkpoints, in_file, tuple(names))
 
 
-def all_folders(state: str | None) -> list[tuple[StateFolder, list[str]]]:
-    """Return the state folders of all pipelines that have run; without a file, no stage names are known."""
+def _at(
+    pipeline: str, state: str | None, checkpoints: str | None, in_file: str, stages: tuple[str, ...] = ()
+) -> NamedPipeline:
     from headwater.pipelines.deployment.state_folder import StateFolder
 
     path = state_path(state)
-    return [(StateFolder(path, name), []) for name in StateFolder.pipelines(path)]
+    place = known_or_wanted_place(checkpoints, in_file, path, pipeline)
+    local = StateFolder(path, pipeline)
+    return NamedPipeline(local, StateFolder(place, pipeline) if place else local, stages)
+
+
+def all_pipelines(state: str | None, checkpoints: str | None) -> list[NamedPipeline]:
+    """Return the pipelines that have run with the state folder, or at the URL; no stages of files are known."""
+    from headwater.pipelines.deployment.state_folder import StateFolder
+
+    path = state_path(state)
+    names = StateFolder.pipelines(path)
+    if checkpoints:
+        names += [name for name in StateFolder.pipelines_at(checkpoints) if name not in names]
+    return [_at(name, state, checkpoints, "") for name in names]

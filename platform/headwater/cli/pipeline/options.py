@@ -15,4 +15,9 @@ set_option = click.option(
 environment_option = click.option(
     "--env", "environment", default="", metavar="NAME", help="Environment of the pipeline."
 )
+checkpoints_option = click.option(
+    "--checkpoints",
+    metavar="URL",
+    help="Place of checkpoints and records that machines share, such as hdfs:///checkpoints.  [default: state folder]",
+)
 state_option = click.option("--state", metavar="FOLDER", help="State folder.  [default: .headwater/state]")

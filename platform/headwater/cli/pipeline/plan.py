@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.pipeline.options import environment_option, set_option
+from headwater.cli.pipeline.checkpoint_place import known_or_wanted_place, reported_file_errors
+from headwater.cli.pipeline.options import checkpoints_option, environment_option, set_option
 
 if TYPE_CHECKING:
     from headwater.pipelines.definition.plan import Plan
@@ -22,8 +23,16 @@ if TYPE_CHECKING:
 @set_option
 @environment_option
 @click.option("--state", metavar="FOLDER", help="State folder of the deployed pipeline.  [default: .headwater/state]")
+@checkpoints_option
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def plan(file: str, assignments: tuple[str, ...], environment: str, state: str | None, output: str) -> None:
+def plan(
+    file: str,
+    assignments: tuple[str, ...],
+    environment: str,
+    state: str | None,
+    checkpoints: str | None,
+    output: str,
+) -> None:
     """Print what a run of FILE would do, without Spark and without a broker.
 
     Each change of a stage that has run before is reported as safe (the stage continues), new state (it starts where the
@@ -36,7 +45,16 @@ def plan(file: str, assignments: tuple[str, ...], environment: str, state: str |
 
     loaded = load(file, assignments, environment=environment)
     made = make_plan(loaded)
-    deployment = Deployment(loaded, state or STATE_DEFAULT)
+    pipeline = loaded.pipeline
+    with reported_file_errors("pipeline plan"):
+        folder = state or STATE_DEFAULT
+        place = known_or_wanted_place(checkpoints, pipeline.checkpoints, folder, pipeline.pipeline)
+        deployment = Deployment(loaded, place or folder)
+        _print(made, deployment, output)
+
+
+def _print(made: Plan, deployment: Deployment, output: str) -> None:
+    loaded = deployment.loaded
     changes = deployment.changes()
     if output == "json":
         found: dict[str, Any] = made.as_dict()

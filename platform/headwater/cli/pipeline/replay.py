@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwater.cli.pipeline.options import environment_option, set_option
+from headwater.cli.pipeline.checkpoint_place import known_or_wanted_place
+from headwater.cli.pipeline.options import checkpoints_option, environment_option, set_option
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import client_options
 from headwater.cli.shell.output import note
@@ -43,6 +44,7 @@ VERB = "pipeline replay"
 @set_option
 @environment_option
 @click.option("--state", metavar="FOLDER", help="State folder.  [default: .headwater/state]")
+@checkpoints_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done without doing it.")
 @click.option("--run", "runs", is_flag=True, help="Run the stages now instead of waiting for the next run.")
@@ -56,6 +58,7 @@ def replay(
     assignments: tuple[str, ...],
     environment: str,
     state: str | None,
+    checkpoints: str | None,
     yes: bool,
     dry_run: bool,
     runs: bool,
@@ -80,11 +83,14 @@ def replay(
         begins = parse_origin(origin)
     except ValueError as error:
         raise CliError(VERB, str(error)) from None
-    with cluster_client(VERB, bootstrap_servers) as cluster:
+    with cluster_client(VERB, bootstrap_servers) as cluster, reported_errors():
         loaded = load(file, assignments, frozenset(cluster.topics()), environment)
-        folder = StateFolder(state or STATE_DEFAULT, loaded.pipeline.pipeline)
+        pipeline = loaded.pipeline.pipeline
+        local = StateFolder(state or STATE_DEFAULT, pipeline)
+        place = known_or_wanted_place(checkpoints, loaded.pipeline.checkpoints, local.root, pipeline)
+        folder = StateFolder(place, pipeline) if place else local
         stages = _chosen(loaded, names or tuple(default_stages(loaded)))
-        with reported_errors(), hold(folder.path):
+        with hold(local.path):
             planned = {stage.name: _planned(cluster, loaded, folder, stage, begins) for stage in stages}
             _confirm(loaded, folder, stages, planned, yes=yes, dry_run=dry_run)
             if dry_run:
@@ -102,6 +108,7 @@ def replay(
         environment=environment,
         bootstrap_servers=bootstrap_servers,
         state=state or STATE_DEFAULT,
+        checkpoints=place,
         stages=tuple(planned),
     )
 

@@ -28,13 +28,14 @@ def user_error(error: PipelineError) -> NoReturn:
 def reported_errors() -> Iterator[None]:
     """Convert errors of pipelines to lines and an exit code."""
     from headwater.pipelines.errors import PipelineBusy, PipelineError, PipelineFailed
+    from headwater.pipelines.file_systems.file_system import FileSystemError
     from headwater.pipelines.spark.session import SessionError, lost_jvm
 
     try:
         yield
     except PipelineError as error:
         user_error(error)
-    except (PipelineBusy, PipelineFailed, SessionError) as error:
+    except (PipelineBusy, PipelineFailed, SessionError, FileSystemError) as error:
         raise CliError("", str(error), exit_code=EXIT_FAILED) from None
     except Exception:
         # Calls into a JVM that has ended fail in many ways, none of which names the cause.

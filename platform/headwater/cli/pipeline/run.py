@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwater.cli.pipeline.checkpoint_place import wanted_place
 from headwater.cli.pipeline.loading import load
-from headwater.cli.pipeline.options import STATE_DEFAULT, environment_option, set_option
+from headwater.cli.pipeline.options import STATE_DEFAULT, checkpoints_option, environment_option, set_option
 from headwater.cli.pipeline.reported_errors import reported_errors
 from headwater.cli.pipeline.run_display import summary
 from headwater.cli.pipeline.run_watching import Watching, watching, watching_options
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 @environment_option
 @client_options
 @click.option("--state", default=STATE_DEFAULT, show_default=True, help="State folder: checkpoints and the lock.")
+@checkpoints_option
+@click.option("--move", is_flag=True, help="Take the state along from where the last run kept it.")
 @click.option(
     "--once/--continuous",
     "available_now",
@@ -51,6 +54,8 @@ def run(
     environment: str,
     bootstrap_servers: str | None,
     state: str,
+    checkpoints: str | None,
+    move: bool,
     available_now: bool,
     stages: tuple[str, ...],
     confs: tuple[str, ...],
@@ -78,7 +83,7 @@ def run(
         spark_conf = key_values(confs, "--conf")
         options = RunOptions(
             where, state, available_now, stages, spark_conf, settings().spark_master, fail_fast, reset,
-            command_config(),
+            command_config(), wanted_place(checkpoints, loaded.pipeline.checkpoints), move,
         )  # fmt: skip
         with watching(connection_options(options.brokers), watched) as watch:
             runner = Runner(

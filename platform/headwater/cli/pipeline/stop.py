@@ -7,9 +7,11 @@ from typing import Final
 
 import click
 
-from headwater.cli.pipeline.named_folder import named_folder
-from headwater.cli.pipeline.options import state_option
+from headwater.cli.pipeline.checkpoint_place import reported_file_errors, running_stage
+from headwater.cli.pipeline.named_folder import named_pipeline
+from headwater.cli.pipeline.options import checkpoints_option, state_option
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.options import client_options
 from headwater.cli.shell.output import note
 
 STOP_TIMEOUT_S: Final = 120
@@ -21,6 +23,8 @@ _POLL_S: Final = 0.1
 @click.command("stop")
 @click.argument("pipeline", metavar="FILE|NAME")
 @state_option
+@checkpoints_option
+@client_options
 @click.option(
     "--timeout",
     "timeout_s",
@@ -30,15 +34,22 @@ _POLL_S: Final = 0.1
     metavar="SECONDS",
     help="Maximum time to wait for the end of the run.",
 )
-def stop(pipeline: str, state: str | None, timeout_s: int) -> None:
+def stop(
+    pipeline: str, state: str | None, checkpoints: str | None, bootstrap_servers: str | None, timeout_s: int
+) -> None:
     """Stop the run of a pipeline, and wait for its end: each stage finishes its current micro-batch.
 
     Only the process that holds the lock of the pipeline's state folder is stopped. The next run continues from there.
+    Of a pipeline with checkpoints at a URL, the machine is named on which it runs.
     """
     from headwater.pipelines.deployment.run_lock import UNKNOWN_PROCESS, ask_to_stop, holder
 
-    folder, _ = named_folder(pipeline, state)
+    with reported_file_errors("pipeline stop"):
+        named = named_pipeline(pipeline, state, checkpoints)
+    folder = named.local
     process = holder(folder.path)
+    if process is None and not named.is_here:
+        _refuse_if_elsewhere(folder.pipeline, bootstrap_servers)
     if process is None:
         note(f"{folder.pipeline} is not running")
         return
@@ -66,3 +77,15 @@ def stop(pipeline: str, state: str | None, timeout_s: int) -> None:
             )
         time.sleep(_POLL_S)
     note(f"{folder.pipeline} has stopped")
+
+
+def _refuse_if_elsewhere(pipeline: str, bootstrap_servers: str | None) -> None:
+    """Raise CliError with the machine if the pipeline runs on another one, as the status topic has it."""
+    found = running_stage(pipeline, bootstrap_servers)
+    if found is not None:
+        raise CliError(
+            "pipeline stop",
+            f"{pipeline} runs on {found.host} (process {found.process})",
+            f"stop it there: headwater pipeline stop {pipeline}",
+            exit_code=EXIT_FAILED,
+        )
