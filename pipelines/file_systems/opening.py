@@ -55,6 +55,10 @@ def file_system(
     options = options or FileSystemOptions.of()
     if scheme == "hdfs":
         return _hdfs(path, options, say)
+    if scheme in ("s3a", "s3"):
+        from headwater.pipelines.file_systems.object_store import ObjectStoreFiles
+
+        return ObjectStoreFiles(options)
     raise FileSystemError(f"{path}: the scheme '{scheme}' is not supported; file, hdfs and s3a are")
 
 

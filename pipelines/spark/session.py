@@ -42,6 +42,7 @@ COLLECTOR = "-XX:+UseParallelGC"
 _COLLECTORS = re.compile(r"-XX:\+Use\w*GC\b")
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 JAVA_OPTIONS_CONF = "spark.driver.extraJavaOptions"
+PACKAGES_CONF = "spark.jars.packages"
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 LOG_BYTES_MAX = 65_536  # of Spark's log that are searched for the cause of a failed start
 JVM_END_SECONDS_MAX = 10.0
@@ -99,7 +100,6 @@ def settings(
         java_options.append(extra[JAVA_OPTIONS_CONF])
     return {
         "spark.master": LOCAL_MASTER,
-        "spark.jars.packages": DELTA_PACKAGE,
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.session.timeZone": "UTC",
@@ -122,8 +122,23 @@ def settings(
         CHECKPOINT_FILES_CONF: CHECKPOINT_FILES,
         **SESSION_CONF,
         **extra,
+        PACKAGES_CONF: with_delta(extra.get(PACKAGES_CONF, "")),
         JAVA_OPTIONS_CONF: " ".join(java_options),
     }
+
+
+def with_delta(packages: str) -> str:
+    """Add Delta to packages, unless they name a Delta of their own.
+
+    >>> with_delta("org.apache.hadoop:hadoop-aws:3.5.0")
+    'org.apache.hadoop:hadoop-aws:3.5.0,io.delta:delta-spark_4.2_2.13:4.4.0'
+    >>> with_delta(""), with_delta("io.delta:delta-spark_4.2_2.13:4.4.1")
+    ('io.delta:delta-spark_4.2_2.13:4.4.0', 'io.delta:delta-spark_4.2_2.13:4.4.1')
+    """
+    named = [each.strip() for each in packages.split(",") if each.strip()]
+    if any(each.startswith("io.delta:delta-spark") for each in named):
+        return ",".join(named)
+    return ",".join([*named, DELTA_PACKAGE])
 
 
 def cluster_environment(conf: Mapping[str, str], environment: Mapping[str, str], code: str) -> dict[str, str]:

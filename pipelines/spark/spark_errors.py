@@ -9,6 +9,11 @@ from headwater.pipelines.definition import Loaded
 from headwater.pipelines.definition.yaml_source import Loc
 from headwater.pipelines.errors import Problem
 
+_NO_S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem not found"
+_NEEDS_S3A = (
+    "s3a:// needs a module that Spark has not: add org.apache.hadoop:hadoop-aws:3.5.0 to spark.jars.packages "
+    "(docs/how-to/hdfs_and_object_stores.md)"
+)
 _SQL_PLACE = re.compile(r"[;(]?\s*\(?line (\d+),? pos (\d+)\)?")
 
 
@@ -17,6 +22,11 @@ def first_line(error: BaseException) -> str:
 
     >>> first_line(ValueError("[X] no such column. SQLSTATE: 42703; line 1 pos 7;\\n'Project ['a]\\n"))
     '[X] no such column.'
+    >>> first_line(
+    ...     ValueError("java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found")
+    ... )
+    ... # doctest: +ELLIPSIS
+    's3a:// needs a module that Spark has not: add org.apache.hadoop:hadoop-aws:3.5.0 to spark.jars.packages ...'
     """
     cause = getattr(error, "_cause", None)
     if type(error).__name__.endswith("StreamingQueryException") and cause is not None:
@@ -25,6 +35,8 @@ def first_line(error: BaseException) -> str:
     if ours is not None:
         return ours
     text = str(error).strip()
+    if _NO_S3A in text:
+        return _NEEDS_S3A
     if "Traceback (most recent call last)" in text:
         # A Python worker's error: its last line names the exception.
         lines = [line.strip() for line in text.splitlines() if line.strip()]

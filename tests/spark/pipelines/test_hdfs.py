@@ -13,7 +13,7 @@ import pytest
 
 from headwater.cli.main import main
 from headwater.pipelines.deployment.state_folder import StateFolder
-from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.errors import PipelineError, PipelineFailed
 from headwater.pipelines.file_systems.opening import file_system
 from tests.hdfs import HdfsProcesses
 
@@ -180,4 +180,13 @@ def test_a_namenode_in_safe_mode_is_one_clear_line(
             shop.run()
     finally:
         hdfs.safe_mode(False)
+    assert "\n" not in str(failed.value)
+
+
+def test_s3a_without_its_module_is_one_clear_line(lab: Any) -> None:
+    lab.produce("@in", ["v0"])
+    text = 'pipeline: p\ntopics: {"@in": {value: string}}\nstages:\n'
+    text += '  - {name: s, from: {topic: "@in"}, to: {delta: "s3a://lake/table"}}\n'
+    with pytest.raises((PipelineError, PipelineFailed), match=r"hadoop-aws:3.5.0 to spark.jars.packages") as failed:
+        lab.run(text)
     assert "\n" not in str(failed.value)
