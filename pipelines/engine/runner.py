@@ -23,13 +23,16 @@ from headwater.pipelines.definition.plan import Plan, TopicPlan, make_plan
 from headwater.pipelines.deployment.cluster_ids import ids_of
 from headwater.pipelines.deployment.deployment import Deployment
 from headwater.pipelines.deployment.run_lock import hold
+from headwater.pipelines.deployment.shared_lock import hold_shared
 from headwater.pipelines.deployment.stage_record import topics_read_by
+from headwater.pipelines.deployment.state_folder import StateFolder
 from headwater.pipelines.deployment.state_place import require_supported, settle
 from headwater.pipelines.engine.batch_writing import OnStep, no_step
 from headwater.pipelines.engine.stage_query import StageQuery
 from headwater.pipelines.engine.supervision import OnEvent, OnProgress, Supervisor
 from headwater.pipelines.errors import PipelineError, PipelineFailed, nearest
 from headwater.pipelines.file_systems.options import FileSystemOptions
+from headwater.pipelines.locks.broker_lock import BrokerLock, LockLostError, LockUnavailableError
 from headwater.pipelines.monitoring.progress import StageProgress, StageTotals
 from headwater.pipelines.monitoring.watching import RunInfo, RunListener, RunWatch
 from headwater.pipelines.spark.cluster_check import ClusterError, check_cluster
@@ -126,6 +129,8 @@ class Runner:
         self._deployment = Deployment(loaded, options.checkpoints or options.state, options.spark_conf, self._files)
         self._watch = RunWatch(loaded.pipeline.pipeline, (*listeners, self._deployment))
         self._folder = os.path.join(options.state, loaded.pipeline.pipeline)
+        self._lock: BrokerLock | None = None
+        self._lock_lost = ""
         # Machines of the cluster without access to the state folder.
         self._unseen_by: list[str] = []
 
@@ -147,8 +152,8 @@ class Runner:
         """
         stages = self._chosen()
         self._loaded.require_secrets()
-        with hold(self._folder):
-            self._settle()
+        with hold(self._folder), self._shared_lock() as lock:
+            self._lock = lock
             names = [stage.name for stage in stages]
             self._take_ids()
             self._loaded, done = self._deployment.prepare(names, self._options.reset)
@@ -188,6 +193,34 @@ class Runner:
             move=self._options.move,
             say=self._on_event,
         )
+
+    @contextmanager
+    def _shared_lock(self) -> Iterator[BrokerLock | None]:
+        """Settle where the state is, and hold the brokers' lock of checkpoints that other machines see."""
+        self._settle()
+        if not self._options.checkpoints:
+            yield None
+            return
+        folder = StateFolder(self._options.checkpoints, self._loaded.pipeline.pipeline, self._files)
+        what = f"run of {self._loaded.pipeline.pipeline}"
+        with hold_shared(self._options.brokers, folder, what, self._lost) as lock:
+            yield lock
+        if self._lock_lost:
+            raise PipelineFailed(self._lock_lost)
+
+    def _confirm(self) -> None:
+        """Make sure, before a batch writes, that no other machine has taken the pipeline. Raises PipelineFailed."""
+        if self._lock is None:
+            return
+        try:
+            self._lock.confirm()
+        except (LockLostError, LockUnavailableError) as error:
+            raise PipelineFailed(str(error)) from error  # whose cause tells whether a restart may help
+
+    def _lost(self, why: str) -> None:
+        """Another machine has the pipeline: no batch begins any more."""
+        self._lock_lost = why
+        self._stop.set()
 
     def _take_ids(self) -> None:
         read = {topic for stage in self._chosen() for topic in topics_read_by(self._loaded.pipeline, stage)}
@@ -259,6 +292,7 @@ class Runner:
             self._watch.add_outcome,
             self._on_step,
             self._unseen_by,
+            self._confirm,
         )
 
     def _available_now(self, spark: SparkSession, analysis: Analysis, stages: Sequence[Stage]) -> None:

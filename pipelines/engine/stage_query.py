@@ -91,8 +91,12 @@ class StageQuery:
         on_outcome: Callable[[Outcome], None],
         on_step: OnStep = no_step,
         unseen_by: Sequence[str] = (),
+        before_batch: Callable[[], None] = lambda: None,
     ) -> None:
-        """`unseen_by`: machines of a cluster without access to the checkpoint's folder."""
+        """`unseen_by`: machines of a cluster without access to the checkpoint's folder.
+
+        `before_batch` is called before each batch; what it raises fails the stage.
+        """
         self.stage = stage
         self.error: BaseException | None = None
         self.is_busy = False
@@ -119,6 +123,7 @@ class StageQuery:
         self._stateful = False
         self._late_rule = late_rule(stage)
         self._unseen_by = unseen_by
+        self._before_batch = before_batch
 
     def start(self, *, available_now: bool) -> StreamingQuery:
         """Start the query. Raises PipelineError for operations that Spark refuses in a stream."""
@@ -238,6 +243,7 @@ class StageQuery:
             if self._stop.is_set():
                 raise StopRequested(self.stage.name)
             self.is_busy = True
+            self._before_batch()
             self._tables.refresh()
             self._on_outcome(self._writer.write(frame, batch_id))
         except BaseException as error:

@@ -60,12 +60,21 @@ class BrokerLock:
     Args:
         what: What the lock protects, for messages: `the target hdfs://lake/flights`.
         name: Names a consumer group and a transactional id, for which the user needs READ and WRITE.
+        on_lost: Told once, in some thread, when another process has taken the lock.
     """
 
-    def __init__(self, client: ClientConfig, name: str, what: str, owner: Owner) -> None:
+    def __init__(
+        self,
+        client: ClientConfig,
+        name: str,
+        what: str,
+        owner: Owner,
+        on_lost: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.name = name
         self._what = what
         self._owner = owner
+        self._on_lost = on_lost
         self._client = dataclasses.replace(client, client_id=f"headwater-lock-{owner.process}")
         self._cluster = ClusterClient(self._client)
         self._fence = TransactionalProducer(self._cluster, TransactionConfig(name))
@@ -178,7 +187,10 @@ class BrokerLock:
             raise LockUnavailableError(f"the lock of {self._what} cannot be confirmed: {error}") from error
 
     def _lose(self) -> None:
+        is_new = self._lost is None
         self._lost = f"another process has taken {self._what} over: this one was frozen or cut off, and commits nothing"
+        if is_new:
+            self._on_lost(self._lost)
         raise LockLostError(self._lost)
 
     def _keep(self, cluster: ClusterClient, member: GroupMember) -> None:
@@ -188,8 +200,8 @@ class BrokerLock:
         """
         while not self._ended.wait(HEARTBEAT_S):
             try:
-                if not member.heartbeat():
-                    member.join()
+                if not member.heartbeat() and not member.join():
+                    self.confirm()  # another leads
                 if time.monotonic() - self._confirmed_s > CONFIRM_AT_LEAST_EVERY_S:
                     self.confirm()
             except (ClientError, LockUnavailableError):

@@ -37,7 +37,6 @@ SHARED = {
     "Plan": (2, "of the controller for topics, and of a pipeline's run"),
     "Problem": (2, "of a pipeline file, and of a schema"),
     "Reader": (3, "of old data, of framed values, of Protobuf's messages"),
-    "FileSystem": (2, "of a broker's log folders, and of a lake"),
     "Request": (2, "of the wire client, and of a preview"),
     "Restart": (2, "a stage's setting in the pipeline file, and the supervisor's decision"),
     "State": (2, "of a stage, and of a change rule"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ import click
 from headwater.cli.pipeline.checkpoint_place import known_or_wanted_place
 from headwater.cli.pipeline.options import checkpoints_option, environment_option, set_option
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
-from headwater.cli.shell.options import client_options
+from headwater.cli.shell.options import client_options, command_config, servers
 from headwater.cli.shell.output import note
 
 if TYPE_CHECKING:
@@ -75,8 +76,10 @@ def replay(
     from headwater.cli.pipeline.reported_errors import reported_errors
     from headwater.cli.pipeline.run import run
     from headwater.cli.shell.administration import cluster_client
+    from headwater.pipelines.datasource.brokers import brokers
     from headwater.pipelines.deployment.replay import default_stages, parse_origin
     from headwater.pipelines.deployment.run_lock import hold
+    from headwater.pipelines.deployment.shared_lock import hold_shared
     from headwater.pipelines.deployment.state_folder import StateFolder
 
     try:
@@ -90,7 +93,10 @@ def replay(
         place = known_or_wanted_place(checkpoints, loaded.pipeline.checkpoints, local.root, pipeline)
         folder = StateFolder(place, pipeline) if place else local
         stages = _chosen(loaded, names or tuple(default_stages(loaded)))
-        with hold(local.path):
+        with hold(local.path), contextlib.ExitStack() as shared:
+            if place:
+                reached = brokers(servers(bootstrap_servers), command_config())
+                shared.enter_context(hold_shared(reached, folder, f"replay of {pipeline}"))
             planned = {stage.name: _planned(cluster, loaded, folder, stage, begins) for stage in stages}
             _confirm(loaded, folder, stages, planned, yes=yes, dry_run=dry_run)
             if dry_run:
