@@ -147,13 +147,31 @@ class JvmFiles:
                 raise
 
     def _rename(self, source: str, target: str, *, overwrite: bool) -> None:
+        from py4j.protocol import Py4JJavaError
+
         gateway, conf = self._configured()
         fs = gateway.jvm.org.apache.hadoop.fs
         options = gateway.new_array(fs.Options.Rename, 1)
         options[0] = fs.Options.Rename.OVERWRITE if overwrite else fs.Options.Rename.NONE
         old, new = self._path(source), self._path(target)
-        context = fs.FileContext.getFileContext(self._files(source).makeQualified(old).toUri(), conf)
+        try:
+            context = fs.FileContext.getFileContext(self._files(source).makeQualified(old).toUri(), conf)
+        except Py4JJavaError as error:
+            if self.is_atomic or _name(error) != "UnsupportedFileSystemException":
+                raise
+            self._rename_plainly(source, target, overwrite=overwrite)
+            return
         context.rename(old, new, options)
+
+    def _rename_plainly(self, source: str, target: str, *, overwrite: bool) -> None:
+        """Rename in a file system that Hadoop's FileContext does not know: look first, then rename."""
+        files, old, new = self._files(source), self._path(source), self._path(target)
+        if files.exists(new):
+            if not overwrite:
+                raise FileExistsError(f"{target} exists already")
+            files.delete(new, True)
+        if not files.rename(old, new):
+            raise FileSystemError(f"{source} cannot be renamed to {target}")
 
     def make_folder(self, path: str) -> None:
         """Make a folder with those above it."""
@@ -246,6 +264,10 @@ class _Upload(io.RawIOBase):
         self._stream = None
 
 
+def _name(error: Any) -> str:
+    return str(error.java_exception.getClass().getSimpleName())
+
+
 def _entry(status: Any) -> Entry:
     is_folder = bool(status.isDirectory())
     size = 0 if is_folder else int(status.getLen())
@@ -260,7 +282,7 @@ def _explained(path: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        name = str(error.java_exception.getClass().getSimpleName())
+        name = _name(error)
         lines = str(error.java_exception.getMessage() or name).splitlines()
         if name == "FileNotFoundException":
             raise FileNotFoundError(f"there is no {path}") from error

@@ -8,14 +8,16 @@ empty file; the highest number applies).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 from typing import TYPE_CHECKING, Final
 
+from headwater.pipelines.file_systems.file_system import walk
 from headwater.pipelines.sinks.stored_rows import with_partitions, without_origin, without_underscored
 from headwater.pipelines.sources.files import reader_options
-from headwater.pipelines.spark.hadoop_files import HadoopFiles
+from headwater.pipelines.spark.hadoop_files import spark_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,9 +40,8 @@ def write(rows: DataFrame, sink: FilesSink, path: str, app_id: str, batch_id: in
     """Add the files of one micro-batch unless they already exist."""
     writer = hashlib.sha256(app_id.encode()).hexdigest()[:_WRITER_LENGTH]
     own = f"{path}/{HIDDEN}/{writer}"
-    files = HadoopFiles(rows.sparkSession, path)
-    # A crash may have left a partial plan under a longer name.
-    found = [name.removeprefix(_COMMITTED) for name in files.names(own) if name.startswith(_COMMITTED)]
+    files = spark_files(rows.sparkSession, path)
+    found = [entry.name.removeprefix(_COMMITTED) for entry in files.list(own) if entry.name.startswith(_COMMITTED)]
     committed = [int(number) for number in found if number.isdecimal()]
     if committed and max(committed) >= batch_id:
         return
@@ -48,16 +49,14 @@ def write(rows: DataFrame, sink: FilesSink, path: str, app_id: str, batch_id: in
     planned = files.read(plan)
     if planned is None:
         _stage(rows, sink, staged)
-        moves = {name: target_name(name, writer, batch_id) for name in files.files(staged) if is_data(name)}
-        files.write(plan, json.dumps(moves))
+        moves = {name: target_name(name, writer, batch_id) for name, _ in walk(files, staged) if is_data(name)}
+        files.replace(plan, json.dumps(moves).encode())
     else:
         moves = json.loads(planned)
     for name, target in moves.items():
-        source = f"{staged}/{name}"
-        if files.exists(source):
-            files.make_folder(os.path.dirname(f"{path}/{target}"))
-            files.rename(source, f"{path}/{target}")
-    files.write(f"{own}/{_COMMITTED}{batch_id}", "")
+        with contextlib.suppress(FileNotFoundError, FileExistsError):  # moved by an earlier attempt
+            files.rename(f"{staged}/{name}", f"{path}/{target}")
+    files.replace(f"{own}/{_COMMITTED}{batch_id}", b"")
     for name in (staged, plan, *(f"{own}/{_COMMITTED}{number}" for number in committed)):
         files.delete(name)
 

@@ -20,7 +20,7 @@ from headwater.pipelines.definition import JdbcSource, interval_ms
 from headwater.pipelines.sources import jdbc
 from headwater.pipelines.sources.kind import Running, Sample, StageInput, no_rows
 from headwater.pipelines.spark import jvm
-from headwater.pipelines.spark.hadoop_files import HadoopFiles
+from headwater.pipelines.spark.hadoop_files import spark_files
 from headwater.pipelines.spark.nullable import nullable
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class JdbcFeed:
         self._source = source
         self._folder = folder
         self._schema = schema
-        self._files = HadoopFiles(session, folder)
+        self._files = spark_files(session, folder)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._number = 0
@@ -56,8 +56,8 @@ class JdbcFeed:
         self._files.make_folder(f"{self._folder}/increments")
         text = self._files.read(f"{self._folder}/position")
         if text is not None:
-            self._number, self._value = decode_position(text)
-        for name in self._files.names(self._folder):
+            self._number, self._value = decode_position(text.decode())
+        for name in [entry.name for entry in self._files.list(self._folder)]:
             if not name.startswith(_FETCHING):
                 continue
             number = int(name.removeprefix(_FETCHING))
@@ -97,7 +97,7 @@ class JdbcFeed:
         number = self._number + 1
         fetching = f"{self._folder}/{_FETCHING}{number}"
         wanted.write.mode("overwrite").parquet(fetching)
-        self._files.write(f"{self._folder}/position", encode_position(number, highest))
+        self._files.replace(f"{self._folder}/position", encode_position(number, highest).encode())
         self._number, self._value = number, highest
         self._files.rename(fetching, f"{self._folder}/increments/{number:010}")
         return True

@@ -165,10 +165,10 @@ def hadoop_form(spark: SparkSession, path: str) -> str:
     return str(hadoop_path(spark, path).toString())
 
 
-def hadoop_file_system(spark: SparkSession, path: str) -> Any:
-    """The file system of a path: Hadoop's `FileSystem`, configured by Spark's `SessionState.newHadoopConf`."""
-    conf = spark._jsparkSession.sessionState().newHadoopConf()
-    return hadoop_path(spark, path).getFileSystem(conf)
+def hadoop_configuration(spark: SparkSession) -> tuple[Any, Any]:
+    """The gateway to the JVM, and Hadoop's `Configuration` of a session, by Spark's `SessionState.newHadoopConf`."""
+    context: Any = spark.sparkContext
+    return context._gateway, spark._jsparkSession.sessionState().newHadoopConf()
 
 
 # -- JDBC ------------------------------------------------------------------------------------------------------------

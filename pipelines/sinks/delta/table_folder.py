@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines.spark.hadoop_files import HadoopFiles
+from headwater.pipelines.spark.hadoop_files import spark_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ def exists(spark: SparkSession, path: str) -> bool:
     After a crash during its creation, a table may have a log without a commit: it is not yet a table.
     """
     log = f"{path}/_delta_log"
-    files = HadoopFiles(spark, log)
-    if files.exists(f"{log}/_last_checkpoint"):  # avoids that a long log is listed
+    files = spark_files(spark, log)
+    if files.entry(f"{log}/_last_checkpoint") is not None:  # avoids that a long log is listed
         return True
-    return any(name.endswith(".json") or ".checkpoint" in name for name in files.names(log))
+    return any(entry.name.endswith(".json") or ".checkpoint" in entry.name for entry in files.list(log))

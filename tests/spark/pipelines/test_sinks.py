@@ -175,8 +175,8 @@ def test_files_appear_once_however_often_a_batch_runs(items: Any, form: str) -> 
 
 def test_files_that_a_crash_left_between_two_names_are_moved_by_the_next_run(items: Any) -> None:
     from headwater.pipelines.definition import FilesSink
+    from headwater.pipelines.file_systems.local import LocalFiles
     from headwater.pipelines.sinks import files
-    from headwater.pipelines.spark.hadoop_files import HadoopFiles
 
     sink = FilesSink(files="out", format="json")
     rows = items.spark.createDataFrame([(n,) for n in range(4)], "id INT").repartition(2)
@@ -185,22 +185,23 @@ def test_files_that_a_crash_left_between_two_names_are_moved_by_the_next_run(ite
     def found() -> list[int]:
         return sorted(row[0] for row in items.spark.read.schema("id INT").json(out).collect())
 
-    real = HadoopFiles.rename
-    for cut_after in range(4):
-        calls = {"left": cut_after}
+    steps = {name: getattr(LocalFiles, name) for name in ("replace", "rename")}
+    for cut_after in range(4):  # the plan, two files, the note that all are there
+        left = [cut_after]
 
-        def rename(self: Any, source: str, target: str, calls: dict[str, int] = calls) -> None:
-            if not calls["left"]:
-                raise KeyboardInterrupt
-            calls["left"] -= 1
-            real(self, source, target)
+        def cut(name: str, left: list[int] = left) -> Any:
+            def call(self: Any, *given: Any) -> None:
+                if not left[0]:
+                    raise KeyboardInterrupt
+                left[0] -= 1
+                steps[name](self, *given)
 
-        HadoopFiles.rename = rename  # type: ignore[method-assign]
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                files.write(rows, sink, out, f"app-{cut_after}", 7)
-        finally:
-            HadoopFiles.rename = real  # type: ignore[method-assign]
+            return call
+
+        with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            for name in steps:
+                patched.setattr(LocalFiles, name, cut(name))
+            files.write(rows, sink, out, f"app-{cut_after}", 7)
         files.write(rows, sink, out, f"app-{cut_after}", 7)
         files.write(rows, sink, out, f"app-{cut_after}", 7)
         assert found() == sorted(list(range(4)) * (cut_after + 1))

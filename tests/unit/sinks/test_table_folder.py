@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,19 +21,9 @@ from headwater.pipelines.sinks.delta import table_folder
         (["00000000000000000011.crc", "_last_checkpoint"], True),
     ],
 )
-def test_a_log_without_a_commit_is_no_table(
-    monkeypatch: pytest.MonkeyPatch, log: list[str] | None, is_table: bool
-) -> None:
-    class Files:
-        def __init__(self, _spark: Any, _path: str) -> None:
-            pass
-
-        def exists(self, path: str) -> bool:
-            return log is not None and path.removeprefix("t/_delta_log") in ("", *(f"/{name}" for name in log))
-
-        def names(self, _folder: str) -> list[str]:
-            return log or []
-
-    monkeypatch.setattr(table_folder, "HadoopFiles", Files)
+def test_a_log_without_a_commit_is_no_table(tmp_path: Path, log: list[str] | None, is_table: bool) -> None:
+    for name in log or []:
+        (tmp_path / "_delta_log").mkdir(exist_ok=True)
+        (tmp_path / "_delta_log" / name).touch()
     spark: Any = None
-    assert table_folder.exists(spark, "t") is is_table
+    assert table_folder.exists(spark, str(tmp_path)) is is_table
