@@ -141,9 +141,7 @@ class TopicAdmin:
 
     def list_topics(self) -> list[TopicInfo]:
         """Return all topics, internal topics included, sorted by name."""
-        admin = self._admin()
-        metadata = self._guard(lambda: admin.list_topics(timeout=self._request_timeout_s), "list topics")
-        names = sorted(metadata.topics)
+        names = self.topic_names()
         topics: list[TopicInfo] = []
         for start in range(0, len(names), TOPICS_PER_REQUEST_MAX):
             for answer in self._describe(names[start : start + TOPICS_PER_REQUEST_MAX]).values():
@@ -152,6 +150,11 @@ class TopicAdmin:
                 elif answer.code is not ErrorCode.UNKNOWN_TOPIC:  # deleted since the list was taken: not an error
                     raise answer
         return topics
+
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics, internal topics included, sorted: one request, whatever their number."""
+        admin = self._admin()
+        return sorted(self._guard(lambda: admin.list_topics(timeout=self._request_timeout_s), "list topics").topics)
 
     def describe_topic(self, name: str) -> TopicInfo:
         """Describe one topic; raises UNKNOWN_TOPIC if no topic has that name."""

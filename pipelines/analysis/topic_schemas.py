@@ -145,6 +145,16 @@ def derive_key(loaded: Loaded, known: KnownColumns, topic: str, kind: DataType) 
     return SchemaColumns(keys, _part(loaded, declared.key, schema, topic, None, "key", f"{topic}-key", connection))
 
 
+def registered_columns(connection: Connection, schema: RegisteredSchema, topic: str) -> tuple[Topic, ValueColumns]:
+    """The declaration and the columns of a topic that no pipeline declares, by its schema in a registry.
+
+    Raises ValueError for a schema that has no columns.
+    """
+    value_format = next(name for name, kind in SCHEMA_TYPES.items() if kind == schema.schema_type)
+    declared = Topic.model_validate({"value": value_format, "schema": FROM_REGISTRY})
+    return declared, _framed_columns(value_format, schema, connection, topic, None, declared, "value")
+
+
 def _derived_schema(value_format: str, kind: DataType, name: str) -> str:
     if value_format == "json_schema":
         from headwater.pipelines.formats.json_schema_writing import schema_for

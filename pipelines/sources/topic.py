@@ -80,13 +80,18 @@ def batch_between(
     isolation: str = READ_COMMITTED,
     headers: bool = False,
     json_fields: JsonFields | None = None,
+    pushdown: bool = True,
 ) -> DataFrame:
-    """The records of a topic from `start` to `end` (excluded), in the form of `startingOffsets` and `endingOffsets`."""
+    """The records of a topic from `start` to `end` (excluded), in the form of `startingOffsets` and `endingOffsets`.
+
+    A frame with `pushdown` must not be scanned with different filters: in Spark 4.2.0 the scans of one relation share
+    the ranges of whichever was planned last (`PythonDataSourceV2.setReadInfo`).
+    """
     from headwater.pipelines.datasource import JSON_FIELDS_OPTION, PUSHDOWN_OPTION
 
     reader = (
         spark.read.format(SPARK_FORMAT)
-        .option(PUSHDOWN_OPTION, "true")  # needs a setting from headwater.pipelines.spark.session
+        .option(PUSHDOWN_OPTION, str(pushdown).lower())  # true needs a setting from headwater.pipelines.spark.session
         .options(**connection_options(bootstrap_servers))
         .option("kafka.isolation.level", isolation)
         .option("subscribe", topic)
@@ -107,6 +112,7 @@ def batch(
     headers: bool = False,
     isolation: str = READ_COMMITTED,
     json_fields: JsonFields | None = None,
+    pushdown: bool = True,
 ) -> DataFrame:
     """The records of a topic from its first to its current last offset. `headers` adds the column `headers`."""
     return batch_between(
@@ -118,6 +124,7 @@ def batch(
         isolation=isolation,
         headers=headers,
         json_fields=json_fields,
+        pushdown=pushdown,
     )
 
 

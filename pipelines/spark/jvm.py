@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,15 @@ def close_gateway() -> subprocess.Popen[bytes] | None:
     return gateway.proc  # type: ignore[no-any-return]
 
 
+def java_thread(spark: SparkSession) -> Any:
+    """The thread of the JVM that runs the calls of this Python thread: a `java.lang.Thread`, for `interrupt()`.
+
+    Depends on pinned threads (PYSPARK_PIN_THREAD), PySpark's default: each Python thread has one of its own.
+    """
+    jvm: Any = spark._jvm
+    return jvm.java.lang.Thread.currentThread()
+
+
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
@@ -58,6 +68,30 @@ def analyzed_plan(frame: DataFrame) -> Any:
 def physical_plan_text(frame: DataFrame) -> str:
     """A frame's physical plan as text: `QueryExecution.executedPlan`, with the names of Spark's nodes."""
     return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def relations_shared(frame: DataFrame) -> tuple[frozenset[str], bool]:
+    """The option `subscribe` of each data source relation that a query scans more than once; whether a CTE is used so.
+
+    Depends on `QueryExecution.analyzed`, `QueryPlan.subqueriesAll`, `DataSourceV2Relation` and `CTERelationRef`.
+    """
+    plan = analyzed_plan(frame)
+    below = plan.subqueriesAll()
+    scans: Counter[tuple[int, str]] = Counter()
+    references: Counter[int] = Counter()
+    jvm: Any = frame.sparkSession._jvm
+    for each in (plan, *(below.apply(position) for position in range(below.size()))):
+        leaves = each.collectLeaves()
+        for position in range(leaves.size()):
+            leaf = leaves.apply(position)
+            kind = leaf.getClass().getSimpleName()
+            if kind == "DataSourceV2Relation":
+                table = jvm.java.lang.System.identityHashCode(leaf.table())
+                scans[table, str(leaf.options().getOrDefault("subscribe", ""))] += 1
+            elif kind == "CTERelationRef":
+                references[leaf.cteId()] += 1
+    shared = frozenset(topic for (_, topic), count in scans.items() if topic and count > 1)
+    return shared, any(count > 1 for count in references.values())
 
 
 def list_files_again(frame: DataFrame) -> None:

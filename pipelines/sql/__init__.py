@@ -1,1 +1,1 @@
-"""Ad hoc SQL over topics and Delta tables."""
+"""Ad hoc SQL over topics and Delta tables: shared by `headwater sql` and notebooks."""

@@ -28,7 +28,7 @@ from headwater.pipelines.engine.runner import Runner, RunOptions
 from headwater.pipelines.preview.stage_preview import Request, StagePreview
 from headwater.pipelines.preview.start_offsets import parse_start
 from headwater.pipelines.spark.session import close_session, running_session
-from headwater.pipelines.sql import views
+from headwater.pipelines.sql import topic_rows
 from headwater.pipelines.validation.pipeline_file import load
 from tests.conftest import BrokerProcess, Certificates
 
@@ -141,7 +141,7 @@ def test_the_way_through_a_secured_broker_leaves_no_password_behind(
         )
         assert (found.written, found.dead_letters, found.inputs[0].undecodable) == (2, 2, 1)
 
-        views.register_topics(spark, where, ["again"], analysis.columns)
+        topic_rows.present(spark, where, "again", analysis.columns).createOrReplaceTempView("again")
         frame = spark.sql("SELECT count(*) AS n, sum(o_amount) AS s FROM again")
         assert [tuple(row) for row in frame.collect()] == [(2, 12.0)]
         told += [frame._jdf.queryExecution().toString(), frame._jdf.queryExecution().logical().toJSON()]

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from headwater.cli.verbs.sql import left_out
+from headwater.cli.sql.known_relations import left_out
 from headwater.pipelines.analysis.analysis import Analysis, analyse
 from headwater.pipelines.datasource.errors import SourceError
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.preview.stage_preview import Preview, Request, StagePreview
 from headwater.pipelines.preview.start_offsets import parse_start
 from headwater.pipelines.sources.table_gaps import TableGap
+from headwater.pipelines.sql.relations import Known
 from headwater.pipelines.validation.pipeline_file import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -138,10 +139,11 @@ def test_records_that_a_table_leaves_out_are_counted_and_the_first_is_named(lab:
     assert found.written == 2
     assert preview("clean").gaps == []
     loaded, analysis = parts(lab)
+    known = Known(analysis.columns, loaded)
     lacks = f"table prices lacks 2 records of topic {topic} that cannot be decoded"
     said = f"{lacks}; the first is partition 0, offset 2: {error}"
-    assert left_out(lab.spark, lab.servers, frozenset(), loaded, analysis.columns, "SELECT * FROM Prices") == [said]
-    assert left_out(lab.spark, lab.servers, frozenset(), loaded, analysis.columns, "SELECT * FROM shops") == []
+    assert left_out(lab.spark, lab.servers, known, ["SELECT * FROM Prices"]) == [said]
+    assert left_out(lab.spark, lab.servers, known, ["SELECT * FROM shops"]) == []
 
 
 def test_a_topic_that_is_not_there_is_an_error_and_is_not_made(lab: Any, preview: Any) -> None:

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from headwater.pipelines.definition import Loaded
 
 SOURCE = "flights"
+ARCHIVE = "archive"  # the Delta table of the source's records in queries, where `flights` is the topic
 
 QUERIES = (
     (
         "SQL over the Delta table: the five most delayed carriers",
         """SELECT carrier, first(name) AS airline, count(*) AS flights, avg(dep_delay) AS minutes_late
-           FROM flights_delta JOIN airlines USING (carrier) GROUP BY carrier ORDER BY minutes_late DESC LIMIT 5""",
+           FROM archive JOIN airlines USING (carrier) GROUP BY carrier ORDER BY minutes_late DESC LIMIT 5""",
     ),
     (
         "SQL over the topic delays: the worst hours of a carrier with ten flights or more",
@@ -137,23 +138,26 @@ def _produce(admin: TopicAdmin, security: Mapping[str, str], loaded: Loaded, dat
 
 
 def _queries(spark: SparkSession, bootstrap_servers: Brokers, loaded: Loaded) -> None:
-    from headwater.cli.verbs.sql import print_table
-    from headwater.cli.verbs.sql import register as register_views
+    from headwater.cli.sql.tables import print_table
     from headwater.pipelines.analysis.analysis import analyse
-    from headwater.pipelines.sql import views
+    from headwater.pipelines.sql.relations import Known, Relations, delta_tables
+    from headwater.pipelines.sql.statement import analysed
+    from headwater.pipelines.sql.topic_names import TopicNames
+    from headwater.pipelines.sql_text.scanner import statements
 
-    topics = frozenset({"delays", "rising", f"{SOURCE}.dead_letters"})
-    known = analyse(spark, loaded, bootstrap_servers).columns
-    register_views(spark, bootstrap_servers, topics, loaded, known, views.delta_views(loaded))
+    topics = TopicNames(lambda: ["delays", "rising", f"{SOURCE}.dead_letters"])
+    columns = analyse(spark, loaded, bootstrap_servers).columns
+    tables = {ARCHIVE: delta_tables(loaded)[SOURCE]}
+    relations = Relations(spark, bootstrap_servers, topics, Known(columns, loaded, tables))
     for title, query in QUERIES:
-        frame = spark.sql(query)
+        frame = analysed(spark, relations, statements(query)[0])
         print_table(frame.columns, [tuple(row) for row in frame.collect()], title)
 
 
 def _prove(
     spark: SparkSession, bootstrap_servers: Brokers, folders: Folders, admin: TopicAdmin, late_rows: int
 ) -> bool:
-    from headwater.cli.verbs.sql import print_table
+    from headwater.cli.sql.tables import print_table
 
     offsets = [(o.partition, o.earliest, o.latest) for o in admin.offsets(SOURCE)]
     table = os.path.join(folders.lake, "flights")

@@ -1,0 +1,144 @@
+"""Analyses a statement, making the relations that it names; a command runs here, a query when its rows are fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from headwater.pipelines.errors import nearest
+from headwater.pipelines.spark import jvm
+from headwater.pipelines.sql.relations import LAKE, LOG, RelationError, Relations
+from headwater.pipelines.sql.statement_errors import (
+    StatementError,
+    explained,
+    missing_relation,
+    missing_relation_of_plan,
+)
+from headwater.pipelines.sql.topic_names import AmbiguousTopicError
+from headwater.pipelines.sql_text import scanner
+from headwater.pipelines.sql_text.scanner import Name, Statement
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["analysed", "failed", "suggestion"]
+
+# Delta's parser, which Spark's extension installs, drops the values that Spark's own parser would put in. With this
+# setting the analyser binds them, as in Spark 4.0.
+PARAMETERS_CONF: Final = "spark.sql.legacy.parameterSubstitution.constantsOnly"
+_QUERIES: Final = frozenset({"SELECT", "WITH", "FROM", "TABLE", "VALUES", "MAP", "REDUCE"})
+_CHANGES: Final = frozenset({"INSERT", "MERGE", "UPDATE", "DELETE"})  # in a query they are at most names
+#: Relations of one statement that only Spark's errors name: each costs one more analysis.
+MISSED_MAX: Final = 100
+
+
+def analysed(
+    spark: SparkSession, relations: Relations, statement: Statement, given: Mapping[str, Any] | None = None
+) -> DataFrame:
+    """The frame of a statement; `given` are the values of its parameters.
+
+    Raises StatementError, and the errors of the function that lists topics.
+    """
+    from pyspark.errors import PySparkException
+
+    asked = scanner.parameters(statement.text)
+    values = {name: value for name, value in (given or {}).items() if name in asked}
+    if values:
+        spark.conf.set(PARAMETERS_CONF, "true")
+    is_query = _is_query(statement.text)
+    try:
+        relations.prepare(statement.text, pushdown=is_query or _names_once(relations, statement.text))
+        frame = _complete(spark, relations, statement, values)
+        # A query is only analysed so far. Spark shares pushed filters between the scans of one relation.
+        if is_query and any(jvm.relations_shared(frame)):
+            relations.make_again()
+            frame = _complete(spark, relations, statement, values)
+    except PySparkException as error:
+        raise failed(error, relations, statement) from None
+    return frame
+
+
+def _is_query(text: str) -> bool:
+    """Whether a statement changes nothing, and is run when its rows are fetched.
+
+    >>> _is_query("(SELECT 1)"), _is_query("WITH a AS (SELECT 1) INSERT INTO t TABLE a"), _is_query("EXPLAIN SELECT 1")
+    (True, False, False)
+    """
+    seen = scanner.words(text)
+    return seen[:1] != [] and seen[0] in _QUERIES and not _CHANGES & set(seen)
+
+
+def _names_once(relations: Relations, text: str) -> bool:
+    """Whether a command, which runs while it is analysed, certainly scans each relation once."""
+    seen = scanner.words(text)
+    if relations.has_users_views or "WITH" in seen:
+        return False
+    names = [token.name.lower() for token in scanner.tokens(text) if token.kind is not scanner.SqlTokenKind.COMMENT]
+    return all(names.count(name[-1].lower()) == 1 for name in scanner.names(text))
+
+
+def _complete(spark: SparkSession, relations: Relations, statement: Statement, values: dict[str, Any]) -> DataFrame:
+    """Analyse a statement, making the relations that Spark misses."""
+    from pyspark.errors import PySparkException
+
+    missed: set[Name] = set()
+    while True:
+        try:
+            frame = spark.sql(statement.text, args=values or None)
+        except PySparkException as error:
+            name = missing_relation(error)
+            if name is None or not _made(relations, name, missed, statement):
+                raise
+        else:
+            name = _missed_by_explain(frame, statement)
+            if name is None:
+                return frame
+            if not _made(relations, name, missed, statement):
+                raise StatementError(_unknown(relations, name))
+
+
+def _made(relations: Relations, name: Name, missed: set[Name], statement: Statement) -> bool:
+    """Make a relation that Spark misses, once; whether the statement may be analysed again."""
+    if name in missed or len(missed) >= MISSED_MAX:
+        return False
+    missed.add(name)
+    try:
+        return relations.make(name)
+    except (RelationError, AmbiguousTopicError) as error:
+        at = statement.text.lower().find(name[-1].lower())
+        raise StatementError(str(error), statement.place(at) if at >= 0 else None) from None
+
+
+def _missed_by_explain(frame: DataFrame, statement: Statement) -> Name | None:
+    """The relation that EXPLAIN misses: Spark returns the error as the command's row."""
+    if scanner.words(statement.text)[:1] != ["EXPLAIN"] or frame.columns != ["plan"]:
+        return None
+    return missing_relation_of_plan("\n".join(row[0] for row in frame.collect()))
+
+
+def failed(error: Any, relations: Relations, statement: Statement) -> StatementError:
+    """Spark's error about a statement as a line with place and hint."""
+    return explained(error, statement, lambda name: suggestion(relations, name))
+
+
+def _unknown(relations: Relations, name: Name) -> str:
+    hint = suggestion(relations, name)
+    return f"there is no topic, table or view '{'.'.join(name)}'" + (f"; {hint}" if hint else "")
+
+
+def suggestion(relations: Relations, name: Name) -> str:
+    """The hint for an unknown relation; '' if nothing is near."""
+    topics, whole = relations.topics, ".".join(name)
+    if len(name) > 1 and whole in topics.last():
+        return f"a name with dots needs backquotes: `{whole}`"
+    if name[-1] in relations.missing:
+        return f"there is no Delta table at {relations.known.tables[name[-1]]} yet"
+    first = name[0].lower()
+    if len(name) == 2 and first == LAKE:
+        return nearest(name[1], list(relations.known.tables))
+    if len(name) == 2 and first == LOG:
+        return topics.near(name[1])
+    tables = [*relations.known.tables, *relations.known.columns.tables]
+    known = [each for each in topics.last() if not each.startswith("__")]
+    hint = nearest(whole, [*known, *tables])
+    return hint if hint.startswith("did you") else ""

@@ -1,0 +1,177 @@
+"""Runs one statement and prints its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from headwater.cli.shell.errors import EXIT_FAILED, CliError
+from headwater.cli.shell.output import note
+from headwater.cli.sql import listing
+from headwater.cli.sql.outputs import PARQUET, Output
+from headwater.cli.sql.parquet_file import write_parquet
+from headwater.cli.sql.statement_run import StatementRun
+from headwater.pipelines.sql.statement import analysed, failed
+from headwater.pipelines.sql.statement_errors import StatementError
+from headwater.pipelines.sql_text.scanner import Statement, words
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headwater.pipelines.sql.relations import Relations
+
+__all__ = ["Executor", "ResultColumns", "chunked", "failed_java", "may_commit", "show_chunks"]
+
+CHUNK_ROWS_MAX: Final = 1_000
+CHUNK_S_MAX: Final = 0.2  # rows that have come are shown after this time
+#: First words of statements that change something, and words that do so behind others, as in `WITH … INSERT`.
+_CHANGES_FIRST: Final = frozenset({
+    "INSERT", "MERGE", "UPDATE", "DELETE", "CREATE", "REPLACE", "OPTIMIZE", "TRUNCATE", "COPY", "ALTER", "DROP",
+    "VACUUM", "RESTORE", "LOAD",
+})  # fmt: skip
+_CHANGES: Final = frozenset({"INSERT", "MERGE"})
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumns:
+    """The columns of a result; its rows follow."""
+
+    names: Sequence[str]
+
+
+def may_commit(text: str) -> str:
+    """The word by which a statement changes something; '' for a query.
+
+    >>> may_commit("WITH a AS (SELECT 1) INSERT INTO t SELECT * FROM a"), may_commit("SELECT 'INSERT'")
+    ('INSERT', '')
+    """
+    seen = words(text)
+    if seen[:1] and seen[0] in _CHANGES_FIRST:
+        return seen[0]
+    return next((word for word in seen if word in _CHANGES), "") if seen[:1] in (["WITH"], ["FROM"]) else ""
+
+
+def chunked(rows: Iterator[Any]) -> Iterator[list[tuple[Any, ...]]]:
+    """Collect rows to chunks by number and time."""
+    chunk: list[tuple[Any, ...]] = []
+    began = time.monotonic()
+    for row in rows:
+        chunk.append(tuple(row))
+        if len(chunk) >= CHUNK_ROWS_MAX or time.monotonic() - began >= CHUNK_S_MAX:
+            yield chunk
+            chunk, began = [], time.monotonic()
+    if chunk:
+        yield chunk
+
+
+def show_chunks(run: StatementRun, output: Output) -> int | None:
+    """Print a run's chunks as they come; returns the number of rows, None for a statement without columns."""
+    count: int | None = None
+    is_printed = False
+    try:
+        for chunk in run.chunks():
+            if isinstance(chunk, ResultColumns):
+                is_printed, count = True, 0
+                output.begin(chunk.names)
+            elif isinstance(chunk, int):
+                count = chunk  # rows in a file
+            else:
+                assert count is not None, "the header comes first"
+                output.rows(chunk)
+                count += len(chunk)
+    finally:
+        if is_printed:
+            output.end()
+    return count
+
+
+@dataclass(slots=True)
+class Executor:
+    """The statements of one session: their parameters, and the format of their results.
+
+    `to` is the file of `-o parquet`, which takes one result.
+    """
+
+    spark: SparkSession
+    relations: Relations
+    output: Output
+    values: Mapping[str, Any] = field(default_factory=dict)
+    to: str = ""
+    _has_written: bool = False
+
+    def start(self, statement: Statement) -> StatementRun:
+        """Start a statement in a thread of its own."""
+        run = StatementRun(self.spark, lambda run: self._work(run, statement))
+        run.start()
+        return run
+
+    def show(self, run: StatementRun) -> int | None:
+        """Print the result as it comes; returns the number of rows, None for a statement without columns.
+
+        Raises StatementError, and the errors of the function that lists topics.
+        """
+        count = show_chunks(run, self.output)
+        for name in self.relations.missing:
+            note(f"{name}: there is no Delta table at {self.relations.known.tables[name]} yet")
+        return count
+
+    # -- in the statement's thread -------------------------------------------------------------------------------------
+
+    def _work(self, run: StatementRun, statement: Statement) -> None:
+        from pyspark.errors import PySparkException
+
+        listed = self._listed(statement)
+        if listed is not None:
+            run.put(ResultColumns(listing.COLUMNS))
+            run.put([tuple(each) for each in listed])
+            return
+        frame = analysed(self.spark, self.relations, statement, self.values)
+        if not frame.columns:
+            return
+        run.check()
+        try:
+            if self.to:
+                self._write(run, frame)
+                return
+            run.put(ResultColumns(frame.columns))
+            for chunk in self._fetched(frame):
+                run.put(chunk)
+        except PySparkException as error:
+            raise failed(error, self.relations, statement) from None
+        except Exception as error:
+            run.check()  # a cancelled job fails in Py4J's own way
+            if type(error).__name__ != "Py4JJavaError":
+                raise
+            raise failed_java(error) from None
+
+    def _listed(self, statement: Statement) -> list[listing.Relation] | None:
+        asked = listing.parse_listing(statement.text)
+        if asked is None or self.to:
+            return None
+
+        def of_spark() -> list[listing.Relation]:
+            return [listing.Relation(*row) for row in self.spark.sql("SHOW TABLES").collect()]
+
+        return listing.relations_listed(asked, self.relations, of_spark)
+
+    def _fetched(self, frame: DataFrame) -> Iterator[list[tuple[Any, ...]]]:
+        most = self.output.rows_max
+        if most is None:
+            return chunked(iter(frame.toLocalIterator()))
+        return iter([[tuple(row) for row in frame.limit(most + 1).collect()]])
+
+    def _write(self, run: StatementRun, frame: DataFrame) -> None:
+        if self._has_written:
+            raise StatementError(f"-o {PARQUET} takes the result of one statement, and an earlier one has written it")
+        count = write_parquet(frame, self.to)
+        self._has_written = True
+        run.put(count)
+
+
+def failed_java(error: Exception) -> CliError:
+    """An error of the JVM's that PySpark has no class for."""
+    from headwater.pipelines.spark.spark_errors import first_line
+
+    return CliError("sql", first_line(error), exit_code=EXIT_FAILED)
