@@ -30,6 +30,8 @@ DUPLICATE_SEQUENCE_NUMBER = 46
 INVALID_PRODUCER_EPOCH = 47
 PRODUCER_FENCED = 90
 UNSUPPORTED_VERSION = 35
+# Of a topic, of the cluster.
+AUTHORIZATION_FAILURES = frozenset({29, 31})
 
 
 class ClientError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from headwater.logtier.client.blocking import BlockingConnection
@@ -96,7 +96,7 @@ def fetch_bytes(offsets: int, fetched_bytes: int, fetched_offsets: int, bytes_ma
 
 def read_partition(
     cluster: ClusterClient, topic: str, partition: int, start_offset: int, end_offset: int, config: FetchConfig
-) -> Iterator[FetchedRecords]:
+) -> Generator[FetchedRecords, None, None]:
     """Yields fetched records that cover the offsets from `start_offset` (inclusive) to `end_offset` (exclusive).
 
     The first and last batch may hold records outside of the range. The next fetch is sent before each yield. Retries

@@ -9,6 +9,8 @@ from typing import Final
 
 __all__ = [
     "COMMAND_CONFIG_OPTION",
+    "DISORDER_CONF",
+    "DISORDER_OPTION",
     "HEADERS_SEEN_OPTION",
     "JSON_FIELDS_OPTION",
     "PUSHDOWN_OPTION",
@@ -40,6 +42,11 @@ JSON_FIELDS_OPTION: Final = "headwater.jsonFields"
 # A file of Kafka client properties for the connection. The query's planner reads it: its secrets are in no option, and
 # so in no plan or log of Spark.
 COMMAND_CONFIG_OPTION: Final = "headwater.commandConfig"
+
+# How far timestamps of a partition fall back, in milliseconds: bounds a read for rows up to a time (see `time_bounds`).
+DISORDER_OPTION: Final = "timestampDisorderMs"
+# The same for the topics that Headwater itself opens in a session: Spark passes no settings to a Python data source.
+DISORDER_CONF: Final = "spark.headwater.timestampDisorderMs"
 
 # Settings of a session for the best performance of this source.
 SESSION_CONF: Final[dict[str, str]] = {

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
 from headwater.pipelines.datasource.errors import OptionError, client_errors
-from headwater.pipelines.datasource.filters import Narrowing
+from headwater.pipelines.datasource.filters import Narrowing, is_exact
 from headwater.pipelines.datasource.offsets import OffsetRange, Offsets, TopicPartition
 from headwater.pipelines.datasource.options import ReadOptions
 from headwater.pipelines.datasource.planning import Planner
@@ -47,11 +47,10 @@ class BatchReader(DataSourceReader):
             if self._narrowing.timestamp_low_ms is not None and admitted:
                 late_enough = planner.at_or_after(admitted, self._narrowing.timestamp_low_ms)
                 start = {key: max(start[key], late_enough[key]) for key in admitted}
-            ranges = [
-                self._narrowing.narrow(OffsetRange(*key, start[key], end[key], planner.topic_id(key[0])))
-                for key in admitted
-            ]
-            return [part for part in ranges if part.size > 0]
+            ranges = [OffsetRange(*key, start[key], end[key], planner.topic_id(key[0])) for key in admitted]
+            if self._narrowing.timestamp_high_ms is not None:
+                ranges = planner.limited_in_time(ranges, self._narrowing.timestamp_high_ms)
+            return [part for part in map(self._narrowing.narrow, ranges) if not part.is_empty]
 
     def _bounds(self, planner: Planner, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
         """Start and end offset of each partition, limited to the log; a limited range is reported as data loss."""
@@ -91,9 +90,9 @@ class PushdownBatchReader(BatchReader):
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrow the ranges. Spark still evaluates every filter, so the narrowing need not be exact."""
+        """Narrow the ranges. Spark evaluates the returned filters, whose narrowing is not exact."""
         self._narrowing = Narrowing.of(filters)
-        return filters
+        return [one for one in filters if not is_exact(one)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Fetch and decode one range, omitting rows with null in a required column."""

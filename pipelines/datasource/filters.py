@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 
 from headwater.pipelines.datasource.offsets import OffsetRange
 
-__all__ = ["Narrowing"]
+__all__ = ["Narrowing", "is_exact"]
 
 LOW, HIGH = -(2**63), 2**63 - 1
 #: The nullable columns.
@@ -38,7 +38,7 @@ _NULLABLE = frozenset({"key", "value", "headers"})
 
 @dataclass(slots=True)
 class Narrowing:
-    """Bounds from filters: intervals of offsets and partitions, conditions on topic names, a lowest timestamp.
+    """Bounds from filters: intervals of offsets, partitions and timestamps, conditions on topic names.
 
     `topic_parts` are (how, text): prefixes, suffixes or substrings of topic names; `present` are the columns that are
     non-null in every passing row.
@@ -54,6 +54,7 @@ class Narrowing:
     topics_not: frozenset[str] = frozenset()
     topic_parts: tuple[tuple[type[Filter], str], ...] = ()
     timestamp_low_ms: int | None = None
+    timestamp_high_ms: int | None = None
     present: frozenset[str] = frozenset()
 
     @classmethod
@@ -99,9 +100,13 @@ class Narrowing:
                 named = frozenset(values)
                 self.topics = named if self.topics is None else self.topics & named
         elif column == "timestamp":
-            low_ms = _timestamp_low_ms(one)
-            if low_ms is not None:
+            low_ms, high_ms = _timestamp_bounds_ms(one)
+            if low_ms is not None and low_ms > 0:  # ListOffsets has other meanings for negative timestamps
                 self.timestamp_low_ms = max(low_ms, self.timestamp_low_ms or 0)
+            if high_ms is not None:
+                self.timestamp_high_ms = min(
+                    high_ms, HIGH if self.timestamp_high_ms is None else self.timestamp_high_ms
+                )
         elif column in _NULLABLE and isinstance(one, IsNotNull):
             self.present |= {column}
 
@@ -119,11 +124,39 @@ class Narrowing:
         """The part of a range that can pass the filters on offset; empty if none can.
 
         >>> Narrowing(offset_low=5, offset_high=7).narrow(OffsetRange("t", 0, 0, 100))
-        OffsetRange(topic='t', partition=0, start=5, end=8)
+        OffsetRange(topic='t', partition=0, start=5, end=8, reach=None)
         """
         start = max(part.start, self.offset_low)
-        end = min(part.end, self.offset_high + 1)
-        return replace(part, start=start, end=max(start, end))
+        end = max(start, min(part.end, self.offset_high + 1))
+        reach = part.reach
+        if reach is not None:
+            reach_end = min(reach.end, self.offset_high + 1)
+            reach = replace(reach, end=reach_end) if reach_end > end else None
+        return replace(part, start=start, end=end, reach=reach)
+
+
+def is_exact(condition: Filter) -> bool:
+    """Whether the narrowing by a filter leaves exactly the rows that pass it, so that Spark need not evaluate it.
+
+    >>> is_exact(LessThan(("offset",), 9)), is_exact(In(("offset",), (1, 9))), is_exact(Not(In(("partition",), (1,))))
+    (True, False, True)
+    """
+    if isinstance(condition, Not):
+        column, values = _column(condition.child), _values(condition.child)
+        # NOT IN with a null holds for no row.
+        has_null = isinstance(condition.child, In) and None in condition.child.value
+        return column == "partition" and bool(values) and not has_null and _are_integers(values or ())
+    column = _column(condition)
+    if column not in ("partition", "offset"):
+        return False
+    if isinstance(condition, IsNotNull):
+        return True
+    bounds = _bounds(condition)
+    return bounds is not None and (column == "partition" or not isinstance(condition, In))
+
+
+def _are_integers(values: tuple[Any, ...]) -> bool:
+    return all(isinstance(value, int) for value in values)
 
 
 def _column(one: Filter) -> str:
@@ -150,7 +183,7 @@ def _bounds(one: Filter) -> tuple[int, int, frozenset[int] | None] | None:
     """(lowest, highest, permitted values) of a filter on an integer, None if the filter sets no usable bound."""
     values = _values(one)
     if values is not None:
-        if not all(isinstance(value, int) for value in values):
+        if not _are_integers(values):
             return None
         return (min(values, default=HIGH), max(values, default=LOW), frozenset(values))
     value = getattr(one, "value", None)
@@ -167,20 +200,23 @@ def _bounds(one: Filter) -> tuple[int, int, frozenset[int] | None] | None:
     return None
 
 
-def _timestamp_low_ms(one: Filter) -> int | None:
-    """The earliest passing timestamp, None if the filter sets none.
+def _timestamp_bounds_ms(one: Filter) -> tuple[int | None, int | None]:
+    """The earliest and the latest passing timestamp in whole milliseconds, as records have them; None if not limited.
 
-    Only a lower bound maps to offsets: all records before the first late enough record are too early. Timestamps need
-    not ascend, so an upper bound excludes no offsets.
+    A lower bound maps to offsets exactly: all records before the first late enough record are too early. An upper bound
+    does so only within the disorder of timestamps, which need not ascend (see `time_bounds`).
     """
     values = _values(one)
+    has_low = values is not None or isinstance(one, GreaterThan | GreaterThanOrEqual)
+    has_high = values is not None or isinstance(one, LessThan | LessThanOrEqual)
     if values is None:
-        values = (one.value,) if isinstance(one, GreaterThan | GreaterThanOrEqual) else ()
-    if not values or not all(isinstance(value, datetime) for value in values):
-        return None
-    moment: datetime = min(values)
-    if moment.tzinfo is None:
-        return None
+        values = (getattr(one, "value", None),) if has_low or has_high else ()
+    if not values or not all(isinstance(value, datetime) and value.tzinfo is not None for value in values):
+        return None, None
+    high_us = _since_epoch_us(max(values)) - isinstance(one, LessThan)
+    return _since_epoch_us(min(values)) // 1000 if has_low else None, high_us // 1000 if has_high else None
+
+
+def _since_epoch_us(moment: datetime) -> int:
     since_epoch = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    low_ms = since_epoch.days * 86_400_000 + since_epoch.seconds * 1000 + since_epoch.microseconds // 1000
-    return low_ms if low_ms > 0 else None  # ListOffsets has other meanings for negative timestamps
+    return (since_epoch.days * 86_400 + since_epoch.seconds) * 1_000_000 + since_epoch.microseconds

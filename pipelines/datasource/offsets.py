@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 __all__ = [
     "OffsetRange",
     "Offsets",
+    "Reach",
     "SourceOffset",
     "from_source_offset",
     "group_ranges",
@@ -29,19 +30,40 @@ OFFSET_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """How far a range is read beyond its end: up to `end`, or to the first batch not earlier than `later_ms`.
+
+    `append_time_only`: a batch with its producer's timestamps, in the range or behind it, has all read up to `end`.
+    """
+
+    end: int
+    later_ms: int
+    append_time_only: bool
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The records [start, end) of one partition. `topic_id` is the topic's id at planning, if known."""
+    """The records [start, end) of one partition. `topic_id` is the topic's id at planning, if known.
+
+    With `reach`, the range continues behind `end`; see `headwater.pipelines.datasource.time_bounds`.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
     topic_id: uuid.UUID | None = field(default=None, repr=False)
+    reach: Reach | None = None
 
     @property
     def size(self) -> int:
-        """The number of offsets in the range."""
+        """The number of offsets in the range, without its reach."""
         return self.end - self.start
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read."""
+        return self.size <= 0 and self.reach is None
 
 
 def to_source_offset(offsets: Mapping[TopicPartition, int]) -> SourceOffset:
@@ -116,22 +138,23 @@ def split_ranges(
     """The non-empty ranges, with large ranges split by minPartitions and maxRecordsPerPartition.
 
     First each range is split into equal pieces of at most `records_max` offsets; if there are fewer than
-    `partitions_min` pieces, the larger ones are split further until there are about as many.
+    `partitions_min` pieces, the larger ones are split further until there are about as many. A range whose batches
+    decide together how far it reaches is never split.
 
     >>> [(r.start, r.end) for r in split_ranges([OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 10)], 4)]
     [(0, 30), (30, 60), (60, 90), (0, 10)]
     >>> [(r.start, r.end) for r in split_ranges([OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 10)], None, 40)]
     [(0, 30), (30, 60), (60, 90), (0, 10)]
     """
-    wanted = [part for part in ranges if part.size > 0]
+    wanted = [part for part in ranges if not part.is_empty]
     if records_max is not None:
         wanted = [piece for part in wanted for piece in _cut(part, -(-part.size // records_max))]
     if partitions_min is None or len(wanted) >= partitions_min:
         return wanted
-    total = sum(part.size for part in wanted)
+    total = max(1, sum(part.size for part in wanted))
     # Ranges too small to split take a task each; the others share the rest by their sizes.
     small = [part for part in wanted if _share(part.size, total, partitions_min) == 1]
-    rest_total = total - sum(part.size for part in small)
+    rest_total = max(1, total - sum(part.size for part in small))
     rest_count = max(1, partitions_min - len(small))
     pieces: list[OffsetRange] = []
     for part in wanted:
@@ -168,5 +191,9 @@ def _share(size: int, total: int, count: int) -> int:
 
 
 def _cut(part: OffsetRange, count: int) -> list[OffsetRange]:
+    if count <= 1 or (part.reach is not None and part.reach.append_time_only):
+        return [part]
     bounds = [part.start + part.size * index // count for index in range(count + 1)]
-    return [replace(part, start=start, end=end) for start, end in itertools.pairwise(bounds)]
+    pieces = [replace(part, start=start, end=end, reach=None) for start, end in itertools.pairwise(bounds)]
+    pieces[-1] = replace(pieces[-1], reach=part.reach)
+    return pieces

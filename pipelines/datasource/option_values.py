@@ -15,6 +15,12 @@ _T = TypeVar("_T")
 
 # Options that Spark itself adds for a reader or writer; ignored.
 _SPARK_OWN: Final = frozenset({"path", "checkpointlocation", "querytype", "streamname", "name"})
+# Properties of a table that Spark's catalog passes among its options: `TableCatalog`'s reserved names, and each option
+# again behind this prefix.
+_TABLE_OWN: Final = frozenset(
+    {"collation", "comment", "external", "is_managed_location", "location", "owner", "provider", "serialization.format"}
+)
+_TABLE_OPTION: Final = "option."
 _MS: Final = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -38,7 +44,9 @@ class OptionValues:
         """Refuse unknown options, suggesting the nearest known name."""
         names = {name.lower(): name for name in known}
         for given in self._given:
-            if given in names or given in _SPARK_OWN:
+            if given in names or given in _SPARK_OWN or given in _TABLE_OWN:
+                continue
+            if given.startswith(_TABLE_OPTION) and given.removeprefix(_TABLE_OPTION) in self._given:
                 continue
             near = difflib.get_close_matches(given, names, n=1)
             hint = f"; did you mean {names[near[0]]}?" if near else ""
@@ -70,6 +78,10 @@ class OptionValues:
             return int(text)
 
         return self.parse(name, parse, default)
+
+    def integer_or_none(self, name: str, *, low: int, high: int) -> int | None:
+        """An integer within limits, None if the option is not set."""
+        return None if self.text(name) is None else self.integer(name, low, low=low, high=high)
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""

@@ -12,6 +12,7 @@ from headwater.logtier.client.producer import ProducerConfig
 from headwater.logtier.records.compression import CODECS
 from headwater.pipelines.datasource import (
     COMMAND_CONFIG_OPTION,
+    DISORDER_OPTION,
     HEADERS_SEEN_OPTION,
     JSON_FIELDS_OPTION,
     PUSHDOWN_OPTION,
@@ -70,6 +71,7 @@ READ_OPTIONS: Final = (
     "startingTimestamp",
     "subscribe",
     "subscribePattern",
+    DISORDER_OPTION,
 )
 WRITE_OPTIONS: Final = (*kafka_options(PRODUCER_PROPERTIES), COMMAND_CONFIG_OPTION, "includeHeaders", "topic")
 
@@ -96,6 +98,7 @@ class ReadOptions:
         pushdown: Whether the session's Spark offers filters to the batch reader.
         tell_headers: Whether a column shows if any record has headers.
         json_fields: Fields of JSON values that become columns.
+        timestamp_disorder_ms: How far timestamps of a partition fall back; None if it is not stated.
     """
 
     client: ClientConfig
@@ -117,6 +120,7 @@ class ReadOptions:
     pushdown: bool
     tell_headers: bool
     json_fields: JsonFields | None
+    timestamp_disorder_ms: int | None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
@@ -158,6 +162,7 @@ class ReadOptions:
             pushdown=values.flag(PUSHDOWN_OPTION, False),
             tell_headers=values.flag(HEADERS_SEEN_OPTION, False),
             json_fields=values.parse(JSON_FIELDS_OPTION, JsonFields.parse, None),
+            timestamp_disorder_ms=values.integer_or_none(DISORDER_OPTION, low=0, high=LONG_MAX),
         )
 
 

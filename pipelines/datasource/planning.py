@@ -5,20 +5,26 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
 
 from headwater.logtier.client.cluster import EARLIEST, LATEST, ClusterClient
+from headwater.logtier.client.configs import topic_configs
 from headwater.logtier.client.errors import RequestTimeoutError, UnknownTopicError
 from headwater.pipelines.datasource.errors import OptionError, SourceError, report_loss
-from headwater.pipelines.datasource.offsets import Offsets, TopicPartition
+from headwater.pipelines.datasource.offsets import OffsetRange, Offsets, TopicPartition
 from headwater.pipelines.datasource.options import ReadOptions
 from headwater.pipelines.datasource.positions import OffsetSpec
+from headwater.pipelines.datasource.time_bounds import APPEND_TIME_DISORDER_MS, first_later_ms, reaching
 
 __all__ = ["Planner"]
 
 # The cluster did not respond, or does not know a new topic yet.
 PASSING: Final = (RequestTimeoutError, UnknownTopicError)
+
+# The topic config with the origin of new records' timestamps, and its value for the broker's clock.
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+APPEND_TIME: Final = "LogAppendTime"
 
 _T = TypeVar("_T")
 
@@ -103,6 +109,31 @@ class Planner:
         wanted = list(partitions)
         found = self._list(dict.fromkeys(wanted, timestamp_ms))
         return {**found, **self.latest(key for key in wanted if found[key] < 0)}
+
+    def limited_in_time(self, ranges: Sequence[OffsetRange], high_ms: int) -> list[OffsetRange]:
+        """Ranges for rows up to a timestamp: those of topics with a known disorder end early (see `time_bounds`).
+
+        Without a stated disorder, these are the topics whose records have the brokers' times.
+        """
+        disorder_ms = self._options.timestamp_disorder_ms
+        is_stated = disorder_ms is not None
+        later_ms = first_later_ms(high_ms, APPEND_TIME_DISORDER_MS if disorder_ms is None else disorder_ms)
+        limited = {part.topic for part in ranges} if is_stated else self._append_time_topics(ranges)
+        if later_ms is None or not limited:
+            return list(ranges)
+        hints = self.at_or_after([(part.topic, part.partition) for part in ranges if part.topic in limited], later_ms)
+        return [
+            reaching(part, hints[part.topic, part.partition], later_ms, append_time_only=not is_stated)
+            if part.topic in limited
+            else part
+            for part in ranges
+        ]
+
+    def _append_time_topics(self, ranges: Iterable[OffsetRange]) -> set[str]:
+        """The topics whose newest records have the brokers' times; those of a forbidden config do not count."""
+        topics = {part.topic for part in ranges}
+        types = self._attempt(lambda: topic_configs(self._cluster, topics, TIMESTAMP_TYPE))
+        return {topic for topic, value in types.items() if value == APPEND_TIME}
 
     def resolve(self, spec: OffsetSpec, partitions: Collection[TopicPartition], *, starting: bool) -> Offsets:
         """Resolve an option to offsets. Raises OptionError if it does not fit the partitions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,7 @@ from headwater.pipelines.datasource.json_fields import warm_parser
 from headwater.pipelines.datasource.kept_clients import kept_client
 from headwater.pipelines.datasource.offsets import OffsetRange, group_ranges, split_ranges
 from headwater.pipelines.datasource.options import ReadOptions
+from headwater.pipelines.datasource.time_bounds import LateBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +61,10 @@ def read_range(partition: InputPartition, options: ReadOptions) -> Iterator[pa.R
 
 
 class _RangeReader:
-    """Reads one range once, from `_position` on. `looked_up` are the topics whose metadata this task has requested."""
+    """Reads one range once, from `_position` up to `_end`, which grows if the range continues behind its end.
+
+    `looked_up` are the topics whose metadata this task has requested.
+    """
 
     def __init__(self, cluster: ClusterClient, part: OffsetRange, options: ReadOptions, looked_up: set[str]) -> None:
         self._cluster = cluster
@@ -67,6 +72,8 @@ class _RangeReader:
         self._options = options
         self._looked_up = looked_up
         self._position = part.start
+        self._end = part.end
+        self._late = None if part.reach is None else LateBatch(part.reach)
         self._attempts = 0
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -75,13 +82,23 @@ class _RangeReader:
             if self._made_anew():
                 self._lost(f"topic {part.topic!r} was deleted and made anew since this read was planned")
                 return
-            while self._position < part.end:
-                try:
-                    yield from self._decode()
-                except OffsetOutOfRangeError:
-                    self._skip_lost()
+            yield from self._read_to(self._end)
+            if part.reach is not None:
+                # A fetch returns whole batches: some of those behind the end may have been passed over already.
+                self._position, self._end = part.end, part.reach.end
+                # Usually the next batch ends the read: a fetch of few bytes comes first.
+                yield from self._read_to(self._position + 1)
+                yield from self._read_to(self._end)
         except (UnknownTopicError, UnknownPartitionError):
-            self._lost(f"{part.topic}-{part.partition} is gone at offset {self._position}, before {part.end}")
+            self._lost(f"{part.topic}-{part.partition} is gone at offset {self._position}, before {self._end}")
+
+    def _read_to(self, fetch_end: int) -> Iterator[pa.RecordBatch]:
+        """Fetch up to an offset. Yields also what its last batch holds behind it, up to the end of the read."""
+        while self._position < min(fetch_end, self._end):
+            try:
+                yield from self._decode(min(fetch_end, self._end))
+            except OffsetOutOfRangeError:
+                self._skip_lost()
 
     def _lost(self, what: str) -> None:
         report_loss(what, fail=self._options.fail_on_data_loss)
@@ -100,7 +117,7 @@ class _RangeReader:
         first = self._cluster.list_offsets({key: EARLIEST})[key]
         end = self._cluster.list_offsets({key: LATEST})[key]
         if self._position < first:
-            going_on = min(first, part.end)
+            going_on = min(first, self._end)
             self._lost(
                 f"{part.topic}-{part.partition}: the offsets {self._position} to {going_on - 1} were deleted "
                 "(by retention) before they were read"
@@ -108,7 +125,7 @@ class _RangeReader:
             self._position = going_on
         elif self._position > end and self._attempts >= self._options.offset_attempts:
             self._lost(f"{part.topic}-{part.partition} ends at offset {end}, but {self._position} was reached before")
-            self._position = part.end
+            self._position = self._end
         elif self._attempts >= self._options.offset_attempts:
             raise OffsetOutOfRangeError(1, f"fetching {part.topic}-{part.partition} at offset {self._position}")
         else:  # a newly elected leader may not know its high watermark yet
@@ -116,25 +133,38 @@ class _RangeReader:
             self._cluster.forget_leader(part.topic)
             time.sleep(self._options.offset_retry_ms / 1000)
 
-    def _decode(self) -> Iterator[pa.RecordBatch]:
+    def _decode(self, fetch_end: int) -> Iterator[pa.RecordBatch]:
         fields = self._options.json_fields
         decode_columns = _load_decoder(with_json=fields is not None)
         part = self._part
-        for fetched in read_partition(
-            self._cluster, part.topic, part.partition, self._position, part.end, self._options.fetch
-        ):
-            records = decode_columns(
-                fetched.data,
-                part.topic,
-                part.partition,
-                start_offset=self._position,
-                end_offset=part.end,
-                include_headers=self._options.include_headers,
-                headers_seen=HEADERS_SEEN if self._options.tell_headers else None,
-                aborted=fetched.aborted,
-            )
-            yield from records if fields is None else map(fields.added_to, records)
-            self._position = fetched.next_offset
+        fetching = read_partition(
+            self._cluster, part.topic, part.partition, self._position, fetch_end, self._options.fetch
+        )
+        with contextlib.closing(fetching):
+            for fetched in fetching:
+                ends_at = self._ends_at(fetched.data)
+                records = decode_columns(
+                    fetched.data,
+                    part.topic,
+                    part.partition,
+                    start_offset=self._position,
+                    end_offset=self._end if ends_at is None else ends_at,
+                    include_headers=self._options.include_headers,
+                    headers_seen=HEADERS_SEEN if self._options.tell_headers else None,
+                    aborted=fetched.aborted,
+                )
+                yield from records if fields is None else map(fields.added_to, records)
+                self._position = fetched.next_offset
+                if ends_at is not None:
+                    self._end = ends_at
+                    return
+
+    def _ends_at(self, records: memoryview) -> int | None:
+        """The offset at which a range with a reach ends, if these records tell it."""
+        if self._late is None:
+            return None
+        found = self._late.end_within(records, self._position)
+        return None if found is None or found <= self._part.end else min(found, self._end)
 
 
 @cache

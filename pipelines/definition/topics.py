@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Field, model_validator
 
-from headwater.pipelines.definition.model import Model, Options, Shown
+from headwater.pipelines.definition.model import Interval, Model, Options, Shown, interval_ms
 from headwater.pipelines.definition.secret_text import Password, SecretText
 
 PARTITIONS_MAX = 10_000  # of one topic; the log tier is dimensioned for 5,000 a broker
@@ -118,6 +118,11 @@ class Topic(_Encoded):
         description="Spark's options for `csv` and `json`, such as `sep` and `timestampFormat`",
     )
     configs: Options = Field(default_factory=dict, description="topic configs of Kafka, such as `retention.ms`")
+    timestamp_disorder: Interval | None = Field(
+        default=None,
+        description="how far the records' timestamps fall back in a partition: a query for records up to a time reads "
+        "only that far beyond it",
+    )
 
     @model_validator(mode="after")
     def _parts_suit_the_format(self) -> Topic:
@@ -160,6 +165,11 @@ class Topic(_Encoded):
         if mode is not None and str(mode).upper() not in PARSER_MODES:
             raise ValueError(f"the option mode is {' or '.join(PARSER_MODES)}: what does not fit becomes a dead letter")
         return self
+
+    @property
+    def timestamp_disorder_ms(self) -> int | None:
+        """The timestamps' disorder in milliseconds, if it is stated."""
+        return None if self.timestamp_disorder is None else interval_ms(self.timestamp_disorder)
 
     @property
     def needs_registry(self) -> bool:

@@ -49,8 +49,8 @@ __all__ = [
 
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _FORMAT_VERSION: Final = 1
-#: Options of a topic's declaration that concern its storage, not its records' meaning.
-_STORED: Final = ("partitions", "replication_factor", "configs")
+#: Options of a topic's declaration that concern its storage and its queries, not its records' meaning.
+_STORED: Final = ("partitions", "replication_factor", "configs", "timestamp_disorder")
 
 
 class RecordError(Exception):

@@ -81,13 +81,15 @@ def batch_between(
     headers: bool = False,
     json_fields: JsonFields | None = None,
     pushdown: bool = True,
+    disorder_ms: int | None = None,
 ) -> DataFrame:
     """The records of a topic from `start` to `end` (excluded), in the form of `startingOffsets` and `endingOffsets`.
 
     A frame with `pushdown` must not be scanned with different filters: in Spark 4.2.0 the scans of one relation share
-    the ranges of whichever was planned last (`PythonDataSourceV2.setReadInfo`).
+    the ranges of whichever was planned last (`PythonDataSourceV2.setReadInfo`). `disorder_ms` is that of the
+    timestamps, for filters on them; by default the session's, if it has one.
     """
-    from headwater.pipelines.datasource import JSON_FIELDS_OPTION, PUSHDOWN_OPTION
+    from headwater.pipelines.datasource import DISORDER_CONF, DISORDER_OPTION, JSON_FIELDS_OPTION, PUSHDOWN_OPTION
 
     reader = (
         spark.read.format(SPARK_FORMAT)
@@ -101,6 +103,9 @@ def batch_between(
     )
     if json_fields is not None:
         reader = reader.option(JSON_FIELDS_OPTION, json_fields.text())
+    disorder = spark.conf.get(DISORDER_CONF, None) if disorder_ms is None else disorder_ms
+    if disorder is not None:
+        reader = reader.option(DISORDER_OPTION, disorder)
     return reader.load()
 
 
@@ -113,6 +118,7 @@ def batch(
     isolation: str = READ_COMMITTED,
     json_fields: JsonFields | None = None,
     pushdown: bool = True,
+    disorder_ms: int | None = None,
 ) -> DataFrame:
     """The records of a topic from its first to its current last offset. `headers` adds the column `headers`."""
     return batch_between(
@@ -125,6 +131,7 @@ def batch(
         headers=headers,
         json_fields=json_fields,
         pushdown=pushdown,
+        disorder_ms=disorder_ms,
     )
 
 

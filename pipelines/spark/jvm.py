@@ -94,6 +94,47 @@ def relations_shared(frame: DataFrame) -> tuple[frozenset[str], bool]:
     return shared, any(count > 1 for count in references.values())
 
 
+def python_scan_partitions(frame: DataFrame, source: str) -> list[list[bytes]]:
+    """The pickled input partitions of each scan of a Python data source in a frame's physical plan, as planned.
+
+    Depends on the node `BatchScan NAME`, its `inputPartitions`, `PythonInputPartition` and `AdaptiveSparkPlanExec`.
+    """
+    scans: list[list[bytes]] = []
+    waiting = [frame._jdf.queryExecution().executedPlan()]
+    while waiting:
+        plan = waiting.pop()
+        if plan.nodeName() == "AdaptiveSparkPlan":
+            plan = plan.initialPlan()
+        leaves, subqueries = plan.collectLeaves(), plan.subqueriesAll()
+        waiting += [subqueries.apply(position) for position in range(subqueries.size())]
+        for position in range(leaves.size()):
+            leaf = leaves.apply(position)
+            if leaf.nodeName() == "AdaptiveSparkPlan":
+                waiting.append(leaf)  # of a subquery
+            elif leaf.nodeName() == f"BatchScan {source}":
+                partitions = leaf.inputPartitions()
+                pickled = [partitions.apply(number).pickedPartition() for number in range(partitions.size())]
+                scans.append([bytes(one) for one in pickled])
+    return scans
+
+
+def table_options(spark: SparkSession, name: str, provider: str) -> dict[str, str] | None:
+    """The options of a table of a data source in the current schema; None for another, a temporary view, or none.
+
+    Depends on `SessionCatalog.isTempView`, `tableExists`, `getTableMetadata` and `CatalogTable.storage.properties`.
+    """
+    jvm: Any = spark._jvm
+    catalog = spark._jsparkSession.sessionState().catalog()
+    table = jvm.org.apache.spark.sql.catalyst.TableIdentifier(name)
+    if catalog.isTempView(table) or not catalog.tableExists(table):
+        return None
+    found = catalog.getTableMetadata(table)
+    if not found.provider().isDefined() or found.provider().get().lower() != provider:
+        return None
+    options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(found.storage().properties())
+    return {str(key): str(options[key]) for key in options}
+
+
 def list_files_again(frame: DataFrame) -> None:
     """List the files of a folder again, for every plan that contains this frame's plan.
 

@@ -87,8 +87,16 @@ def present(
     spark: SparkSession, where: Brokers, topic: str, known: KnownColumns, *, pushdown: bool = False
 ) -> DataFrame:
     """`NAME`: the records that the topic has when a query is planned. For `pushdown` see `topic.batch_between`."""
-    headers, fields = needs_headers(known, topic), fields_to_parse(known, topic)
-    records = topic_source.batch(spark, where, topic, headers=headers, json_fields=fields, pushdown=pushdown)
+    declared = known.topics.get(topic)
+    records = topic_source.batch(
+        spark,
+        where,
+        topic,
+        headers=needs_headers(known, topic),
+        json_fields=fields_to_parse(known, topic),
+        pushdown=pushdown,
+        disorder_ms=None if declared is None else declared.timestamp_disorder_ms,
+    )
     return rows_of(records, known, topic)
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from headwater.pipelines.datasource.filters import Narrowing
+from headwater.pipelines.datasource.filters import Narrowing, is_exact
 from headwater.pipelines.datasource.offsets import OffsetRange
 
 TOPIC, PARTITION, OFFSET = ("topic",), ("partition",), ("Offset",)
@@ -82,12 +82,51 @@ def test_filters_on_the_offset_cut_the_range(filters: list[Filter], bounds: tupl
     assert ((part.start, part.end) if part.size else None) == bounds
 
 
-def test_only_a_lower_bound_of_the_timestamp_says_where_to_begin() -> None:
+def test_bounds_of_the_timestamp_are_whole_milliseconds_as_records_have_them() -> None:
     moment = datetime(2026, 1, 1, 0, 0, 0, 1500, UTC)
+    whole_ms = 1_767_225_600_001
     column = ("timestamp",)
-    for one in (GreaterThan(column, moment), GreaterThanOrEqual(column, moment), EqualTo(column, moment)):
-        assert Narrowing.of([one]).timestamp_low_ms == 1_767_225_600_001
-    assert Narrowing.of([LessThan(column, moment)]).timestamp_low_ms is None
+
+    def bounds(*filters: Filter) -> tuple[int | None, int | None]:
+        narrowing = Narrowing.of(filters)
+        return narrowing.timestamp_low_ms, narrowing.timestamp_high_ms
+
+    assert bounds(GreaterThan(column, moment)) == bounds(GreaterThanOrEqual(column, moment)) == (whole_ms, None)
+    assert bounds(LessThan(column, moment)) == bounds(LessThanOrEqual(column, moment)) == (None, whole_ms)
+    assert bounds(EqualTo(column, moment)) == (whole_ms, whole_ms)
+    at_ms = moment.replace(microsecond=1000)
+    assert bounds(LessThan(column, at_ms)) == (None, whole_ms - 1)
+    assert bounds(LessThanOrEqual(column, at_ms), LessThan(column, moment)) == (None, whole_ms)
+    later = moment.replace(year=2027)
+    assert bounds(In(column, (later, moment, None))) == (whole_ms, 1_798_761_600_001)
+    before_epoch = datetime(1960, 1, 1, tzinfo=UTC)
+    assert bounds(GreaterThan(column, before_epoch)) == (None, None)
+    assert bounds(LessThan(column, before_epoch)) == (None, -315_619_200_001)
+    assert bounds(LessThan(column, moment.replace(tzinfo=None)), Not(LessThan(column, moment))) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("one", "exact"),
+    [
+        (EqualTo(PARTITION, 2), True),
+        (In(PARTITION, (1, None)), True),
+        (Not(In(PARTITION, (1, 2))), True),
+        (Not(In(PARTITION, (1, None))), False),
+        (Not(LessThan(PARTITION, 2)), False),
+        (EqualNullSafe(PARTITION, None), False),
+        (GreaterThan(OFFSET, 2), True),
+        (EqualTo(OFFSET, 2), True),
+        (In(OFFSET, (1, 3)), False),
+        (Not(EqualTo(OFFSET, 2)), False),
+        (IsNotNull(OFFSET), True),
+        (IsNotNull(("key",)), False),
+        (EqualTo(TOPIC, "flights"), False),
+        (LessThan(("timestamp",), datetime(2026, 1, 1, tzinfo=UTC)), False),
+        (EqualTo(("value", "offset"), 2), False),
+    ],
+)
+def test_spark_evaluates_what_narrowing_does_not_decide(one: Filter, exact: bool) -> None:
+    assert is_exact(one) is exact
 
 
 def test_columns_that_must_not_be_null_are_known_and_others_are_passed_over() -> None:

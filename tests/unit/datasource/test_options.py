@@ -44,6 +44,22 @@ def test_a_query_without_options_has_sparks_defaults() -> None:
     assert (options.offsets_per_trigger_min, options.partitions_min, options.records_per_partition_max) == (None,) * 3
 
 
+def test_what_a_tables_catalog_adds_to_its_options_is_passed_over() -> None:
+    added = {"provider": "headwater", "owner": "me", "location": "file:/w/t", "option.subscribe": "t", "path": "/w/t"}
+    assert ReadOptions.parse(READING | added) == read()
+    assert refused({"option.subscribed": "t"}).startswith("option 'option.subscribed' is not known")
+    assert refused({"provided": "t"}).startswith("option 'provided' is not known")
+
+
+def test_the_disorder_of_timestamps_is_stated_or_none() -> None:
+    assert read().timestamp_disorder_ms is None
+    assert (
+        read(timestampDisorderMs="0").timestamp_disorder_ms,
+        read(TimestampDisorderMS="60").timestamp_disorder_ms,
+    ) == (0, 60)
+    assert "option timestampDisorderMs = '-1': not between 0" in refused({"timestampDisorderMs": "-1"})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

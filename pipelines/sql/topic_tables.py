@@ -1,0 +1,41 @@
+"""Tables of `CREATE TABLE ... USING headwater`.
+
+Spark creates and describes such tables, but cannot read a table of a Python data source: its own session catalog passes
+none of the table's options to the source, and with another one, such as Delta's, it does not find the source at all. So
+a statement that names them is analysed while views of the same names hide them. The tables themselves stay in the
+catalog, which keeps their options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from headwater.pipelines.spark import jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["readable_topic_tables"]
+
+_PROVIDER: Final = "headwater"
+
+
+@contextmanager
+def readable_topic_tables(spark: SparkSession, names: Iterable[str]) -> Iterator[None]:
+    """While a statement that names these tables is analysed, those of `USING headwater` are readable.
+
+    A frame made in the block needs it no longer. Names with a schema, and those of temporary views, are passed over.
+    """
+    shown: list[str] = []
+    try:
+        for name in dict.fromkeys(names):
+            options = jvm.table_options(spark, name, _PROVIDER)
+            if options is not None:
+                spark.read.format(_PROVIDER).options(**options).load().createTempView(f"`{name}`")
+                shown.append(name)
+        yield
+    finally:
+        for name in shown:
+            spark.catalog.dropTempView(name)

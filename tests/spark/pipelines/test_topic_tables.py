@@ -1,0 +1,59 @@
+"""Tables of topics in a session with Delta's catalog, and the disorder that a pipeline or a session states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headwater.pipelines.datasource import DISORDER_CONF
+from headwater.pipelines.definition import Topic
+from headwater.pipelines.sources.known_columns import KnownColumns
+from headwater.pipelines.spark.planned_offsets import planned_offsets
+from headwater.pipelines.sql.topic_tables import readable_topic_tables
+from headwater.pipelines.sql.views import topic_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.spark.pipelines.conftest import Lab
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_table_of_a_topic_is_read_while_its_statement_is_analysed(lab: Lab, delta_spark: SparkSession) -> None:
+    lab.produce("@made", [{"n": n} for n in range(20)])
+    spark, topic = delta_spark, f"{lab.prefix}made"
+    spark.sql(
+        f"CREATE TABLE made USING headwater OPTIONS (`kafka.bootstrap.servers` '{lab.servers}', subscribe '{topic}')"
+    )
+    try:
+        spark.sql("CREATE TABLE other USING delta AS SELECT 1L AS offset")
+        with readable_topic_tables(spark, ["made", "other", "missing", "made"]):
+            frame = spark.sql("SELECT * FROM made JOIN other USING (offset)")
+        assert frame.count() == 1
+        assert {row.tableName for row in spark.sql("SHOW TABLES").collect()} >= {"made", "other"}
+        assert not any(row.isTemporary for row in spark.sql("SHOW TABLES").collect() if row.tableName == "made")
+    finally:
+        spark.sql("DROP TABLE made")
+        spark.sql("DROP TABLE IF EXISTS other")
+
+
+def test_a_pipelines_topic_and_a_session_state_the_disorder(lab: Lab, delta_spark: SparkSession) -> None:
+    lab.produce("@stated", [{"n": n} for n in range(5)])
+    topic = f"{lab.prefix}stated"
+
+    def is_limited(disorder: str | None) -> bool:
+        declared = Topic.model_validate({"value": "string"} | ({"timestamp_disorder": disorder} if disorder else {}))
+        frame = topic_frame(delta_spark, lab.servers, topic, KnownColumns({topic: declared}))
+        [[part]] = planned_offsets(frame.where("_timestamp < timestamp'2001-01-01 00:00:00Z'"))
+        return part.reach is not None
+
+    assert not is_limited(None)
+    assert is_limited("1 minute")
+    delta_spark.conf.set(DISORDER_CONF, "1000")
+    try:
+        assert is_limited(None)
+        assert not is_limited("36500000 days")
+    finally:
+        delta_spark.conf.unset(DISORDER_CONF)
