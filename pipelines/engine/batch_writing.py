@@ -33,7 +33,7 @@ from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.monitoring.outcome import Outcome
 from headwater.pipelines.sinks import topic as topic_sink
 from headwater.pipelines.sinks.commit_metadata import USER_METADATA_CONF, user_metadata
-from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch, Step
+from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch, Step, stage_owner
 from headwater.pipelines.sinks.exactly_once.exactly_once_topics import ExactlyOnceTopics, TopicRecords
 from headwater.pipelines.sinks.outside import OutsideSinks
 from headwater.pipelines.sinks.source_offsets import SourceOffsets
@@ -110,7 +110,7 @@ class BatchWriter:
         self._source_offsets: SourceOffsets | None = None
         options = WriteOptions.parse(connection_options(bootstrap_servers))
         if has_transactions(stage):
-            self._transactions = ExactlyOnceTopics(options, self._pipeline, stage.name)
+            self._transactions = ExactlyOnceTopics(options, stage_owner(self._pipeline, stage.name))
         elif stage.topic_inputs or topic_tables(loaded.pipeline, stage):
             self._source_offsets = SourceOffsets(options.client, self._pipeline, stage.name)
 

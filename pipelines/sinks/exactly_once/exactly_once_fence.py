@@ -23,8 +23,10 @@ __all__ = [
     "CheckpointMismatch",
     "Fence",
     "Step",
+    "TransactionOwner",
     "latest_committed",
     "next_step",
+    "stage_owner",
 ]
 
 FENCES_TOPIC: Final = "__headwater_fences"
@@ -45,6 +47,30 @@ class Batch:
     checkpoint: str
     number: int
     end_offsets: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionOwner:
+    """Who writes: `label` and `unit` name the owner and its batches in messages.
+
+    Of two writers with one transactional id, the later fences the earlier. `group` receives the source offsets.
+    """
+
+    transactional_id: str
+    label: str
+    unit: str
+    group: str
+
+
+def stage_owner(pipeline: str, stage: str) -> TransactionOwner:
+    """The owner that a stage of a pipeline is.
+
+    >>> stage_owner("flights", "clean").transactional_id
+    'headwater.flights.clean'
+    """
+    return TransactionOwner(
+        f"headwater.{pipeline}.{stage}", f"stage {stage}", "micro-batch", group=f"{pipeline}.{stage}"
+    )
 
 
 class CheckpointMismatch(Exception):  # noqa: N818 - it names a finding

@@ -20,6 +20,7 @@ from headwater.logtier.client.cluster import ClientConfig, TopicPartition
 from headwater.logtier.client.errors import BrokerError, ClientError
 from headwater.logtier.client.producer import IdempotentProducer, ProducerConfig
 from headwater.logtier.client.producer_state import ProducerIdentity
+from headwater.pipelines.datasource.errors import SourceError
 from headwater.pipelines.datasource.kept_clients import kept_client
 from headwater.pipelines.sinks.exactly_once.encoded_batches import EncodedReader, EncodedWriter
 from headwater.pipelines.sinks.exactly_once.exactly_once_verdict import NO_ANSWER
@@ -45,7 +46,8 @@ _Batches: TypeAlias = "Iterator[pa.RecordBatch]"
 class Encode:
     """The first pass for one topic, whose partitions are the targets from `first_target` on.
 
-    `folder` stores the batches for the second pass, if all tasks can read it.
+    `folder` stores the batches for the second pass, if all tasks can read it. A batch of more than `message_bytes_max`
+    has one record, which the topic does not accept. `is_dropped`: the batches go nowhere, only faults count.
     """
 
     first_target: int
@@ -53,6 +55,8 @@ class Encode:
     codec: int
     batch_bytes: int
     folder: str | None
+    message_bytes_max: int | None = None
+    is_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,13 @@ def _encode(rows: _Batches, what: Encode) -> _Batches:
     with EncodedWriter(task, what.first_target, what.folder) as out:
         for gathered in _gathered(rows, min(what.batch_bytes * what.partition_count, GATHERED_BYTES_MAX)):
             for encoded in encoder.encode(gathered, now_ms=int(time.time() * 1000)):
-                out.add(encoded.partition, encoded.record_count, encoded.data)
+                if what.message_bytes_max is not None and len(encoded.data) > what.message_bytes_max:
+                    raise SourceError(
+                        f"a record takes {len(encoded.data):,} bytes, and the topic's max.message.bytes is "
+                        f"{what.message_bytes_max:,}"
+                    )
+                if not what.is_dropped:
+                    out.add(encoded.partition, encoded.record_count, encoded.data)
                 if out.is_full:
                     yield from out.take()
         yield from out.take()

@@ -44,6 +44,7 @@ from headwater.pipelines.sinks.exactly_once.exactly_once_fence import (
     CheckpointMismatch,
     Fence,
     Step,
+    TransactionOwner,
     latest_committed,
     next_step,
 )
@@ -54,7 +55,7 @@ from headwater.pipelines.spark.session_settings import settings_for_a_job
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ExactlyOnceTopics", "TopicRecords"]
+__all__ = ["ExactlyOnceTopics", "OnStep", "TopicRecords"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,43 +81,42 @@ OnStep = Callable[[str], None]
 class TopicRecords:
     """Records for a topic: rows with key and value, and optionally headers and timestamp_ms; and their number.
 
-    `compression` is a name of `headwater.logtier.records.compression.CODECS`.
+    `compression` is a name of `headwater.logtier.records.compression.CODECS`. A record that takes more than
+    `message_bytes_max` is an error of the task that encodes it; otherwise the broker refuses it.
     """
 
     topic: str
     records: DataFrame
     count: int
     compression: str = "none"
+    message_bytes_max: int | None = None
 
 
 class ExactlyOnceTopics:
-    """Writes the micro-batches of one stage. For use by one thread; call `close` at the end.
+    """Writes the batches of one owner, such as a stage. For use by one thread; call `close` at the end.
 
-    Two writers of the same stage fence each other: the later continues, the earlier ends with PipelineFailed.
+    Two writers of the same owner fence each other: the later continues, the earlier ends with PipelineFailed.
     """
 
     def __init__(
         self,
         options: WriteOptions,
-        pipeline: str,
-        stage: str,
+        owner: TransactionOwner,
         *,
         transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         after_send: Callable[[int, bool], None] | None = None,
     ) -> None:
         self._options = options
-        self._stage = stage
-        self._group = f"{pipeline}.{stage}"
-        self._transactional_id = f"headwater.{pipeline}.{stage}"
+        self._owner = owner
         self._timeout_ms = transaction_timeout_ms
         self._after_send = after_send
         # The fence's partition is read with its control batches, which a read_committed reader would not return.
         self._cluster = ClusterClient(dataclasses.replace(options.client, read_committed=False))
         self._producer = TransactionalProducer(
             self._cluster,
-            TransactionConfig(self._transactional_id, transaction_timeout_ms, options.client.request_timeout_ms),
+            TransactionConfig(owner.transactional_id, transaction_timeout_ms, options.client.request_timeout_ms),
         )
-        self._fences_partition: int | None = None
+        self._is_taken_over = False
         self._fence: Fence | None = None
 
     @property
@@ -131,12 +131,23 @@ class ExactlyOnceTopics:
     def step(self, batch: Batch) -> Step:
         """Whether to write the batch or to skip it as already written. The first call fences earlier runs."""
         with self._told():
-            if self._fences_partition is None:
-                self._take_over()
+            self._take_over()
             try:
                 return next_step(self._fence, batch)
             except CheckpointMismatch as mismatch:
-                raise PipelineFailed(f"stage {self._stage}: {mismatch}") from None
+                raise PipelineFailed(f"{self._owner.label}: {mismatch}") from None
+
+    def last_written(self) -> Batch | None:
+        """The owner's last committed batch. The first call fences earlier runs."""
+        with self._told():
+            self._take_over()
+        return None if self._fence is None else self._fence.batch
+
+    def mark(self, key: bytes) -> bytes | None:
+        """The last committed value of another key in the topic of fences, which `write` stored with a batch."""
+        with self._told():
+            self._take_over()
+            return self._committed(key)
 
     def write(
         self,
@@ -144,52 +155,61 @@ class ExactlyOnceTopics:
         outputs: Sequence[TopicRecords],
         source_offsets: Mapping[TopicPartition, int],
         on_step: OnStep = lambda name: None,  # noqa: ARG005 - the default does nothing
+        marks: Mapping[bytes, bytes] | None = None,
     ) -> None:
         """Write a batch for which `step` returned WRITE; returns after the commit.
 
-        `on_step` is called with "transaction_open", "records_sent" and "committed".
+        `on_step` is called with "transaction_open", "records_sent" and "committed"; what it raises before the commit
+        aborts the transaction. `marks` are further records of the topic of fences, by key.
         """
-        assert self._fences_partition is not None, "ask `step` first"
+        assert self._is_taken_over, "ask `step` first"
         with self._told():
             for attempt in range(1, ATTEMPTS_MAX + 1):
-                verdict = self._attempt(batch, outputs, source_offsets, on_step)
+                verdict = self._attempt(batch, outputs, source_offsets, on_step, marks or {})
                 if verdict.todo is Todo.COMMIT:
                     self._fence = Fence(batch)
                     return
                 if verdict.todo is Todo.FENCED:
                     raise PipelineFailed(self._fenced())
                 if verdict.todo is Todo.FAIL:
-                    raise PipelineFailed(f"stage {self._stage}: micro-batch {batch.number}: {verdict.reason}")
+                    raise PipelineFailed(f"{self._owner.label}: {self._owner.unit} {batch.number}: {verdict.reason}")
                 logger.warning(
-                    "stage %s: micro-batch %d was aborted (%s), attempt %d of %d",
-                    self._stage,
+                    "%s: %s %d was aborted (%s), attempt %d of %d",
+                    self._owner.label,
+                    self._owner.unit,
                     batch.number,
                     verdict.reason,
                     attempt,
                     ATTEMPTS_MAX,
                 )
         raise PipelineFailed(
-            f"stage {self._stage}: micro-batch {batch.number} was aborted {ATTEMPTS_MAX} times, the last time because "
-            f"{verdict.reason}; nothing of it can be read"
+            f"{self._owner.label}: {self._owner.unit} {batch.number} was aborted {ATTEMPTS_MAX} times, the last time "
+            f"because {verdict.reason}; nothing of it can be read"
         )
 
     # -- taking over -------------------------------------------------------------------------------------------------
 
     def _take_over(self) -> None:
+        if self._is_taken_over:
+            return
         ensure_topic(self._cluster, FENCES_TOPIC, partitions=FENCES_PARTITIONS, configs=FENCES_CONFIGS)
         self._producer.initialise()
-        key = self._transactional_id.encode()
-        partition = partition_for_key(key, len(self._partitions(FENCES_TOPIC)))
-        where = (FENCES_TOPIC, partition)
-        start = self._cluster.list_offsets({where: EARLIEST})[where]
-        end = self._cluster.list_offsets({where: LATEST})[where]
-        fetched = read_partition(self._cluster, *where, start, end, FetchConfig()) if end > start else iter(())
-        value = latest_committed((records.data for records in fetched), key)
+        value = self._committed(self._owner.transactional_id.encode())
         try:
             self._fence = None if value is None else Fence.decode(value)
         except CheckpointMismatch as mismatch:
-            raise PipelineFailed(f"stage {self._stage}: {mismatch}") from None
-        self._fences_partition = partition
+            raise PipelineFailed(f"{self._owner.label}: {mismatch}") from None
+        self._is_taken_over = True
+
+    def _committed(self, key: bytes) -> bytes | None:
+        where = (FENCES_TOPIC, self._fences_partition(key))
+        start = self._cluster.list_offsets({where: EARLIEST})[where]
+        end = self._cluster.list_offsets({where: LATEST})[where]
+        fetched = read_partition(self._cluster, *where, start, end, FetchConfig()) if end > start else iter(())
+        return latest_committed((records.data for records in fetched), key)
+
+    def _fences_partition(self, key: bytes) -> int:
+        return partition_for_key(key, len(self._partitions(FENCES_TOPIC)))
 
     def _partitions(self, topic: str) -> list[int]:
         """The partitions of a topic. Retries, since not every broker knows a new topic at once."""
@@ -210,8 +230,8 @@ class ExactlyOnceTopics:
         outputs: Sequence[TopicRecords],
         source_offsets: Mapping[TopicPartition, int],
         on_step: OnStep,
+        marks: Mapping[bytes, bytes],
     ) -> Verdict:
-        assert self._fences_partition is not None
         targets = [
             (topic, partition)
             for topic in dict.fromkeys(output.topic for output in outputs)
@@ -219,13 +239,16 @@ class ExactlyOnceTopics:
         ]
         try:
             try:
-                self._producer.begin([*targets, (FENCES_TOPIC, self._fences_partition)])
-                self._producer.send(FENCES_TOPIC, self._fences_partition, [self._fence_record(batch)])
+                fences = self._fence_records(batch, marks)
+                self._producer.abort()  # an attempt before may have failed to
+                self._producer.begin([*targets, *((FENCES_TOPIC, partition) for partition in fences)])
+                for partition, records in fences.items():
+                    self._producer.send(FENCES_TOPIC, partition, records)
                 on_step("transaction_open")
                 verdict = self._send(outputs, targets)
                 on_step("records_sent")
                 if verdict.todo is Todo.COMMIT:
-                    self._producer.commit_offsets(self._group, source_offsets, f"batch={batch.number}")
+                    self._producer.commit_offsets(self._owner.group, source_offsets, f"batch={batch.number}")
                     self._producer.commit()
                     on_step("committed")
                     return verdict
@@ -239,8 +262,13 @@ class ExactlyOnceTopics:
             raise
         return verdict
 
-    def _fence_record(self, batch: Batch) -> Record:
-        return Record(self._transactional_id.encode(), Fence(batch).encode(), int(time.time() * 1000))
+    def _fence_records(self, batch: Batch, marks: Mapping[bytes, bytes]) -> dict[int, list[Record]]:
+        """The fence and further marks, by partition of their topic."""
+        now_ms = int(time.time() * 1000)
+        found: dict[int, list[Record]] = {}
+        for key, value in {self._owner.transactional_id.encode(): Fence(batch).encode(), **marks}.items():
+            found.setdefault(self._fences_partition(key), []).append(Record(key, value, now_ms))
+        return found
 
     def _send(self, outputs: Sequence[TopicRecords], targets: Sequence[TopicPartition]) -> Verdict:
         if not outputs:
@@ -281,7 +309,9 @@ class ExactlyOnceTopics:
         for output in outputs:
             partitions = [number for number, (topic, _) in enumerate(targets) if topic == output.topic]
             codec = CODECS[output.compression]
-            encode = Encode(partitions[0], len(partitions), codec, self._options.batch_bytes, folder)
+            bytes_max = output.message_bytes_max
+            batch_bytes = self._options.batch_bytes if bytes_max is None else min(self._options.batch_bytes, bytes_max)
+            encode = Encode(partitions[0], len(partitions), codec, batch_bytes, folder, bytes_max)
             frames.append(output.records.mapInArrow(encoding(encode), ENCODED_DDL))
         encoded = frames[0]
         for frame in frames[1:]:
@@ -292,8 +322,9 @@ class ExactlyOnceTopics:
 
     def _fenced(self) -> str:
         return (
-            f"stage {self._stage}: another run of it has taken over (transactional id {self._transactional_id}), or a "
-            f"transaction took longer than {self._timeout_ms // 1000} s; nothing of the present micro-batch can be read"
+            f"{self._owner.label}: another run of it has taken over (transactional id {self._owner.transactional_id}), "
+            f"or a transaction took longer than {self._timeout_ms // 1000} s; nothing of the present "
+            f"{self._owner.unit} can be read"
         )
 
     @contextlib.contextmanager
@@ -303,7 +334,7 @@ class ExactlyOnceTopics:
         except ProducerFencedError as error:
             raise PipelineFailed(self._fenced()) from error
         except ClientError as error:
-            raise PipelineFailed(f"stage {self._stage}: {error}") from error
+            raise PipelineFailed(f"{self._owner.label}: {error}") from error
 
 
 def _stage_attempt(spark: SparkSession, stage_id: int) -> StageAttempt:

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.pipelines.datasource.options import WriteOptions
-from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch, Step
+from headwater.pipelines.sinks.exactly_once.exactly_once_fence import Batch, Step, stage_owner
 from headwater.pipelines.sinks.exactly_once.exactly_once_topics import ExactlyOnceTopics, TopicRecords
 from tests.bench.loads.load import Load
 from tests.bench.peers import brokers
@@ -50,7 +50,7 @@ def main() -> None:
     spark = spark_read.session(CORES, {"spark.jars": arguments.jars, "spark.driver.memory": "3g"})
     rows = kept_rows(spark, arguments.rows)
     sink = ExactlyOnceTopics(
-        WriteOptions.parse({"kafka.bootstrap.servers": arguments.bootstrap}), "bench", "exactly-once"
+        WriteOptions.parse({"kafka.bootstrap.servers": arguments.bootstrap}), stage_owner("bench", "exactly-once")
     )
     rates: dict[str, list[float]] = {"kafka": [], "exactly once": []}
     for number in range(arguments.rounds + 1):  # the first warms JVM, workers and numba's cache, and is not counted

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headwater.pipelines.datasource import SESSION_CONF, session_environment
 from headwater.pipelines.datasource.options import WriteOptions
+from headwater.pipelines.sinks.exactly_once.exactly_once_fence import stage_owner
 from headwater.pipelines.sinks.exactly_once.exactly_once_topics import ExactlyOnceTopics
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def sink_at(stage: str) -> Iterator[Sink]:
 
     def make(servers: str, **arguments: Any) -> ExactlyOnceTopics:
         options = WriteOptions.parse({"kafka.bootstrap.servers": servers})
-        made.append(ExactlyOnceTopics(options, "p", stage, **arguments))
+        made.append(ExactlyOnceTopics(options, stage_owner("p", stage), **arguments))
         return made[-1]
 
     yield make
