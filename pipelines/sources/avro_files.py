@@ -29,11 +29,11 @@ def declared(text: str) -> StructType:
     return _columns_of(parsed(text))
 
 
-def first_schema(spark: SparkSession, path: str) -> StructType | None:
+def first_schema(spark: SparkSession, paths: Sequence[str]) -> StructType | None:
     """Columns of the first existing file; None without any file. Raises ValueError."""
     from headwater.pipelines.formats.avro.container import header
 
-    row = spark.read.format(_FORMAT).load(path).orderBy("path").select("content").first()
+    row = spark.read.format(_FORMAT).load(list(paths)).orderBy("path").select("content").first()
     return None if row is None else _columns_of(header(bytes(row[0])).schema)
 
 

@@ -72,24 +72,31 @@ def declared_columns(loaded: Loaded, schema: str) -> StructType:
 
 
 def found_columns(spark: SparkSession, loaded: Loaded, source: FilesSource | FilesTable, path: str) -> StructType:
-    """Columns of the files: the declared columns, else the columns that Spark infers from the existing files.
+    """Columns of the files at a path: the declared columns, else those that Spark infers from the existing files.
 
     Raises SchemaError, or Spark's errors on the files.
     """
+    return columns_of(spark, loaded, source, [path])
+
+
+def columns_of(
+    spark: SparkSession, loaded: Loaded, source: FilesSource | FilesTable, paths: Sequence[str]
+) -> StructType:
+    """The same for some paths. For Avro, the first file determines the columns."""
     if source.schema_source is not None:
         return declared_columns(loaded, source.schema_source)
     if source.format == "avro":
         try:
-            found = avro_files.first_schema(spark, path)
+            found = avro_files.first_schema(spark, paths)
         except (ValueError, EOFError) as error:
-            raise SchemaError(f"the schema of the files in {path} cannot be used: {error}") from None
+            raise SchemaError(f"the schema of the files in {paths[0]} cannot be used: {error}") from None
         if found is None:
-            raise SchemaError(f"there is no file in {path} that tells the columns; name a schema")
+            raise SchemaError(f"there is no file in {paths[0]} that tells the columns; name a schema")
         return found
     options = reader_options(source.format, source.options)
     if source.format == "csv":
         options = {"inferSchema": "true"} | options
-    return spark.read.format(source.format).options(**options).load(path).schema
+    return spark.read.format(source.format).options(**options).load(list(paths)).schema
 
 
 def stream(spark: SparkSession, source: FilesSource, path: str, schema: StructType) -> DataFrame:

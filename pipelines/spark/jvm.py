@@ -94,6 +94,11 @@ def relations_shared(frame: DataFrame) -> tuple[frozenset[str], bool]:
     return shared, any(count > 1 for count in references.values())
 
 
+def plan_bytes(frame: DataFrame) -> int:
+    """Spark's estimate of a frame's size in bytes: that of its files, if it only reads them (`Statistics`)."""
+    return int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+
+
 def python_scan_partitions(frame: DataFrame, source: str) -> list[list[bytes]]:
     """The pickled input partitions of each scan of a Python data source in a frame's physical plan, as planned.
 

@@ -58,6 +58,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "sql": Verb("headwater.cli.verbs.sql", "sql", "Run Spark SQL over topics and Delta tables."),
     "load": Verb("headwater.cli.loads.command", "load", "Load ranges of topics into files or Delta tables, once."),
+    "publish": Verb(
+        "headwater.cli.verbs.publish", "publish", "Write files or a Delta table's rows to a topic, each row once."
+    ),
     "broker": Verb("headwater.cli.verbs.broker", "broker", "Run a broker without the REST API."),
     "api": Verb("headwater.cli.verbs.api", "api", "Run the REST API without a broker."),
     "doctor": Verb("headwater.cli.verbs.doctor", "doctor", "Check Python, Java, packages, jars, ports and disk."),

@@ -1,0 +1,153 @@
+"""Opens what is published: its contents, by which it is known, and its rows as a frame.
+
+Rows of files have the columns of `sources.files`: their file, and the reason if a line does not fit the files' columns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from headwater.pipelines import columns
+from headwater.pipelines.definition import FilesSource, Loaded
+from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
+from headwater.pipelines.file_systems.opening import file_system
+from headwater.pipelines.publishing import table_versions
+from headwater.pipelines.publishing.contents import Contents, TableVersion, VersionDifference
+from headwater.pipelines.publishing.errors import PublishRefused
+from headwater.pipelines.publishing.file_sets import FileSet, find_files, hadoop_literal
+from headwater.pipelines.publishing.request import DELTA, PublishRequest, format_of_names
+from headwater.pipelines.sources import files as file_source
+from headwater.pipelines.spark import jvm
+from headwater.pipelines.spark.spark_errors import first_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["OpenedSource", "accessible_files", "named_source", "open_source"]
+
+_LOG: Final = "_delta_log"
+#: Options of Spark's reader that would leave rows out, or give them another meaning than their line.
+_REFUSED_OPTIONS: Final = ("mode", "columnnameofcorruptrecord", "path", "basepath", "pathglobfilter")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSource:
+    """A source whose contents are known.
+
+    Attributes:
+        rows: The rows to publish.
+        removed: Rows of the earlier of two versions that the later lacks.
+        size: Bytes, 0 if unknown.
+        files: The set of files; None for a table.
+        by_feed: Whether a difference was read from the change data feed.
+    """
+
+    contents: Contents
+    rows: DataFrame
+    removed: DataFrame | None = None
+    size: int = 0
+    files: FileSet | None = None
+    by_feed: bool = False
+
+    def changed(self) -> str | None:
+        """What of the source has changed since it was opened; versions of tables never do."""
+        return None if self.files is None else self.files.changed()
+
+
+def named_source(request: PublishRequest, files: FileSystem | None) -> PublishRequest:
+    """The request with an absolute path and the input's format; without access to the files a table is meant.
+
+    Raises PublishRefused.
+    """
+    path = request.path
+    if "://" not in path and not path.startswith("file:"):
+        path = os.path.abspath(path)
+    request = dataclasses.replace(request, path=path)
+    if request.input_format is not None or request.is_of_table:
+        return dataclasses.replace(request, input_format=request.input_format or DELTA)
+    if files is None:
+        raise PublishRefused(f"{path}: name its format by --input-format")
+    if files.entry(join(path, _LOG)) is not None:
+        return dataclasses.replace(request, input_format=DELTA)
+    names = [file.name for file in find_files(files, path).contents]
+    return dataclasses.replace(request, input_format=format_of_names(names))
+
+
+def open_source(
+    spark: SparkSession, loaded: Loaded, request: PublishRequest, on_bytes: Callable[[int], None]
+) -> OpenedSource:
+    """Open the source of a request that `named_source` gave. Raises PublishRefused.
+
+    `on_bytes` is called while files are read for their checksums.
+    """
+    if request.input_format == DELTA:
+        return _table(spark, request)
+    try:
+        return _files(spark, loaded, request, on_bytes)
+    except FileSystemError as error:
+        raise PublishRefused(str(error)) from None
+    except OSError as error:
+        raise PublishRefused(f"{error.filename or request.path}: {error.strerror or error}") from None
+
+
+def accessible_files(path: str) -> FileSystem | None:
+    """The file system of a path for Python; None if there is none."""
+    try:
+        return file_system(path)
+    except FileSystemError:
+        return None
+
+
+def _table(spark: SparkSession, request: PublishRequest) -> OpenedSource:
+    own_id = table_versions.table_id(spark, request.path)
+    if request.between is not None:
+        wanted = VersionDifference(own_id, *request.between)
+        found = table_versions.difference(spark, request.path, wanted)
+        return OpenedSource(wanted, found.added, found.removed, by_feed=found.by_feed)
+    number = request.version
+    if number is None:
+        number = table_versions.latest_version(spark, request.path)
+    version = TableVersion(own_id, number)
+    rows = table_versions.version(spark, request.path, version)
+    return OpenedSource(version, rows, size=jvm.plan_bytes(rows))
+
+
+def _files(
+    spark: SparkSession, loaded: Loaded, request: PublishRequest, on_bytes: Callable[[int], None]
+) -> OpenedSource:
+    from pyspark.errors import PySparkException
+
+    for name in request.input_options:
+        if name.lower() in _REFUSED_OPTIONS:
+            raise PublishRefused(f"the option {name} of the reader cannot be set: each row of a file is published")
+    found = find_files(file_system(request.path), request.path)
+    contents = found.checksummed(on_bytes)
+    paths = [hadoop_literal(path) for path in found.paths()]
+    options = dict(request.input_options)
+    if request.input_format != "avro":
+        # The columns of partition folders, such as `day=2013-01-01`, are read from below this folder.
+        options["basePath"] = _spark_folder(found.folder)
+    source = FilesSource.model_validate(
+        {"files": request.path, "format": request.input_format, "schema": request.input_schema, "options": options}
+    )
+    try:
+        schema = file_source.columns_of(spark, loaded, source, paths)
+        rows = file_source.batch(spark, source, paths, schema)
+        rows.schema  # noqa: B018 - analysed here
+    except file_source.SchemaError as error:
+        raise PublishRefused(str(error)) from None
+    except PySparkException as error:
+        raise PublishRefused(f"{request.path}: Spark cannot read the files: {first_line(error)}") from None
+    reserved = sorted(set(schema.fieldNames()) & set(columns.RESERVED))
+    if reserved:
+        raise PublishRefused(f"{request.path}: the name of the column {reserved[0]} is reserved")
+    return OpenedSource(contents, rows, size=contents.size, files=found)
+
+
+def _spark_folder(folder: str) -> str:
+    return folder if urllib.parse.urlsplit(folder).scheme else f"file://{folder}"

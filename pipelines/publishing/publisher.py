@@ -1,0 +1,344 @@
+"""Publishes a source into a topic: in one transaction, or in several, each of them once.
+
+The order: the source is opened and its contents make the publish's name; the topic, its schemas and the expressions are
+checked; the cluster is asked how far this publish is, which ends every other run of it; the rows are counted. Only then
+does a transaction begin, whose records Spark's tasks send (`sinks.exactly_once`). Before it is committed, the source is
+looked at again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from headwater.logtier.client.cluster import ClusterClient
+from headwater.logtier.client.configs import broker_config, topic_configs
+from headwater.logtier.client.errors import ClientError, UnknownTopicError
+from headwater.pipelines.datasource.brokers import Brokers, connection_options
+from headwater.pipelines.datasource.options import WriteOptions
+from headwater.pipelines.errors import PipelineFailed
+from headwater.pipelines.publishing.contents import (
+    Contents,
+    Records,
+    VersionDifference,
+    content_name,
+    owner_of,
+    place_key,
+)
+from headwater.pipelines.publishing.errors import PublishFailed, PublishRefused
+from headwater.pipelines.publishing.opened_source import OpenedSource, open_source
+from headwater.pipelines.publishing.progress_marks import LastPublish, PublishProgress, PublishState, batch_of, state_of
+from headwater.pipelines.publishing.record_frames import RecordFrames
+from headwater.pipelines.publishing.row_faults import find_fault
+from headwater.pipelines.publishing.transaction_size import DEFAULT_TIMEOUT_MS, parts_needed, rows_limit
+from headwater.pipelines.sinks.exactly_once.encoding_check import check_encoding
+from headwater.pipelines.sinks.exactly_once.exactly_once_topics import ExactlyOnceTopics, TopicRecords
+from headwater.pipelines.spark.spark_errors import first_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headwater.pipelines.formats.topic_encoding import Encoding
+    from headwater.pipelines.publishing.request import PublishRequest
+    from headwater.pipelines.publishing.topic_declaration import DeclaredTopic
+
+__all__ = ["OnStep", "PublishWatch", "Published", "no_step", "publish", "source_shown"]
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_CONFIG: Final = "transaction.max.timeout.ms"
+MESSAGE_BYTES_CONFIG: Final = "max.message.bytes"
+#: Kafka's default, if the topic's config may not be described.
+MESSAGE_BYTES_DEFAULT: Final = 1_048_588
+#: A Python worker that was killed, by the kernel for instance, ends the job, and not the publish.
+ATTEMPTS_MAX: Final = 3
+LOST_WORKER: Final = ("Python worker exited unexpectedly", "Python worker connection", "EOFException")
+
+#: Called at "opened", "checked", and per transaction at "transaction_open", "records_sent", "committed". For tests,
+#: which kill the process there.
+OnStep = Callable[[str], None]
+
+
+def no_step(step: str) -> None:
+    """Ignore the step."""
+
+
+class PublishWatch(Protocol):
+    """What is told about a publish while it runs."""
+
+    def reading(self, size: int) -> None:
+        """Bytes of the source were read for checksums, since the last call."""
+
+    def phase(self, name: str) -> None:
+        """Something else begins: `opening`, `checking`, `publishing`."""
+
+    def sending(self, rows: int, part: int, parts: int) -> contextlib.AbstractContextManager[None]:
+        """Within the context, a transaction of this many rows is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The result of a publish.
+
+    Attributes:
+        name: The publish's name, or the id that was given.
+        rows: Records of the whole publish.
+        transactions: Transactions of the whole publish.
+        written: Records that this run has written: 0 if all were there already.
+    """
+
+    name: str
+    topic: str
+    contents: Contents
+    rows: int
+    transactions: int
+    written: int
+    by_feed: bool = False
+
+    @property
+    def was_there(self) -> bool:
+        """Whether an earlier run had published everything."""
+        return self.written == 0 and self.rows > 0
+
+
+def publish(
+    spark: SparkSession,
+    request: PublishRequest,
+    declared: DeclaredTopic,
+    brokers: Brokers,
+    watching: PublishWatch,
+    on_step: OnStep = no_step,
+) -> Published:
+    """Publish. Raises PublishRefused before anything is written, PublishFailed afterwards."""
+    watching.phase("opening")
+    with ClusterClient(WriteOptions.parse(connection_options(brokers)).client) as cluster:
+        topic_id = _topic_id(cluster, request.topic)
+        source = open_source(spark, declared.loaded, request, watching.reading)
+        encoding = declared.encoding(spark, source.rows, brokers)
+        frames = RecordFrames(source.rows, source.removed, declared.sink, encoding, request.order_by)
+        _check_frames(frames)
+        on_step("opened")
+        run = _Publish(spark, request, source, frames, _records(request, encoding, topic_id), brokers, cluster)
+        with contextlib.closing(run), _told(run.label):
+            return run.run(watching, on_step)
+
+
+class _Publish:
+    """One run of a publish. `close` ends its connections."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        request: PublishRequest,
+        source: OpenedSource,
+        frames: RecordFrames,
+        records: Records,
+        brokers: Brokers,
+        cluster: ClusterClient,
+    ) -> None:
+        self._spark = spark
+        self._request = request
+        self._source = source
+        self._frames = frames
+        self._options = WriteOptions.parse(connection_options(brokers))
+        self._name = content_name(source.contents, records)
+        self._owner = owner_of(self._name, request.given_id, request.topic)
+        self._place = place_key(request.path, source.contents, records)
+        timeout = broker_config(cluster, TIMEOUT_CONFIG)
+        self._timeout_ms = int(timeout) if timeout is not None else DEFAULT_TIMEOUT_MS
+        found = topic_configs(cluster, [request.topic], MESSAGE_BYTES_CONFIG)
+        self._message_bytes_max = int(found.get(request.topic, MESSAGE_BYTES_DEFAULT))
+        self._topics = self._writer()
+
+    @property
+    def label(self) -> str:
+        """The publish in messages."""
+        return self._owner.label
+
+    def _writer(self) -> ExactlyOnceTopics:
+        return ExactlyOnceTopics(self._options, self._owner, transaction_timeout_ms=self._timeout_ms)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._topics.close()
+
+    def run(self, watching: PublishWatch, on_step: OnStep) -> Published:
+        """Write what is missing."""
+        progress = state_of(self._topics.last_written(), self._name, self._request.given_id)
+        if progress.state is PublishState.FINISHED:
+            return self._published(progress.rows, progress.parts, 0)
+        if progress.state is PublishState.BEGIN:
+            self._refuse_interrupted()
+        watching.phase("checking")
+        counts, parts = self._counts(progress)
+        if parts > 1:
+            # A row that does not fit must be found before the first transaction is committed.
+            for part in range(progress.done, parts):
+                with self._misfits_named():
+                    self._encode_only(self._frames.records(part, parts))
+        on_step("checked")
+        watching.phase("publishing")
+        written = 0
+        for part in range(progress.done, parts):
+            with watching.sending(counts[part], part, parts):
+                self._write(part, parts, counts, on_step)
+            written += counts[part]
+        return self._published(sum(counts), parts, written)
+
+    def _published(self, rows: int, parts: int, written: int) -> Published:
+        return Published(
+            self._request.given_id or self._name,
+            self._request.topic,
+            self._source.contents,
+            rows,
+            parts,
+            written,
+            self._source.by_feed,
+        )
+
+    def _refuse_interrupted(self) -> None:
+        """Refuse to begin if the last publish from this path is incomplete, unless the user gives it up."""
+        last = LastPublish.decode(self._topics.mark(self._place))
+        if last is None or last.parts == 1 or last.name == self._name or self._request.abandons:
+            return
+        # What was read may be of an open transaction, which is neither committed nor aborted yet: this decides it.
+        other = dataclasses.replace(self._owner, transactional_id=last.transactional_id)
+        with contextlib.closing(ExactlyOnceTopics(self._options, other, transaction_timeout_ms=self._timeout_ms)) as it:
+            committed = it.last_written()
+        if committed is None or committed.checkpoint != last.name or committed.number + 1 >= last.parts:
+            return
+        raise PublishRefused(
+            f"{self._request.path} has changed, or the topic's schema has, since a publish of it was interrupted: "
+            f"{committed.number + 1} of its {last.parts} transactions are in {self._request.topic}. Bring the former "
+            "contents back and repeat it, or give it up by --abandon"
+        )
+
+    def _counts(self, progress: PublishProgress) -> tuple[list[int], int]:
+        """The records of each transaction. A publish that continues keeps the number of its transactions."""
+        with self._misfits_named():
+            if progress.state is PublishState.CONTINUE:
+                parts = progress.parts
+                counts = self._frames.counts(parts)
+                if sum(counts) != progress.rows:
+                    raise PublishRefused(
+                        f"the source has {sum(counts):,} rows now and had {progress.rows:,} when its publish began: an "
+                        "expression of the key gives other results; give the publish up by --id with another name"
+                    )
+                return counts, parts
+            [rows] = self._frames.counts(1)
+            limit = rows_limit(rows, self._source.size, self._timeout_ms, self._request.transaction_rows)
+            parts = parts_needed(rows, limit, is_split=self._request.is_split, timeout_ms=self._timeout_ms)
+            return (self._frames.counts(parts) if parts > 1 else [rows]), parts
+
+    def _write(self, part: int, parts: int, counts: list[int], on_step: OnStep) -> None:
+        batch = batch_of(self._name, part, parts, sum(counts))
+        mark = LastPublish(self._name, self._owner.transactional_id, part, parts)
+        output = TopicRecords(
+            self._request.topic,
+            self._frames.records(part, parts),
+            counts[part],
+            self._request.compression,
+            self._message_bytes_max,
+        )
+
+        def stepped(step: str) -> None:
+            on_step(step)
+            if step == "records_sent" and (changed := self._source.changed()):
+                raise PublishFailed(f"{self._request.path}: {changed} while it was published; nothing was committed")
+
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                with self._misfits_named():
+                    self._topics.write(batch, [output], {}, stepped, {self._place: mark.encode()})
+            except _WorkerLost as lost:
+                if attempt == ATTEMPTS_MAX:
+                    raise PublishFailed(f"{lost}; nothing of this transaction can be read") from None
+                logger.warning("%s: %s; attempt %d of %d", self.label, lost, attempt, ATTEMPTS_MAX)
+            else:
+                return
+
+    def _encode_only(self, records: DataFrame) -> None:
+        check_encoding(records, self._request.compression, self._options.batch_bytes, self._message_bytes_max)
+
+    @contextlib.contextmanager
+    def _misfits_named(self) -> Iterator[None]:
+        """Name the row that a task could not encode."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        try:
+            yield
+        except (PySparkException, Py4JJavaError) as error:  # a lost worker's is of the second kind
+            if any(text in str(error) for text in LOST_WORKER):
+                raise _WorkerLost("a Python worker of Spark ended unexpectedly") from None
+            fault = None
+            if self._frames.removed is None:
+                fault = find_fault(self._frames.rows, lambda rows: self._encode_only(self._frames.records_of(rows)))
+            raise PublishFailed(str(fault) if fault else f"a row cannot be written: {first_line(error)}") from None
+
+
+class _WorkerLost(Exception):  # noqa: N818 - it names a finding
+    """A worker process has ended while it worked."""
+
+
+def _topic_id(cluster: ClusterClient, topic: str) -> str:
+    try:
+        cluster.partitions(topic)
+    except UnknownTopicError as error:
+        raise PublishRefused(str(error)) from None
+    except ClientError as error:
+        raise PublishFailed(str(error)) from None
+    return str(cluster.topic_id(topic))
+
+
+def _records(request: PublishRequest, encoding: Encoding, topic_id: str) -> Records:
+    """What determines the records' bytes."""
+    formats = {"value": encoding.value_format, "key": encoding.key_format, "options": dict(encoding.wanted.options)}
+    for name, part in (("value_schema", encoding.value_part), ("key_schema", encoding.key_part)):
+        formats[name] = None if part is None else part.writer.schema.text
+    reading = {
+        "format": request.input_format,
+        "schema": request.input_schema,
+        "options": dict(request.input_options),
+    }
+    headers = dict(request.headers)
+    return Records(topic_id, request.key, request.value, request.timestamp, headers, formats, reading)
+
+
+def _check_frames(frames: RecordFrames) -> None:
+    """Refuse what can be known to fail. Raises PublishRefused."""
+    from pyspark.errors import PySparkException
+
+    try:
+        frames.records().schema  # noqa: B018 - analysed here, with --order-by
+    except PySparkException as error:
+        raise PublishRefused(f"Spark refuses an expression: {first_line(error)}") from None
+    if frames.sink.key is None and frames.has_removed():
+        raise PublishRefused("the later version lacks rows of the earlier: only --key can say which records they were")
+    if frames.removed_without_key():
+        raise PublishRefused("the key of a removed row is null, so no tombstone can be written for it")
+
+
+@contextlib.contextmanager
+def _told(label: str) -> Iterator[None]:
+    """Convert the sink's failures, which name the publish already."""
+    try:
+        yield
+    except PipelineFailed as error:
+        raise PublishFailed(str(error)) from None
+    except ClientError as error:
+        raise PublishFailed(f"{label}: {error}") from None
+    except PublishFailed as error:
+        raise PublishFailed(f"{label}: {error}") from None
+
+
+def source_shown(published: Published) -> str:
+    """The source's contents in a few words, with how a difference was read."""
+    shown = published.contents.shown()
+    if isinstance(published.contents, VersionDifference):
+        return f"{shown}, by {'the change data feed' if published.by_feed else 'comparison'}"
+    return shown

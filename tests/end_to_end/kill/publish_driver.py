@@ -1,0 +1,82 @@
+"""A child process of the kill tests: publishes files, and ends its own process group at a given moment.
+
+    python publish_driver.py PATH BOOTSTRAP TOPIC [--transaction-rows N] [--at STEP] [--nth N] [--signal NAME]
+
+STEP is a step of a publish (headwater.pipelines.publishing.publisher.OnStep); at its N-th occurrence the whole group
+gets the signal, SIGKILL by default. Prints `step STEP` for each, and the result as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+
+from headwater.pipelines.publishing.opened_source import accessible_files, named_source
+from headwater.pipelines.publishing.publisher import publish
+from headwater.pipelines.publishing.request import PublishRequest
+from headwater.pipelines.publishing.topic_declaration import declared_topic
+from headwater.pipelines.spark.session import close_session, open_session
+
+#: Small, and with so few tasks that one process after the other starts fast.
+SPARK = {"spark.driver.memory": "1g", "spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"}
+
+
+class Silent:
+    """Watches a publish, and shows nothing."""
+
+    def reading(self, size: int) -> None:
+        pass
+
+    def phase(self, name: str) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def sending(self, rows: int, part: int, parts: int) -> Iterator[None]:
+        yield
+
+
+def main() -> None:
+    """Publish to the end, or to the moment at which the group is ended."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("path")
+    parser.add_argument("bootstrap")
+    parser.add_argument("topic")
+    parser.add_argument("--transaction-rows", type=int, default=None)
+    parser.add_argument("--at", default="")
+    parser.add_argument("--nth", type=int, default=1)
+    parser.add_argument("--signal", default="SIGKILL")
+    given = parser.parse_args()
+    asked = PublishRequest(
+        given.path, given.topic, "id", is_split=True, transaction_rows=given.transaction_rows, order_by=("n",)
+    )
+    request = named_source(asked, accessible_files(given.path))
+    seen: Counter[str] = Counter()
+
+    def on_step(step: str) -> None:
+        print(f"step {step}", flush=True)
+        seen[step] += 1
+        if step == given.at and seen[step] == given.nth:
+            os.killpg(0, signal.Signals[given.signal])
+
+    with tempfile.TemporaryDirectory() as folder:
+        spark = open_session("killed", os.path.join(folder, "spark.log"), SPARK)
+        try:
+            told = publish(spark, request, declared_topic(request, {}, None, None), given.bootstrap, Silent(), on_step)
+        finally:
+            close_session()
+    print(json.dumps({"written": told.written, "rows": told.rows, "transactions": told.transactions}), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Exception as error:  # the test shows it
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(1) from error
