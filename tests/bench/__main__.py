@@ -40,6 +40,7 @@ from tests.bench.spark import (
     exactly_once,
     flights,
     idle,
+    publish,
     spark_connectors,
     spark_throughput,
 )
@@ -83,6 +84,7 @@ PARTS: dict[str, Part] = {
     "encode": lambda f, o: encode.measure(o.messages(3_000_000), o.rounds(5)),
     "delta-append": lambda f, o: delta_append.measure(f, o.quick),
     "exactly-once": lambda f, o: exactly_once.measure(f, o.quick),
+    "publish": lambda f, o: publish.measure(f, o.quick),
     "flights": lambda f, o: flights.measure(f, o.quick),
     "idle": lambda f, o: idle.measure(f, o.quick),
     "matrix": lambda f, o: throughput.measure_matrix(f, o.drivers, o.messages(1_000_000), o.rounds(3)),
