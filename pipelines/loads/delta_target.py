@@ -87,12 +87,12 @@ class DeltaTarget:
             raise LoadFailed(_CONFLICT)
         schema = schema_text(writing.rows.schema.json())
         check_schema(jvm.delta_schema(transaction), schema, merge=writing.merge_schema)
-        rows, counts = counted(writing.rows)
+        rows, counts = counted(writing.rows, writing.late_before_ms)
         written: list[Manifest] = []
 
         @contextmanager
         def committing() -> Iterator[str]:
-            number, refused = counts()
+            number, refused, late = counts()
             manifest = Manifest(
                 plan,
                 sequence,
@@ -105,6 +105,7 @@ class DeltaTarget:
                 coverage=joined(before.coverage, plan.covered),
                 chain_ends=chain_after(before.chain_ends, plan.covered),
                 loaded_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                late=late,
             )
             writing.before_commit()
             written.append(manifest)

@@ -65,10 +65,10 @@ class FileTarget:
         attempt = uuid.uuid4().hex[:_ATTEMPT_DIGITS]
         relative = self._records.staged(attempt)
         folder = join(self._target, relative)
-        rows, counts = counted(writing.rows)
+        rows, counts = counted(writing.rows, writing.late_before_ms)
         try:
             names = write_rows(rows, self._format, self._files, folder, writing.partition_by)
-            number, refused = counts()
+            number, refused, late = counts()
             staged = described_files(spark, self._files, folder, names if number else ())
             files = tuple(LoadedFile(final_name(f.path, plan.id, attempt), f.size, f.sha256) for f in staged)
             before = TargetState() if last is None else TargetState(last.coverage, last.chain_ends)
@@ -86,6 +86,7 @@ class FileTarget:
                 coverage=joined(before.coverage, plan.covered),
                 chain_ends=chain_after(before.chain_ends, plan.covered),
                 loaded_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                late=late,
             )
             moves = {final.path: join(relative, f.path) for final, f in zip(files, staged, strict=True)}
             writing.before_commit()

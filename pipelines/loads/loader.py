@@ -20,11 +20,12 @@ from headwater.pipelines.file_systems.file_system import FileSystem
 from headwater.pipelines.loads.delta_target import DeltaTarget
 from headwater.pipelines.loads.errors import LoadError, LoadFailed
 from headwater.pipelines.loads.file_target import FileTarget
+from headwater.pipelines.loads.intervals import bounds_of, neighbours
 from headwater.pipelines.loads.log_state import bytes_per_offset, client_of, log_state
 from headwater.pipelines.loads.manifest import LoadPlan, Manifest, TargetDescription, check_id
 from headwater.pipelines.loads.planning import LogState, TargetState, decide, default_id
 from headwater.pipelines.loads.positions import PositionKind
-from headwater.pipelines.loads.ranges import joined, minus, shared
+from headwater.pipelines.loads.ranges import Range, joined, minus, shared
 from headwater.pipelines.loads.records import HIDDEN, LoadRecords
 from headwater.pipelines.loads.request import LoadOutcome, LoadRequest, LoadStatus
 from headwater.pipelines.loads.rows import RowsPlan, gathered, load_rows, partition_rows, rows_per_task
@@ -188,7 +189,8 @@ class TopicLoad:
             written = self._records.plan(request.id)
             if written is not None:
                 return self._checked(written, loaded)
-        ranges, gaps = decide(request.wanted, log, loaded, int(self._clock() * 1000))
+        bounds = self._bounds(log) if request.wanted.is_interval else None
+        ranges, gaps = decide(request.wanted, log, loaded, int(self._clock() * 1000), bounds)
         covered = joined(ranges, gaps)
         name = request.id or default_id(request.topic, covered)
         plan = LoadPlan(
@@ -199,8 +201,18 @@ class TopicLoad:
             gaps,
             (request.wanted.start.text, request.wanted.end.text),
             datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds"),
+            bounds or {},
         )
         return self._records.write_plan(plan) if covered or request.id else plan
+
+    def _bounds(self, log: LogState) -> dict[int, Range]:
+        """An interval's bounds: where its neighbours' loads end and start, else where its times are in the log."""
+        start_ms, end_ms = self.request.wanted.start.time_ms, self.request.wanted.end.time_ms
+        before, after = (
+            [plan.bounds for name in names if (plan := self._records.plan(name)) is not None]
+            for names in neighbours(self._records.planned(), start_ms, end_ms)
+        )
+        return bounds_of(log, start_ms, end_ms, before, after)
 
     def _checked(self, written: LoadPlan, loaded: TargetState) -> LoadPlan:
         """A plan that was written down before, as far as it can still be carried out. Raises LoadError."""
@@ -233,6 +245,7 @@ class TopicLoad:
                 replaced,
                 request.merge_schema,
                 self._before_commit,
+                request.wanted.start.time_ms if request.wanted.is_interval else None,
             ),
         )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headwater.pipelines.loads.errors import LoadError
-from headwater.pipelines.loads.ranges import NO_RANGES, Ranges, from_json, joined, to_json
+from headwater.pipelines.loads.ranges import NO_RANGES, Range, Ranges, from_json, joined, to_json
 
 __all__ = ["ID_PATTERN", "LoadPlan", "LoadedFile", "Manifest", "TargetDescription", "check_id"]
 
@@ -66,6 +66,7 @@ class LoadPlan:
         ranges: The offsets to load.
         gaps: Offsets within what was asked for that retention had removed before.
         asked: `from` and `until`, as they were given.
+        bounds: Of an interval, where it starts and ends in every partition, also where it has no offset.
     """
 
     id: str
@@ -75,6 +76,7 @@ class LoadPlan:
     gaps: Ranges = field(default_factory=dict)
     asked: tuple[str, str] = ("", "")
     planned_at: str = ""
+    bounds: Mapping[int, Range] = field(default_factory=dict)
 
     @property
     def covered(self) -> Ranges:
@@ -94,6 +96,7 @@ class LoadPlan:
                 "offsets": to_json(self.ranges),
                 "gaps": to_json(self.gaps),
                 "planned_at": self.planned_at,
+                "bounds": {str(p): list(each) for p, each in sorted(self.bounds.items())},
             }
         )
 
@@ -109,6 +112,7 @@ class LoadPlan:
             gaps=_ranges(found, "gaps", path),
             asked=(_text(found, "from", path), _text(found, "until", path)),
             planned_at=_text(found, "planned_at", path),
+            bounds=_bounds(found, path),
         )
 
 
@@ -129,6 +133,7 @@ class Manifest:
         sequence: Its number among the target's loads.
         rows: Rows, with those refused.
         refused: Rows that could not be decoded.
+        late: Rows of an interval's load with a timestamp before its start: the interval before was loaded without them.
         schema: The rows' columns, as Spark writes a schema in JSON, its keys sorted.
         files: The files; empty for a Delta table, which lists its own.
         removed: Files of the load that this one replaces.
@@ -150,6 +155,7 @@ class Manifest:
     coverage: Ranges = field(default_factory=dict)
     chain_ends: Mapping[int, int] = field(default_factory=dict)
     loaded_at: str = ""
+    late: int = 0
 
     @property
     def name(self) -> str:
@@ -170,6 +176,7 @@ class Manifest:
             "gaps": to_json(self.plan.gaps),
             "rows": self.rows,
             "refused": self.refused,
+            "late": self.late,
             "format": self.format,
             "partition_by": list(self.partition_by),
             "files": [{"path": f.path, "size": f.size, "sha256": f.sha256} for f in self.files],
@@ -205,6 +212,7 @@ class Manifest:
                 _ranges(found, "coverage", path),
                 {int(p): int(end) for p, end in found["chain_ends"].items()},
                 _text(found, "loaded_at", path),
+                int(found.get("late", 0)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LoadError(f"{path} is no manifest of a load: {error}") from error
@@ -238,3 +246,10 @@ def _ranges(found: Mapping[str, Any], name: str, path: str) -> Ranges:
         return from_json(found.get(name, NO_RANGES))
     except ValueError as error:
         raise LoadError(f"{path} is not a record of a load: {name}: {error}") from error
+
+
+def _bounds(found: Mapping[str, Any], path: str) -> dict[int, Range]:
+    try:
+        return {int(p): (int(start), int(end)) for p, (start, end) in found.get("bounds", {}).items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise LoadError(f"{path} is not a record of a load: bounds: {error}") from error

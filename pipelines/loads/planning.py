@@ -9,7 +9,7 @@ from typing import Final
 
 from headwater.pipelines.loads.errors import LoadError
 from headwater.pipelines.loads.positions import Position, PositionKind
-from headwater.pipelines.loads.ranges import Ranges, described, joined, minus, shared, size
+from headwater.pipelines.loads.ranges import Range, Ranges, described, joined, minus, shared, size
 
 __all__ = ["LogState", "TargetState", "Wanted", "decide", "default_id"]
 
@@ -48,19 +48,30 @@ class Wanted:
     Attributes:
         missing: Load what the target lacks, instead of refusing what it has.
         record_gaps: Go on where retention has removed records, and record the gap.
+        is_interval: `start` and `end` are times of an interval, whose bounds depend on its neighbours.
     """
 
     start: Position
     end: Position
     missing: bool = False
     record_gaps: bool = False
+    is_interval: bool = False
 
 
-def decide(wanted: Wanted, log: LogState, loaded: TargetState, now_ms: int) -> tuple[Ranges, Ranges]:
-    """The offsets to load, and the gaps by retention. Raises LoadError if they cannot be loaded as asked."""
+def decide(
+    wanted: Wanted, log: LogState, loaded: TargetState, now_ms: int, bounds: Mapping[int, Range] | None = None
+) -> tuple[Ranges, Ranges]:
+    """The offsets to load, and the gaps by retention. Raises LoadError if they cannot be loaded as asked.
+
+    `bounds` are those of an interval; None for a load that is none.
+    """
     _require_past(wanted.end, now_ms)
-    start = _resolved(wanted.start, log, loaded, is_start=True)
-    end = _resolved(wanted.end, log, loaded, is_start=False)
+    if bounds is not None:
+        start = {partition: low for partition, (low, _) in bounds.items()}
+        end = {partition: high for partition, (_, high) in bounds.items()}
+    else:
+        start = _resolved(wanted.start, log, loaded, is_start=True)
+        end = _resolved(wanted.end, log, loaded, is_start=False)
     chosen = sorted(start.keys() & end.keys())  # offsets by partition choose partitions, too
     for partition in chosen:
         last = end[partition]

@@ -80,6 +80,11 @@ class LoadRecords:
         data = self.files.read(path)
         return None if data is None else LoadPlan.decode(data, path)
 
+    def planned(self) -> list[str]:
+        """The names of all loads that have a plan."""
+        names = [entry.name for entry in self.files.list(join(self.folder, "plans"))]
+        return [name.removesuffix(".json") for name in names if name.endswith(".json")]
+
     def write_plan(self, plan: LoadPlan) -> LoadPlan:
         """Write a plan down, and return the one that stands: the first."""
         if self.files.create(join(self.folder, "plans", f"{plan.id}.json"), plan.encode()):

@@ -72,6 +72,7 @@ class LoadOutcome:
                 "id": plan.id,
                 "rows": self.manifest.rows,
                 "refused": self.manifest.refused,
+                "late": self.manifest.late,
                 "offsets": to_json(plan.ranges),
                 "gaps": to_json(plan.gaps),
                 "files": len(self.manifest.files),
@@ -89,9 +90,10 @@ class LoadOutcome:
             return f"{self.topic}: nothing new for {self.target}"
         plan = self.manifest.plan
         refused = f", {self.manifest.refused:,} of them could not be decoded" if self.manifest.refused else ""
+        late = f", {self.manifest.late:,} of them late" if self.manifest.late else ""
         gaps = f"; {size(plan.gaps):,} offsets were gone by retention" if plan.gaps else ""
         done = "is loaded already" if self.outcome is LoadStatus.ALREADY_LOADED else f"loaded in {self.seconds:,.1f} s"
-        return f"{self.topic}: {plan.id} {done}: {self.manifest.rows:,} rows{refused} in {self.target}{gaps}"
+        return f"{self.topic}: {plan.id} {done}: {self.manifest.rows:,} rows{refused}{late} in {self.target}{gaps}"
 
 
 def target_of(url: str, topic: str, topics: int) -> str:

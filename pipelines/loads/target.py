@@ -24,6 +24,7 @@ class Writing:
         partition_by: The partition columns.
         replaced: The manifest of the load that this one replaces.
         merge_schema: Whether new columns are added to the target's.
+        late_before_ms: Rows with an earlier timestamp are counted as late; None counts none.
         before_commit: Called when every file is written; raises if the load must not be committed.
     """
 
@@ -33,6 +34,7 @@ class Writing:
     replaced: Manifest | None
     merge_schema: bool
     before_commit: Callable[[], None]
+    late_before_ms: int | None = None
 
 
 class Target(Protocol):

@@ -10,8 +10,8 @@ from headwater.pipelines.datasource import DISORDER_CONF
 from headwater.pipelines.definition import Topic
 from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.spark.planned_offsets import planned_offsets
+from headwater.pipelines.sql.topic_rows import present
 from headwater.pipelines.sql.topic_tables import readable_topic_tables
-from headwater.pipelines.sql.views import topic_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ def test_a_pipelines_topic_and_a_session_state_the_disorder(lab: Lab, delta_spar
 
     def is_limited(disorder: str | None) -> bool:
         declared = Topic.model_validate({"value": "string"} | ({"timestamp_disorder": disorder} if disorder else {}))
-        frame = topic_frame(delta_spark, lab.servers, topic, KnownColumns({topic: declared}))
+        frame = present(delta_spark, lab.servers, topic, KnownColumns({topic: declared}), pushdown=True)
         [[part]] = planned_offsets(frame.where("_timestamp < timestamp'2001-01-01 00:00:00Z'"))
         return part.reach is not None
 

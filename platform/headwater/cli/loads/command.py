@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwater.cli.loads.display import LoadDisplay, show
+from headwater.cli.loads.readiness import DEFAULT_IDLE_S, report_readiness
 from headwater.cli.loads.requests import LoadOptions, requests_of
 from headwater.cli.loads.verifying import verify_target
 from headwater.cli.pipeline.options import set_option
@@ -33,6 +34,7 @@ VALUES = ["raw", "string", "json", "csv", "avro", "protobuf", "json_schema"]
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Format of the target.  [default: delta]")
 @click.option("--from", "start", metavar="POSITION", help="Start: earliest, last, offsets, a time.  [default: last]")
 @click.option("--until", metavar="POSITION", help="End, excluded: latest, offsets, a time.  [default: latest]")
+@click.option("--interval", metavar="START/END", help="Two times: from where the interval before ended, named by them.")
 @click.option(
     "--partition-by", multiple=True, metavar="COLUMN", help="Column, date(COLUMN) or hour(COLUMN); may be repeated."
 )
@@ -49,6 +51,11 @@ VALUES = ["raw", "string", "json", "csv", "avro", "protobuf", "json_schema"]
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
               help="Wait for another load into the target.")  # fmt: skip
 @click.option("--verify", "verified", metavar="URL", help="Compare a target with its loads and the log; load nothing.")
+@click.option("--ready", is_flag=True, help="Exit with 0 when all partitions are past --until, else with 75.")
+@click.option("--lateness", "lateness_s", type=click.FloatRange(0), metavar="SECONDS",
+              help="With --ready: wait that much longer for late records.  [default: 0]")  # fmt: skip
+@click.option("--idle", "idle_s", type=click.FloatRange(0, 60), metavar="SECONDS",
+              help="With --ready: a partition without a new record for that long is idle.  [default: 5]")  # fmt: skip
 @click.option("--conf", "confs", multiple=True, metavar="KEY=VALUE", help="Spark setting; may be repeated.")
 @set_option
 @click.option("--end-with-caller", is_flag=True, help="End when the calling process has ended.")
@@ -62,6 +69,7 @@ def load(
     form: str | None,
     start: str | None,
     until: str | None,
+    interval: str | None,
     partition_by: tuple[str, ...],
     timezone: str | None,
     load_id: str,
@@ -75,6 +83,9 @@ def load(
     registry: str | None,
     wait_s: float,
     verified: str | None,
+    ready: bool,
+    lateness_s: float | None,
+    idle_s: float | None,
     confs: tuple[str, ...],
     assignments: tuple[str, ...],
     end_with_caller: bool,
@@ -88,8 +99,15 @@ def load(
     """
     from headwater.api.topic_admin import TopicAdmin
 
-    require_java()
     where = servers(bootstrap_servers)
+    if ready:
+        if pattern or file or to or not topics or until is None:
+            raise CliError("load", "--ready needs topics by name and --until", "see `headwater load --help`")
+        report_readiness(topics, where, until, lateness_s or 0.0, DEFAULT_IDLE_S if idle_s is None else idle_s, output)
+        return
+    if lateness_s is not None or idle_s is not None:
+        raise CliError("load", "--lateness and --idle are for --ready")
+    require_java()
     if verified is not None:
         if topics or pattern or file or to:
             raise CliError("load", "--verify names the target itself", "give it alone")
@@ -97,7 +115,7 @@ def load(
         return
     options = LoadOptions(
         topics, pattern, file, to, form, start, until, partition_by, timezone, load_id, missing, replace, on_gap,
-        merge_schema, headers, wait_s, value, schema, registry, key_values(assignments, "--set"),
+        merge_schema, headers, wait_s, value, schema, registry, key_values(assignments, "--set"), interval,
     )  # fmt: skip
     with reported_errors():
         existing = {topic.name for topic in TopicAdmin(where, security=client_security()).list_topics()}

@@ -43,6 +43,7 @@ class LoadOptions:
     schema: str | None
     registry: str | None
     assignments: Mapping[str, str]
+    interval: str | None = None
 
 
 def requests_of(options: LoadOptions, existing: Collection[str]) -> tuple[list[LoadRequest], Loaded]:
@@ -50,6 +51,8 @@ def requests_of(options: LoadOptions, existing: Collection[str]) -> tuple[list[L
     from headwater.pipelines.loads.errors import LoadError
     from headwater.pipelines.loads.loads_file import LoadDeclaration, parse_loads
 
+    if options.interval is not None and (options.start or options.until or options.load_id or options.replace):
+        raise CliError("load", "--interval says start, end and name", "leave out --from, --until, --id and --replace")
     text, name, folder = _text(options)
     parsed, loaded = parse_loads(text, name, options.assignments, folder, os.environ, lambda path: _read(folder, path))
     found: list[LoadRequest] = []
@@ -68,18 +71,26 @@ def requests_of(options: LoadOptions, existing: Collection[str]) -> tuple[list[L
 
 
 def _requests(declaration: Any, options: LoadOptions, existing: Collection[str]) -> list[LoadRequest]:
+    from headwater.pipelines.loads.intervals import interval_id, parse_interval
     from headwater.pipelines.loads.partitions import parse_partitions
     from headwater.pipelines.loads.planning import Wanted
     from headwater.pipelines.loads.positions import parse_position
     from headwater.pipelines.loads.request import LoadRequest, target_of
 
     topics = list(declaration.topics) or _matching(declaration.pattern, existing)
+    if options.interval is not None:
+        start, until = parse_interval(options.interval)
+    else:
+        start = parse_position(options.start or declaration.start)
+        until = parse_position(options.until or declaration.until)
     wanted = Wanted(
-        parse_position(options.start or declaration.start),
-        parse_position(options.until or declaration.until),
-        missing=options.missing or declaration.missing,
+        start,
+        until,
+        missing=options.missing or declaration.missing or options.interval is not None,
         record_gaps=(options.on_gap or declaration.on_gap) == "record",
+        is_interval=options.interval is not None,
     )
+    load_id = interval_id(start.time_ms, until.time_ms) if options.interval is not None else options.load_id
     partitions = parse_partitions(
         list(options.partition_by or declaration.partition_by), options.timezone or declaration.timezone
     )
@@ -90,7 +101,7 @@ def _requests(declaration: Any, options: LoadOptions, existing: Collection[str])
             options.format or declaration.format,
             wanted,
             partitions,
-            options.load_id,
+            load_id,
             options.replace,
             options.merge_schema or declaration.merge_schema,
             options.headers or declaration.headers,

@@ -1,6 +1,7 @@
 """Error reports of the command line: one line on stderr and an exit code, without a stack trace.
 
-Exit codes: 0 success; 1 failure while running; 2 user error (options, names, values); 130 ended by Ctrl-C.
+Exit codes: 0 success; 1 failure while running; 2 user error (options, names, values); 75 not yet (a
+later call may succeed); 130 ended by Ctrl-C.
 `HEADWATER_DEBUG=1` prints the stack trace as well.
 """
 
@@ -10,6 +11,7 @@ from typing import Final
 
 EXIT_FAILED: Final = 1
 EXIT_USER: Final = 2
+EXIT_NOT_YET: Final = 75  # EX_TEMPFAIL of sysexits.h
 EXIT_INTERRUPTED: Final = 130
 
 
