@@ -24,7 +24,7 @@ from headwater.pipelines.sources.known_columns import KnownColumns
 from headwater.pipelines.sql import topic_rows
 from headwater.pipelines.sql.registry_columns import Registered
 from headwater.pipelines.sql.statement_errors import missing_format
-from headwater.pipelines.sql.topic_names import TopicNames
+from headwater.pipelines.sql.topic_names import AmbiguousTopicError, TopicNames
 from headwater.pipelines.sql_text import scanner
 
 if TYPE_CHECKING:
@@ -152,7 +152,8 @@ class Relations:
         self._lock = threading.RLock()
         self.topics = topics
         self.known = known
-        self._made: set[scanner.Name] = set()
+        self._views: set[scanner.Name] = set()
+        self._lake_tables: set[str] = set()
         self._current: dict[scanner.Name, None] = {}
         self._users: set[str] = set()
         self._columns: dict[scanner.Name, tuple[str, ...]] = {}
@@ -166,16 +167,19 @@ class Relations:
         """Make the relations that a statement names where its words show it. For `pushdown` see `TopicFrames`.
 
         If no broker answers, only what does not need one is made, and `make` raises the error for a name that Spark
-        then misses. Raises Spark's errors about the pipeline's tables.
+        then misses. Raises Spark's errors about the pipeline's tables, and AmbiguousTopicError.
         """
         with self._lock:
             self.missing.clear()
             self._pushdown = pushdown
             self._current.clear()
             self._note_users_view(text)
-            # A user's view may name relations that the statement does not.
-            before = sorted(self._made) if self._users else []
-            for name in (*before, *scanner.names(text)):
+            named = scanner.names(text)
+            before = sorted(self._views)
+            # An earlier statement's views have its ranges. A user's view may name any of them.
+            for key in before if not self._users else ():
+                self._drop(key)
+            for name in (*(before if self._users else ()), *named):
                 try:
                     self._bring(name, is_certain=False)
                 except (_NoTopicsError, RelationError):
@@ -226,9 +230,20 @@ class Relations:
         if rows is None:
             self._drop(key)
             return False
+        self._require_one_case(name)
         self._current[name] = None
         self._view(key, rows)
         return True
+
+    def _require_one_case(self, name: scanner.Name) -> None:
+        """Raise AmbiguousTopicError if the statement names two topics that Spark takes for one."""
+        lower = tuple(part.lower() for part in name)
+        for other in self._current:
+            if other != name and tuple(part.lower() for part in other) == lower:
+                topics = sorted({found for each in (other, name) if (found := self.topics.match(each[-1])) is not None})
+                if len(topics) > 1:
+                    both = " and ".join(topics)
+                    raise AmbiguousTopicError(f"{both} differ in case only, which Spark ignores: use two statements")
 
     def _rows(self, name: scanner.Name, *, is_certain: bool) -> DataFrame | None:
         """The rows of a name. They are read anew for each statement.
@@ -261,9 +276,11 @@ class Relations:
     def _lake(self, name: str) -> bool:
         """Make a Delta table a table of the catalog; whether there is one of this name."""
         known = self._table(name)
-        key = (LAKE, name.lower())
-        if known is None or key in self._made:
+        if known is None or known in self._lake_tables:
             return known is not None
+        if not self.has_log:
+            path = self.known.tables[known]
+            raise RelationError(f"lake.{known} is a name of `headwater sql`; name the table {known}, or delta.`{path}`")
         frame = self._delta(known)
         if frame is None:
             return False
@@ -271,17 +288,18 @@ class Relations:
         self._spark.sql(f"CREATE SCHEMA IF NOT EXISTS {LAKE}")
         self._spark.sql(f"DROP TABLE IF EXISTS {LAKE}.{known}")
         self._spark.sql(f"CREATE TABLE {LAKE}.{known} USING delta LOCATION '{_escaped(path)}'")
-        self._made.add(key)
-        self._columns[key] = tuple(frame.columns)
+        self._lake_tables.add(known)
+        self._columns[LAKE, known.lower()] = tuple(frame.columns)
         return True
 
     def _delta(self, known: str) -> DataFrame | None:
         """The rows of a Delta table; None if it is not there yet. Raises RelationError if the session has no Delta."""
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         try:
             return self._spark.read.format("delta").load(self.known.tables[known])
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             if (reason := missing_format(error)) is not None:
                 raise RelationError(reason) from None
             if known not in self.missing:
@@ -315,23 +333,22 @@ class Relations:
         return self._frames.rows(topic, known, pushdown=pushdown)
 
     def _view(self, key: scanner.Name, frame: DataFrame) -> None:
-        quoted = f"`{key[-1]}`"
+        quoted = f"`{key[-1].replace('`', '``')}`"
         if len(key) > 1:
             frame.createOrReplaceGlobalTempView(quoted)
         else:
             frame.createOrReplaceTempView(quoted)
-        self._made.add(key)
+        self._views.add(key)
         self._columns[key] = tuple(frame.columns)
 
     def _drop(self, key: scanner.Name) -> None:
-        if key not in self._made:
+        if key not in self._views:
             return
-        self._made.discard(key)
-        self._columns.pop(key, None)
+        self._views.discard(key)
         if len(key) > 1:
-            self._spark.catalog.dropGlobalTempView(f"`{key[-1]}`")
+            self._spark.catalog.dropGlobalTempView(key[-1])
         else:
-            self._spark.catalog.dropTempView(f"`{key[-1]}`")
+            self._spark.catalog.dropTempView(key[-1])
 
     def columns(self, name: scanner.Name) -> tuple[str, ...]:
         """The columns of a relation that a statement has named before; `()` for others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,7 @@ from headwater.pipelines.sql.relations import LAKE, LOG, RelationError, Relation
 from headwater.pipelines.sql.statement_errors import (
     StatementError,
     explained,
+    missing_format,
     missing_relation,
     missing_relation_of_plan,
 )
@@ -33,12 +35,21 @@ MISSED_MAX: Final = 100
 
 
 def analysed(
-    spark: SparkSession, relations: Relations, statement: Statement, given: Mapping[str, Any] | None = None
+    spark: SparkSession,
+    relations: Relations,
+    statement: Statement,
+    given: Mapping[str, Any] | None = None,
+    *,
+    narrows: bool = True,
 ) -> DataFrame:
     """The frame of a statement; `given` are the values of its parameters.
 
+    With `narrows`, filters narrow the offsets to read, where the statement scans a topic once. The frame must then be
+    used once, and as it is.
+
     Raises StatementError, and the errors of the function that lists topics.
     """
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     asked = scanner.parameters(statement.text)
@@ -47,14 +58,22 @@ def analysed(
         spark.conf.set(PARAMETERS_CONF, "true")
     is_query = _is_query(statement.text)
     try:
-        relations.prepare(statement.text, pushdown=is_query or _names_once(relations, statement.text))
+        pushdown = narrows and (is_query or _names_once(relations, statement.text))
+        relations.prepare(statement.text, pushdown=pushdown)
         frame = _complete(spark, relations, statement, values)
         # A query is only analysed so far. Spark shares pushed filters between the scans of one relation.
-        if is_query and any(jvm.relations_shared(frame)):
+        if pushdown and is_query and any(jvm.relations_shared(frame)):
             relations.make_again()
             frame = _complete(spark, relations, statement, values)
     except PySparkException as error:
         raise failed(error, relations, statement) from None
+    except AmbiguousTopicError as error:
+        raise StatementError(str(error)) from None
+    except Py4JJavaError as error:
+        reason = missing_format(error)
+        if reason is None:
+            raise
+        raise StatementError(reason) from None
     return frame
 
 
@@ -129,6 +148,8 @@ def _unknown(relations: Relations, name: Name) -> str:
 def suggestion(relations: Relations, name: Name) -> str:
     """The hint for an unknown relation; '' if nothing is near."""
     topics, whole = relations.topics, ".".join(name)
+    with contextlib.suppress(Exception):  # the hint is less, and the error stands
+        topics.all(anew=True)
     if len(name) > 1 and whole in topics.last():
         return f"a name with dots needs backquotes: `{whole}`"
     if name[-1] in relations.missing:

@@ -25,6 +25,7 @@ __all__ = [
 NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
 _COLUMN: Final = ("UNRESOLVED_COLUMN", "UNRESOLVED_MAP_KEY")
 _PLACE: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
+_FORMAT: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: (\w+)")
 _IN_PLAN: Final = re.compile(rf"\[{NOT_FOUND}\] The table or view ((?:`(?:[^`]|``)*`\.?)+) cannot be found")
 
 
@@ -76,17 +77,22 @@ def missing_relation_of_plan(text: str) -> Name | None:
     return name_of(found[1]) if found else None
 
 
-def missing_format(error: PySparkException) -> str | None:
-    """The line for a session that lacks the code of Delta or of `format("headwater")`; None for another error."""
+def missing_format(error: Exception) -> str | None:
+    """The line for a session that lacks the code of Delta or of `format("headwater")`; None for another error.
+
+    Spark's error for a missing format has a class of PySpark's in some calls, and Py4J's in others.
+    """
     from headwater.pipelines.spark.session import DELTA_PACKAGE
 
-    provider = str((error.getMessageParameters() or {}).get("provider", ""))
-    if error.getCondition() != "DATA_SOURCE_NOT_FOUND":
+    found = _FORMAT.search(str(error))
+    if found is None:
         return None
-    if "delta" in provider.lower():
+    if found[1].lower() == "delta":
         return f"the session has no Delta: start it with spark.jars.packages={DELTA_PACKAGE} and Delta's settings"
-    if "headwater" in provider.lower():
-        return "Spark's Python has no Headwater: set PYSPARK_PYTHON to an interpreter that has it, and start Spark anew"
+    if found[1].lower() == "headwater":
+        return (
+            "Spark's Python has no Headwater: set PYSPARK_PYTHON to an interpreter that has it, and start Spark again"
+        )
     return None
 
 

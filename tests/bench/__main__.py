@@ -43,6 +43,7 @@ from tests.bench.spark import (
     publish,
     spark_connectors,
     spark_throughput,
+    sql_shell,
 )
 
 RESULTS = Path(__file__).resolve().parents[2] / "build" / "bench"
@@ -86,6 +87,7 @@ PARTS: dict[str, Part] = {
     "exactly-once": lambda f, o: exactly_once.measure(f, o.quick),
     "publish": lambda f, o: publish.measure(f, o.quick),
     "flights": lambda f, o: flights.measure(f, o.quick),
+    "sql-shell": lambda f, o: sql_shell.measure(f, o.quick),
     "idle": lambda f, o: idle.measure(f, o.quick),
     "matrix": lambda f, o: throughput.measure_matrix(f, o.drivers, o.messages(1_000_000), o.rounds(3)),
     "fresh": lambda f, o: fresh.measure(f, o.drivers, Load(o.messages(3_000_000)), o.rounds(3)),

@@ -103,6 +103,12 @@ def test_a_broker_starts_without_what_only_some_brokers_need() -> None:
         assert module not in ways, ways[module]
 
 
+def test_the_package_itself_imports_nothing() -> None:
+    ways = imported("headwater")
+    assert unwanted(ways, packages=set()) == []
+    assert not any(module.startswith("headwater.") for module in ways), ways
+
+
 def test_the_rest_api_starts_without_the_broker_and_without_spark() -> None:
     ways = imported("headwater.__main__", "headwater.cli.verbs.api", "headwater.api.app", "headwater.api.topic_admin")
     assert "headwater.api.routers.topics" in ways

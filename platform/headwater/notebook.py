@@ -1,0 +1,174 @@
+"""`headwater.sql` and `headwater.table`: topics and Delta tables in a session of the user's, such as a notebook's.
+
+Names and columns are those of `headwater sql`, without `lake.NAME`, which would leave a schema in the user's catalog.
+Frames read topics whole: a frame may be scanned any number of times, with any filters.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headwater.api.topic_admin import TopicAdmin
+from headwater.logtier.config.client_properties import read_client_config
+from headwater.pipelines.analysis.analysis import analyse
+from headwater.pipelines.datasource.brokers import brokers
+from headwater.pipelines.sql.registry_columns import Registered, RegistryColumns
+from headwater.pipelines.sql.relations import Known, RelationError, Relations, delta_tables
+from headwater.pipelines.sql.statement import analysed, suggestion
+from headwater.pipelines.sql.statement_errors import StatementError, missing_format, name_of
+from headwater.pipelines.sql.topic_names import TopicNames
+from headwater.pipelines.sql_text.scanner import statements
+from headwater.pipelines.validation.pipeline_file import load
+from headwater.settings import load_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["sql", "table"]
+
+KEPT_MAX: Final = 16  # combinations of arguments; each call with the same arguments shares what is known
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where names are looked up; hashable, as it is the key of what is kept."""
+
+    bootstrap_servers: str
+    command_config: str
+    pipeline: str
+    changed_ns: int
+    variables: tuple[tuple[str, str], ...]
+    tables: tuple[tuple[str, str], ...]
+    registry: str
+
+
+_kept: OrderedDict[tuple[int, _Source], tuple[SparkSession, Relations]] = OrderedDict()
+
+
+def sql(
+    spark: SparkSession,
+    statement: str,
+    args: Mapping[str, Any] | None = None,
+    *,
+    bootstrap_servers: str | None = None,
+    command_config: str | None = None,
+    pipeline: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    tables: Mapping[str, str] | None = None,
+    registry: str | None = None,
+) -> DataFrame:
+    """Return the frame of one statement over topics and Delta tables.
+
+    Args:
+        spark: A classic session; `log.NAME` needs one that was started with `spark.sql.globalTempDatabase=log`.
+        statement: A statement of Spark SQL.
+        args: Values of the parameters `:NAME`.
+        bootstrap_servers: Brokers; by default the setting of the same name.
+        command_config: A file of client properties for a secured broker; by default the setting of the same name.
+        pipeline: A pipeline's file, which gives topics columns, and its tables and Delta tables their names.
+        variables: Values of the pipeline's variables.
+        tables: Paths of Delta tables by name.
+        registry: A schema registry's address, which gives topics columns.
+
+    Raises:
+        StatementError: The statement is wrong, or the session lacks Delta; the message is one line.
+        TopicAdminError: No broker answers.
+        PipelineError: The pipeline's file is wrong.
+    """
+    relations = _relations(
+        spark, bootstrap_servers, command_config, pipeline, variables or {}, tables or {}, registry or ""
+    )
+    found = statements(statement)
+    if len(found) != 1:
+        raise StatementError(f"headwater.sql takes one statement, and there are {len(found)}")
+    return analysed(spark, relations, found[0], args, narrows=False)
+
+
+def table(
+    spark: SparkSession,
+    name: str,
+    *,
+    bootstrap_servers: str | None = None,
+    command_config: str | None = None,
+    pipeline: str | None = None,
+    variables: Mapping[str, str] | None = None,
+    tables: Mapping[str, str] | None = None,
+    registry: str | None = None,
+) -> DataFrame:
+    """Return the rows of a topic, of `log.TOPIC` or of a table; a topic's name with dots needs no backquotes.
+
+    Arguments and errors are those of `sql`.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    relations = _relations(
+        spark, bootstrap_servers, command_config, pipeline, variables or {}, tables or {}, registry or ""
+    )
+    parts = name_of(name)
+    try:
+        # A topic may be named with its dots, and be called log.x itself.
+        frame = relations.frame((name,)) if len(parts) > 1 else None
+        frame = relations.frame(parts) if frame is None else frame
+    except RelationError as error:
+        raise StatementError(str(error)) from None
+    except (PySparkException, Py4JJavaError) as error:
+        reason = missing_format(error)
+        if reason is None:
+            raise
+        raise StatementError(reason) from None
+    if frame is None:
+        hint = suggestion(relations, parts)
+        raise StatementError(f"there is no topic or table '{name}'" + (f"; {hint}" if hint else ""))
+    return frame
+
+
+def _relations(
+    spark: SparkSession,
+    bootstrap_servers: str | None,
+    command_config: str | None,
+    pipeline: str | None,
+    variables: Mapping[str, str],
+    tables: Mapping[str, str],
+    registry: str,
+) -> Relations:
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise StatementError("headwater.sql needs a classic Spark session, and this is a client of Spark Connect")
+    settings = load_settings()
+    source = _Source(
+        settings.bootstrap_servers if bootstrap_servers is None else bootstrap_servers,
+        settings.command_config if command_config is None else command_config,
+        "" if pipeline is None else os.path.abspath(pipeline),
+        0 if pipeline is None or not os.path.exists(pipeline) else os.stat(pipeline).st_mtime_ns,
+        tuple(sorted(variables.items())),
+        tuple(sorted(tables.items())),
+        registry,
+    )
+    key = (id(spark), source)
+    if key in _kept and _kept[key][0] is spark:
+        _kept.move_to_end(key)
+        return _kept[key][1]
+    made = _made(spark, source)
+    _kept[key] = (spark, made)
+    while len(_kept) > KEPT_MAX:
+        _kept.popitem(last=False)
+    return made
+
+
+def _made(spark: SparkSession, source: _Source) -> Relations:
+    where = brokers(source.bootstrap_servers, source.command_config)
+    security = read_client_config(source.command_config) if source.command_config else {}
+    topics = TopicNames(TopicAdmin(source.bootstrap_servers, security=security).topic_names)
+    registered: Callable[[str], Registered | None] = lambda _topic: None  # noqa: E731 - the default of Known
+    if source.registry:
+        registered = RegistryColumns(source.registry).of
+    if not source.pipeline:
+        return Relations(spark, where, topics, Known(tables=dict(source.tables), registered=registered))
+    loaded = load(source.pipeline, dict(source.variables), frozenset(topics.all()), "")
+    columns = analyse(spark, loaded, where).columns
+    known = Known(columns, loaded, delta_tables(loaded) | dict(source.tables), registered)
+    return Relations(spark, where, topics, known)

@@ -1,0 +1,29 @@
+"""Errors of Spark's that say in their text alone what the session lacks."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwater.pipelines.sql.statement_errors import missing_format, missing_relation_of_plan
+
+TEXT = (
+    "An error occurred while calling o77.load.\n: Exc: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: {}. Make"
+)
+
+
+@pytest.mark.parametrize(("name", "line"), [("delta", "has no Delta"), ("headwater", "Python has no Headwater")])
+def test_a_missing_format_is_one_line(name: str, line: str) -> None:
+    told = missing_format(RuntimeError(TEXT.format(name)))
+    assert told is not None
+    assert line in told
+    assert "\n" not in told
+
+
+def test_another_format_is_sparks_to_report() -> None:
+    assert missing_format(RuntimeError(TEXT.format("csvv"))) is None
+
+
+def test_the_relation_that_a_plan_misses_is_read_from_its_text() -> None:
+    text = "[TABLE_OR_VIEW_NOT_FOUND] The table or view `log`.`a``.b` cannot be found. Verify"
+    assert missing_relation_of_plan(text) == ("log", "a`.b")
+    assert missing_relation_of_plan("== Physical Plan ==") is None
