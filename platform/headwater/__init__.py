@@ -1,6 +1,6 @@
 """Headwater: pipelines, topics and tables from one command line; topics as frames in a Spark session.
 
-`sql` and `table` (`headwater.notebook`) are imported when they are used: `import headwater` needs no Spark.
+`load`, `sql` and `table` (`headwater.notebook`) are imported when they are used: `import headwater` needs no Spark.
 """
 
 import importlib
@@ -9,7 +9,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 #: Names that users take from the package, and the modules that they come from.
-_USED_LATER = {"sql": "headwater.notebook", "table": "headwater.notebook"}
+_USED_LATER = dict.fromkeys(("load", "sql", "table"), "headwater.notebook")
 
 
 def __getattr__(name: str) -> Any:

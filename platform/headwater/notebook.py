@@ -1,4 +1,4 @@
-"""`headwater.sql` and `headwater.table`: topics and Delta tables in a session of the user's, such as a notebook's.
+"""`headwater.sql`, `headwater.table`, `headwater.load`: topics and tables in a session of the user's, as a notebook's.
 
 Names and columns are those of `headwater sql`, without `lake.NAME`, which would leave a schema in the user's catalog.
 Frames read topics whole: a frame may be scanned any number of times, with any filters.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,19 +16,25 @@ from headwater.api.topic_admin import TopicAdmin
 from headwater.logtier.config.client_properties import read_client_config
 from headwater.pipelines.analysis.analysis import analyse
 from headwater.pipelines.datasource.brokers import brokers
+from headwater.pipelines.file_systems.opening import file_system
+from headwater.pipelines.file_systems.options import FileSystemOptions
+from headwater.pipelines.loads.errors import LoadError, LoadFailed
+from headwater.pipelines.loads.options import LoadOptions, requests_of
+from headwater.pipelines.loads.request import LoadOutcome
+from headwater.pipelines.loads.running import LoadRun
 from headwater.pipelines.sql.registry_columns import Registered, RegistryColumns
 from headwater.pipelines.sql.relations import Known, RelationError, Relations, delta_tables
 from headwater.pipelines.sql.statement import analysed, suggestion
 from headwater.pipelines.sql.statement_errors import StatementError, missing_format, name_of
 from headwater.pipelines.sql.topic_names import TopicNames
 from headwater.pipelines.sql_text.scanner import statements
-from headwater.pipelines.validation.pipeline_file import load
+from headwater.pipelines.validation import pipeline_file
 from headwater.settings import load_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["sql", "table"]
+__all__ = ["load", "sql", "table"]
 
 KEPT_MAX: Final = 16  # combinations of arguments; each call with the same arguments shares what is known
 
@@ -127,6 +133,81 @@ def table(
     return frame
 
 
+def load(
+    spark: SparkSession,
+    *topics: str,
+    to: str,
+    format: str = "delta",  # noqa: A002 - the name of Spark's writers
+    start: str = "last",
+    until: str = "latest",
+    id: str = "",  # noqa: A002 - as the option of the command line
+    partition_by: Sequence[str] = (),
+    timezone: str = "UTC",
+    missing: bool = False,
+    replace: str = "",
+    on_gap: str = "fail",
+    merge_schema: bool = False,
+    headers: bool = False,
+    wait_s: float = 0.0,
+    value: str | None = None,
+    schema: str | None = None,
+    registry: str | None = None,
+    bootstrap_servers: str | None = None,
+    command_config: str | None = None,
+) -> list[LoadOutcome]:
+    """Load ranges of topics into files or Delta tables, as `headwater load` does (docs/reference/loads.md).
+
+    Args:
+        spark: A classic session; with Delta for `format="delta"`.
+        topics: Names of topics; with several, `to` contains `{topic}`.
+        start: As `--from`.
+        until: As `--until`.
+        id: Name of the load; by default by topic and range.
+        wait_s: Seconds to wait for another load into the target.
+        value: Format of the topics' values; by default raw.
+
+    Returns:
+        How each load ended, in the order of the topics.
+
+    Raises:
+        LoadError: What was asked for cannot be done.
+        LoadFailed: A load failed; the message has a line for each.
+    """
+    where = bootstrap_servers or load_settings().bootstrap_servers
+    options = LoadOptions(
+        topics=topics,
+        pattern=None,
+        file=None,
+        to=to,
+        format=format,
+        start=start,
+        until=until,
+        partition_by=tuple(partition_by),
+        timezone=timezone,
+        load_id=id,
+        missing=missing,
+        replace=replace,
+        on_gap=on_gap,
+        merge_schema=merge_schema,
+        headers=headers,
+        wait_s=wait_s,
+        value=value,
+        schema=schema,
+        registry=registry,
+        assignments={},
+    )
+    requests, loaded = requests_of(options, ())
+    settings = FileSystemOptions.of(dict(spark.sparkContext.getConf().getAll()))
+    reached = brokers(where, command_config or load_settings().command_config)
+    run = LoadRun(requests, loaded, reached, lambda target: file_system(target, settings))
+    outcomes = run.run(lambda: spark)
+    failed = [outcome for outcome in outcomes if outcome.error]
+    if failed:
+        kind = LoadError if all(outcome.is_user_error for outcome in failed) else LoadFailed
+        raise kind("\n".join(map(str, failed)))
+    return outcomes
+
+
 def _relations(
     spark: SparkSession,
     bootstrap_servers: str | None,
@@ -168,7 +249,7 @@ def _made(spark: SparkSession, source: _Source) -> Relations:
         registered = RegistryColumns(source.registry).of
     if not source.pipeline:
         return Relations(spark, where, topics, Known(tables=dict(source.tables), registered=registered))
-    loaded = load(source.pipeline, dict(source.variables), frozenset(topics.all()), "")
+    loaded = pipeline_file.load(source.pipeline, dict(source.variables), frozenset(topics.all()), "")
     columns = analyse(spark, loaded, where).columns
     known = Known(columns, loaded, delta_tables(loaded) | dict(source.tables), registered)
     return Relations(spark, where, topics, known)

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headwater.cli.loads.requests import LoadOptions, requests_of
 from headwater.pipelines.file_systems.opening import file_system
+from headwater.pipelines.loads.options import LoadOptions, requests_of
 from headwater.pipelines.loads.request import LoadOutcome
 from headwater.pipelines.loads.running import LoadRun
 from headwater.pipelines.spark.session import close_session, open_session

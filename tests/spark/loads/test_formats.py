@@ -11,6 +11,8 @@ import pyarrow.orc
 import pyarrow.parquet
 import pytest
 
+import headwater
+from headwater.pipelines.loads.errors import LoadError
 from headwater.pipelines.loads.manifest import Manifest
 from headwater.pipelines.loads.request import LoadStatus
 from tests.spark.loads.conftest import Dock
@@ -118,3 +120,21 @@ def test_a_large_partition_is_split_and_small_ones_share_a_file(
     assert outcome.manifest is not None
     assert outcome.manifest.rows == 435
     assert 2 <= len(outcome.manifest.files) <= 3
+
+
+def test_a_notebook_loads_in_its_own_session(dock: Dock, tmp_path: Path) -> None:
+    dock.create()
+    dock.produce(VALUES)
+    [outcome] = headwater.load(
+        dock.spark,
+        dock.topic,
+        to=f"{tmp_path}/lake",
+        value="json",
+        schema=str(tmp_path / "flight.json"),
+        bootstrap_servers=dock.servers,
+    )
+    assert outcome.outcome is LoadStatus.LOADED
+    assert dock.read(f"{tmp_path}/lake", "delta").count() == 22
+    assert dock.spark.range(1).count() == 1
+    with pytest.raises(LoadError, match=r"--until is offset 99 of .*, which ends at 11"):
+        headwater.load(dock.spark, dock.topic, to=f"{tmp_path}/lake", until="99", bootstrap_servers=dock.servers)

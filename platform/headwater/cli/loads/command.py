@@ -10,7 +10,6 @@ import click
 
 from headwater.cli.loads.display import LoadDisplay, show
 from headwater.cli.loads.readiness import DEFAULT_IDLE_S, report_readiness
-from headwater.cli.loads.requests import LoadOptions, requests_of
 from headwater.cli.loads.verifying import verify_target
 from headwater.cli.pipeline.options import set_option
 from headwater.cli.pipeline.reported_errors import reported_errors
@@ -98,6 +97,8 @@ def load(
     with the same --id or range, changes nothing when the range is loaded.
     """
     from headwater.api.topic_admin import TopicAdmin
+    from headwater.pipelines.loads.errors import LoadError
+    from headwater.pipelines.loads.options import LoadOptions, requests_of
 
     where = servers(bootstrap_servers)
     if ready:
@@ -119,7 +120,10 @@ def load(
     )  # fmt: skip
     with reported_errors():
         existing = {topic.name for topic in TopicAdmin(where, security=client_security()).list_topics()}
-        requests, loaded = requests_of(options, existing)
+        try:
+            requests, loaded = requests_of(options, existing)
+        except LoadError as error:
+            raise CliError("load", str(error)) from None
         loaded.require_secrets()
         conf = {"spark.master": settings().spark_master}
         conf |= {name: text.reveal() for name, text in loaded.pipeline.spark.items()} | key_values(confs, "--conf")
@@ -136,23 +140,26 @@ def _run(requests: Any, loaded: Any, where: str, conf: dict[str, str], *, end_wi
     from headwater.cli.loads.signals import until_signal
     from headwater.pipelines.datasource.brokers import brokers
     from headwater.pipelines.file_systems.opening import file_system
-    from headwater.pipelines.loads.running import LoadRun
+    from headwater.pipelines.file_systems.options import FileSystemOptions
+    from headwater.pipelines.loads.running import LoadRun, told_in_a_line
     from headwater.pipelines.spark.session import close_session, open_session
 
     display = LoadDisplay(len(requests))
+    with told_in_a_line():
+        options = FileSystemOptions.of(conf)
     run = LoadRun(
         requests,
         loaded,
         brokers(where, command_config()),
-        file_system,
+        lambda target: file_system(target, options, note),
         on_end=display.ended_one,
         on_wait=lambda held: note(f"{held}; waiting"),
     )
     with tempfile.TemporaryDirectory(prefix="headwater-load-") as folder:
 
         def start_spark() -> SparkSession:
-            log = os.path.join(folder, "spark.log")
-            spark = open_session("headwater load", log, conf, few_rows=False)
+            log, warehouse = os.path.join(folder, "spark.log"), os.path.join(folder, "warehouse")
+            spark = open_session("headwater load", log, {"spark.sql.warehouse.dir": warehouse, **conf})
             display.started(spark)
             return spark
 

@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 
-from headwater.cli.loads.requests import absolute
 from headwater.cli.pipeline.reported_errors import reported_errors
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import command_config, settings
@@ -20,17 +19,20 @@ def verify_target(url: str, where: str, conf: Mapping[str, str], output: str) ->
     """Verify and print the result; the command fails if there are problems."""
     from headwater.pipelines.datasource.brokers import brokers
     from headwater.pipelines.file_systems.opening import file_system
+    from headwater.pipelines.file_systems.options import FileSystemOptions
+    from headwater.pipelines.loads.options import absolute
     from headwater.pipelines.loads.running import told_in_a_line
     from headwater.pipelines.loads.verification import verify
     from headwater.pipelines.spark.session import close_session, open_session
 
     target = absolute(url.rstrip("/"))
+    conf = {"spark.master": settings().spark_master, **conf}
     with reported_errors(), tempfile.TemporaryDirectory(prefix="headwater-load-") as folder:
         try:
             with told_in_a_line():
-                files = file_system(target)
+                files = file_system(target, FileSystemOptions.of(conf))
                 log = os.path.join(folder, "spark.log")
-                spark = open_session("headwater load", log, {"spark.master": settings().spark_master, **conf})
+                spark = open_session("headwater load", log, conf)
                 found = verify(spark, files, target, brokers(where, command_config()))
         finally:
             close_session()

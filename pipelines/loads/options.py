@@ -1,17 +1,20 @@
-"""The loads of a command line: from options, or from a file whose settings the options override."""
+"""Loads from options as a user gives them, or from a file whose settings the options override."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headwater.cli.shell.errors import CliError
-
-if TYPE_CHECKING:
-    from headwater.pipelines.definition import Loaded
-    from headwater.pipelines.loads.request import LoadRequest
+from headwater.pipelines.definition import Loaded
+from headwater.pipelines.loads.errors import LoadError
+from headwater.pipelines.loads.intervals import interval_id, parse_interval
+from headwater.pipelines.loads.loads_file import LoadDeclaration, parse_loads
+from headwater.pipelines.loads.partitions import parse_partitions
+from headwater.pipelines.loads.planning import Wanted
+from headwater.pipelines.loads.positions import parse_position
+from headwater.pipelines.loads.request import LoadRequest, target_of
 
 __all__ = ["LoadOptions", "requests_of"]
 
@@ -47,12 +50,9 @@ class LoadOptions:
 
 
 def requests_of(options: LoadOptions, existing: Collection[str]) -> tuple[list[LoadRequest], Loaded]:
-    """The loads, and the declarations of their topics. Raises CliError and PipelineError."""
-    from headwater.pipelines.loads.errors import LoadError
-    from headwater.pipelines.loads.loads_file import LoadDeclaration, parse_loads
-
+    """The loads, and the declarations of their topics. Raises LoadError and PipelineError."""
     if options.interval is not None and (options.start or options.until or options.load_id or options.replace):
-        raise CliError("load", "--interval says start, end and name", "leave out --from, --until, --id and --replace")
+        raise LoadError("--interval says start, end and name; leave out --from, --until, --id and --replace")
     text, name, folder = _text(options)
     parsed, loaded = parse_loads(text, name, options.assignments, folder, os.environ, lambda path: _read(folder, path))
     found: list[LoadRequest] = []
@@ -61,21 +61,16 @@ def requests_of(options: LoadOptions, existing: Collection[str]) -> tuple[list[L
         for declaration in declarations:
             found += _requests(declaration, options, existing)
     except (LoadError, ValueError) as error:
-        raise CliError("load", str(error)) from None
+        raise LoadError(str(error)) from None
     targets: dict[str, str] = {}
     for request in found:
         other = targets.setdefault(request.target, request.topic)
         if other != request.topic or sum(each.target == request.target for each in found) > 1:
-            raise CliError("load", f"{request.target} would be the target of two loads", "name it with {topic}")
+            raise LoadError(f"{request.target} would be the target of two loads; name it with {{topic}}")
     return found, loaded
 
 
 def _requests(declaration: Any, options: LoadOptions, existing: Collection[str]) -> list[LoadRequest]:
-    from headwater.pipelines.loads.intervals import interval_id, parse_interval
-    from headwater.pipelines.loads.partitions import parse_partitions
-    from headwater.pipelines.loads.planning import Wanted
-    from headwater.pipelines.loads.positions import parse_position
-    from headwater.pipelines.loads.request import LoadRequest, target_of
 
     topics = list(declaration.topics) or _matching(declaration.pattern, existing)
     if options.interval is not None:
@@ -126,10 +121,10 @@ def _matching(pattern: str, existing: Collection[str]) -> list[str]:
     try:
         wanted = re2.compile(pattern)
     except re2.error as error:
-        raise CliError("load", f"{pattern[:60]!r} is no regular expression: {error}") from None
+        raise LoadError(f"{pattern[:60]!r} is no regular expression: {error}") from None
     found = sorted(name for name in existing if not name.startswith("__") and wanted.fullmatch(name))
     if not found:
-        raise CliError("load", f"no topic matches {pattern[:60]!r}", "`headwater topic list` shows them")
+        raise LoadError(f"no topic matches {pattern[:60]!r}; `headwater topic list` shows them")
     return found
 
 
@@ -137,20 +132,18 @@ def _text(options: LoadOptions) -> tuple[str, str, str]:
     """The text of the declarations, their file's name, and the folder of the files that they name."""
     if options.file is not None:
         if options.topics or options.pattern is not None:
-            raise CliError("load", "topics stand in the file", "leave them out, or leave out -f")
+            raise LoadError("topics stand in the file; leave them out, or leave out -f")
         if options.value or options.schema or options.registry:
-            raise CliError(
-                "load", "--value, --schema and --registry are for loads without -f", "write them in the file"
-            )
+            raise LoadError("--value, --schema and --registry are for loads without -f; write them in the file")
         try:
             return _read("", options.file), options.file, os.path.dirname(os.path.abspath(options.file))
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise CliError("load", f"cannot read {options.file}: {why}") from None
+            raise LoadError(f"cannot read {options.file}: {why}") from None
     if bool(options.topics) == (options.pattern is not None):
-        raise CliError("load", "name topics, or give --topics REGEX, or a file with -f")
+        raise LoadError("name topics, or give --topics REGEX, or a file with -f")
     if options.to is None:
-        raise CliError("load", "--to is missing", "name the target: --to /lake/{topic}")
+        raise LoadError("--to is missing; name the target: --to /lake/{topic}")
     return _declared(options), COMMAND_LINE, os.getcwd()
 
 
@@ -163,13 +156,11 @@ def _declared(options: LoadOptions) -> str:
     text: dict[str, Any] = {"loads": [entry]}
     if options.value is not None:
         if not options.topics:
-            raise CliError(
-                "load", "--value needs the topics' names", "name them, or declare their values in a file: -f"
-            )
+            raise LoadError("--value needs the topics' names; name them, or declare their values in a file: -f")
         topic = {"value": options.value} | ({"schema": options.schema} if options.schema else {})
         text["topics"] = dict.fromkeys(options.topics, topic)
     elif options.schema is not None:
-        raise CliError("load", "--schema needs --value", "say the format: --value json")
+        raise LoadError("--schema needs --value; say the format: --value json")
     if options.registry is not None:
         text["registry"] = {"url": options.registry}
     return json.dumps(text).replace("${", "$${")

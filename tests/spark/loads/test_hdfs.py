@@ -1,0 +1,113 @@
+"""Loads into a real HDFS, whose NameNode is killed in the middle, and into an S3 store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headwater.pipelines.file_systems.opening import file_system
+from headwater.pipelines.loads import file_target
+from headwater.pipelines.loads.file_target import FileTarget
+from headwater.pipelines.loads.request import LoadStatus
+from headwater.pipelines.loads.target import Writing
+from headwater.pipelines.loads.verification import verify
+from tests.hdfs import HdfsProcesses
+from tests.spark.loads.conftest import Dock
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def lake(hdfs: HdfsProcesses, hdfs_folder: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hdfs.conf))
+    yield hdfs_folder
+    file_system(hdfs_folder).delete(hdfs_folder)
+
+
+def numbers(count: int) -> list[Any]:
+    return [{"n": n} for n in range(count)]
+
+
+@pytest.mark.parametrize("form", ["parquet", "avro", "delta"])
+def test_loads_on_hdfs_are_whole_and_verified(dock: Dock, lake: str, form: str) -> None:
+    dock.create()
+    dock.produce(numbers(20), timestamp_ms=1_357_016_400_000)
+    target = f"{lake}/flights"
+    first = dock.load(target, format=form, until="7", partition_by=("date(_timestamp)",))
+    assert (first.error, first.outcome) == ("", LoadStatus.LOADED)
+    second = dock.load(target, format=form, partition_by=("date(_timestamp)",))
+    assert (second.error, second.outcome) == ("", LoadStatus.LOADED)
+    assert dock.load(target, format=form).outcome is LoadStatus.NOTHING_NEW
+    found = verify(dock.spark, file_system(target), target, dock.servers)
+    assert (found.problems, found.rows, found.loads) == ((), 20, 2)
+    if form != "delta":
+        folders = {file.path.partition("/")[0] for file in (first.manifest.files if first.manifest else ())}
+        assert folders == {"dt=2013-01-01"}
+        manifests = file_system(target).list(f"{target}/_headwater/manifests")
+        assert len(manifests) == 2
+
+
+def test_a_namenode_that_is_killed_in_the_middle_costs_nothing(
+    dock: Dock, lake: str, hdfs: HdfsProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dock.create()
+    dock.produce(numbers(20))
+    target = f"{lake}/flights"
+    original = FileTarget._carry_out
+    killed: list[bool] = []
+
+    def after_the_commit(self: FileTarget, commit: Any) -> None:
+        if not killed:
+            killed.append(True)
+            hdfs.kill()
+            raise OSError("the NameNode is down")
+        original(self, commit)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileTarget, "_carry_out", after_the_commit)
+        with pytest.raises(OSError, match="the NameNode is down"):
+            dock.load(target, load_id="a")
+    hdfs.start_namenode()
+    hdfs.await_ready()
+    again = dock.load(target, load_id="a")
+    assert again.outcome is LoadStatus.ALREADY_LOADED
+    assert dock.offsets(target) == [(p, o) for p in (0, 1) for o in range(10)]
+
+
+def test_a_namenode_in_safe_mode_is_said_in_a_line(
+    dock: Dock, lake: str, hdfs: HdfsProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwater.pipelines.file_systems.options.WAIT_S", 1.0)
+    dock.create()
+    dock.produce(numbers(4))
+    original = FileTarget.write
+
+    def in_safe_mode(self: FileTarget, spark: Any, writing: Writing) -> Any:
+        hdfs.safe_mode(True)
+        return original(self, spark, writing)
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(file_target.FileTarget, "write", in_safe_mode)
+            outcome = dock.load(f"{lake}/flights")
+        assert outcome.outcome is LoadStatus.FAILED
+        assert "safe mode" in outcome.error
+        assert "\n" not in outcome.error
+    finally:
+        hdfs.safe_mode(False)
+    assert dock.load(f"{lake}/flights").outcome is LoadStatus.LOADED
+
+
+def test_manifests_are_json_for_others(dock: Dock, lake: str) -> None:
+    dock.create()
+    dock.produce(numbers(4))
+    target = f"{lake}/flights"
+    dock.load(target, load_id="a")
+    data = file_system(target).read(f"{target}/_headwater/manifests/a.json")
+    assert data is not None
+    found = json.loads(data)
+    assert (found["rows"], found["offsets"]) == (4, {"0": [[0, 2]], "1": [[0, 2]]})
+    assert [set(file) for file in found["files"]] == [{"path", "size", "sha256"}]
