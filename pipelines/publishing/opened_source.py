@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenedSource", "accessible_files", "named_source", "open_source"]
 
 _LOG: Final = "_delta_log"
+_FILE_PATH: Final = "_metadata.file_path"  # of Spark's own sources
 #: Options of Spark's reader that would leave rows out, or give them another meaning than their line.
 _REFUSED_OPTIONS: Final = ("mode", "columnnameofcorruptrecord", "path", "basepath", "pathglobfilter")
 
@@ -44,6 +45,7 @@ class OpenedSource:
         removed: Rows of the earlier of two versions that the later lacks.
         size: Bytes, 0 if unknown.
         files: The set of files; None for a table.
+        file_column: The column, or hidden column, with the file of a row.
         by_feed: Whether a difference was read from the change data feed.
     """
 
@@ -52,6 +54,7 @@ class OpenedSource:
     removed: DataFrame | None = None
     size: int = 0
     files: FileSet | None = None
+    file_column: str = _FILE_PATH
     by_feed: bool = False
 
     def changed(self) -> str | None:
@@ -137,16 +140,25 @@ def _files(
     )
     try:
         schema = file_source.columns_of(spark, loaded, source, paths)
-        rows = file_source.batch(spark, source, paths, schema)
+        if source.may_refuse:
+            _check_names(request.path, schema.fieldNames())
+            rows, file_column = file_source.batch(spark, source, paths, schema), columns.FILE
+        else:
+            reader = spark.read.format(source.format).options(**file_source.reader_options(source.format, options))
+            rows, file_column = reader.schema(schema).load(paths), _FILE_PATH
         rows.schema  # noqa: B018 - analysed here
     except file_source.SchemaError as error:
         raise PublishRefused(str(error)) from None
     except PySparkException as error:
         raise PublishRefused(f"{request.path}: Spark cannot read the files: {first_line(error)}") from None
-    reserved = sorted(set(schema.fieldNames()) & set(columns.RESERVED))
+    return OpenedSource(contents, rows, size=contents.size, files=found, file_column=file_column)
+
+
+def _check_names(path: str, names: list[str]) -> None:
+    """Refuse names of columns that the reading of text and Avro adds."""
+    reserved = sorted(set(names) & {columns.FILE, columns.VALUE, columns.ERROR})
     if reserved:
-        raise PublishRefused(f"{request.path}: the name of the column {reserved[0]} is reserved")
-    return OpenedSource(contents, rows, size=contents.size, files=found)
+        raise PublishRefused(f"{path}: the name of the column {reserved[0]} is reserved; publish Parquet or ORC files")
 
 
 def _spark_folder(folder: str) -> str:

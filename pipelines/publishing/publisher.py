@@ -19,6 +19,7 @@ from headwater.logtier.client.cluster import ClusterClient
 from headwater.logtier.client.configs import broker_config, topic_configs
 from headwater.logtier.client.errors import ClientError, UnknownTopicError
 from headwater.pipelines.datasource.brokers import Brokers, connection_options
+from headwater.pipelines.datasource.errors import OptionError
 from headwater.pipelines.datasource.options import WriteOptions
 from headwater.pipelines.errors import PipelineFailed
 from headwater.pipelines.publishing.contents import (
@@ -115,14 +116,21 @@ def publish(
 ) -> Published:
     """Publish. Raises PublishRefused before anything is written, PublishFailed afterwards."""
     watching.phase("opening")
-    with ClusterClient(WriteOptions.parse(connection_options(brokers)).client) as cluster:
+    try:
+        options = WriteOptions.parse(connection_options(brokers))
+    except OptionError as error:
+        raise PublishRefused(str(error)) from None
+    with ClusterClient(options.client) as cluster:
         topic_id = _topic_id(cluster, request.topic)
         source = open_source(spark, declared.loaded, request, watching.reading)
         encoding = declared.encoding(spark, source.rows, brokers)
         frames = RecordFrames(source.rows, source.removed, declared.sink, encoding, request.order_by)
         _check_frames(frames)
         on_step("opened")
-        run = _Publish(spark, request, source, frames, _records(request, encoding, topic_id), brokers, cluster)
+        try:
+            run = _Publish(request, source, frames, _records(request, encoding, topic_id), options, cluster)
+        except ClientError as error:
+            raise PublishFailed(str(error)) from None
         with contextlib.closing(run), _told(run.label):
             return run.run(watching, on_step)
 
@@ -132,19 +140,17 @@ class _Publish:
 
     def __init__(
         self,
-        spark: SparkSession,
         request: PublishRequest,
         source: OpenedSource,
         frames: RecordFrames,
         records: Records,
-        brokers: Brokers,
+        options: WriteOptions,
         cluster: ClusterClient,
     ) -> None:
-        self._spark = spark
         self._request = request
         self._source = source
         self._frames = frames
-        self._options = WriteOptions.parse(connection_options(brokers))
+        self._options = options
         self._name = content_name(source.contents, records)
         self._owner = owner_of(self._name, request.given_id, request.topic)
         self._place = place_key(request.path, source.contents, records)
@@ -277,7 +283,11 @@ class _Publish:
                 raise _WorkerLost("a Python worker of Spark ended unexpectedly") from None
             fault = None
             if self._frames.removed is None:
-                fault = find_fault(self._frames.rows, lambda rows: self._encode_only(self._frames.records_of(rows)))
+                fault = find_fault(
+                    self._frames.rows,
+                    self._source.file_column,
+                    lambda rows: self._encode_only(self._frames.records_of(rows)),
+                )
             raise PublishFailed(str(fault) if fault else f"a row cannot be written: {first_line(error)}") from None
 
 
@@ -332,7 +342,7 @@ def _told(label: str) -> Iterator[None]:
         raise PublishFailed(str(error)) from None
     except ClientError as error:
         raise PublishFailed(f"{label}: {error}") from None
-    except PublishFailed as error:
+    except (PublishFailed, _WorkerLost) as error:
         raise PublishFailed(f"{label}: {error}") from None
 
 

@@ -104,7 +104,10 @@ def order_column(text: str) -> Column:
 
 
 def _fitting(rows: DataFrame) -> DataFrame:
-    """The rows; computing one that does not fit its file's columns is an error, which names the reason."""
+    """The rows; computing one with a reason in `columns.ERROR` is an error.
+
+    Such a row is a line that does not fit its file's columns, or a record that a load could not decode.
+    """
     from pyspark.sql import functions as f
 
     if columns.ERROR not in rows.columns:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headwater.pipelines import columns
 from headwater.pipelines.spark.session_settings import settings_for_a_job
 from headwater.pipelines.spark.spark_errors import first_line
 
@@ -23,7 +22,6 @@ _NUMBER: Final = "_headwater_row"
 _FILE: Final = "_headwater_file"
 #: Larger than any file: a file is read by one task, in its order.
 _WHOLE_FILES: Final = {"spark.sql.files.maxPartitionBytes": str(1 << 50), "spark.sql.files.openCostInBytes": "0"}
-_FILE_PATH: Final = "_metadata.file_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class RowFault:
         return f"row {self.row:,} of {self.file} cannot be written: {self.reason}"
 
 
-def find_fault(rows: DataFrame, encode: Callable[[DataFrame], None]) -> RowFault | None:
+def find_fault(rows: DataFrame, file_column: str, encode: Callable[[DataFrame], None]) -> RowFault | None:
     """The first row, by file and number, with which `encode` fails; None if it does not fail again, or without files.
 
     `encode` computes the records of some rows and raises Spark's error.
@@ -57,8 +55,7 @@ def find_fault(rows: DataFrame, encode: Callable[[DataFrame], None]) -> RowFault
         return None
 
     try:
-        file = f.col(columns.FILE) if columns.FILE in rows.columns else f.col(_FILE_PATH)
-        placed = rows.withColumn(_FILE, file)
+        placed = rows.withColumn(_FILE, f.col(file_column))
         with settings_for_a_job(rows.sparkSession, _WHOLE_FILES):
             files = sorted(row[0] for row in placed.select(_FILE).distinct().collect())
     except PySparkException:
