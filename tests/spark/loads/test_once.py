@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -436,3 +437,25 @@ def test_a_target_is_verified(dock: Dock, tmp_path: Path, form: str) -> None:
         "is of no load",
         "has another content than it had (SHA-256)",
     ]
+
+
+def test_two_loads_at_one_target_at_once_twenty_times(dock: Dock, tmp_path: Path) -> None:
+    dock.create()
+    target = f"{tmp_path}/lake"
+    for attempt in range(20):
+        dock.produce(numbers(4))
+        with ThreadPoolExecutor(2) as pool:
+            form = "delta" if attempt % 4 == 3 else "parquet"
+            waits = 60.0 if attempt % 2 else 0.0
+            both = [pool.submit(dock.load, f"{target}-{form}", format=form, wait_s=waits) for _ in range(2)]
+            outcomes = [future.result() for future in both]
+        found = sorted(outcome.outcome.value for outcome in outcomes)
+        assert found in (["loaded", "nothing new"], ["failed", "loaded"]), [str(outcome) for outcome in outcomes]
+        if "failed" in found:
+            assert waits == 0.0
+            [error] = [outcome.error for outcome in outcomes if outcome.error]
+            assert " is held by load of " in error
+    dock.load(f"{target}-delta", format="delta")
+    dock.load(f"{target}-parquet")
+    for form in FORMS:
+        assert dock.offsets(f"{target}-{form}", form) == whole(2, 40)
