@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -47,6 +48,14 @@ class LoadDeclaration(Model):
         if bool(self.topics) == (self.pattern is not None):
             raise ValueError("give either topics or pattern")
         return self
+
+    @field_validator("start", "until", mode="before")
+    @classmethod
+    def _unquoted(cls, value: object) -> object:
+        """Offsets and times as YAML reads them without quotes."""
+        if isinstance(value, bool):
+            return value
+        return value.isoformat() if isinstance(value, date) else str(value) if isinstance(value, int) else value
 
     @field_validator("topics")
     @classmethod
