@@ -27,7 +27,7 @@ from headwater.pipelines.deployment.checkpoint_progress import CheckpointProgres
 from headwater.pipelines.deployment.stage_record import RecordError, StageRecord
 from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemError, join
 from headwater.pipelines.file_systems.local import LocalFiles, local_path
-from headwater.pipelines.file_systems.opening import file_system, is_local
+from headwater.pipelines.file_systems.opening import file_system, is_local, qualified_url
 from headwater.pipelines.file_systems.options import FileSystemOptions
 
 __all__ = ["StageFolder", "StateFolder"]
@@ -41,6 +41,8 @@ class StageFolder:
     def __init__(self, root: str, pipeline: str, stage: str, files: FileSystem) -> None:
         self.stage = stage
         self.checkpoint = join(root, checkpoint_folder(pipeline, stage))
+        #: The checkpoint's location to Spark, whose default file system may be another than the local one.
+        self.location = f"file:{self.checkpoint}" if is_local(root) else self.checkpoint
         self.path = join(root, pipeline, stage)
         self._files = files
 
@@ -175,9 +177,9 @@ class StateFolder:
         """Raises FileSystemError for a URL that is not supported."""
         self.pipeline = pipeline
         self.is_local = is_local(root)
-        self.root = os.path.abspath(local_path(root)) if self.is_local else root.rstrip("/")
+        self.files: FileSystem = LocalFiles() if self.is_local else file_system(root, options)
+        self.root = os.path.abspath(local_path(root)) if self.is_local else qualified_url(root, options)
         self.path = join(self.root, pipeline)
-        self.files: FileSystem = LocalFiles() if self.is_local else file_system(self.root, options)
 
     def stage(self, name: str) -> StageFolder:
         """The files of a stage, which may not exist."""

@@ -117,7 +117,7 @@ class StageQuery:
         group = f"{loaded.pipeline.pipeline}.{stage.name}"
         self._table_dead_letters = TableDeadLetters(self._session, analysis.columns, bootstrap_servers, group)
         self._inputs = StageInputs(
-            self._session, loaded, stage, analysis.columns, bootstrap_servers, folder.checkpoint, self._make_table
+            self._session, loaded, stage, analysis.columns, bootstrap_servers, folder.location, self._make_table
         )
         self._chain = analysis.chains[stage.name]
         self._stateful = False
@@ -150,7 +150,7 @@ class StageQuery:
                 )
             writer = (
                 frame.writeStream.queryName(f"{self._loaded.pipeline.pipeline}.{stage.name}")
-                .option("checkpointLocation", self._checkpoint)
+                .option("checkpointLocation", self._folder.location)
                 .outputMode(stage.mode)
                 .foreachBatch(self._batch)
             )

@@ -33,12 +33,14 @@ class JvmFiles:
         self.is_atomic = scheme in _ATOMIC
         self._configured = configured
 
-    @property
-    def _java(self) -> Any:
-        return self._configured()[0].jvm
-
     def _path(self, path: str) -> Any:
-        return self._java.org.apache.hadoop.fs.Path(path)
+        """Return Hadoop's path, with the default file system's authority: not all of Hadoop completes `hdfs:///`."""
+        gateway, conf = self._configured()
+        fs = gateway.jvm.org.apache.hadoop.fs
+        scheme, _, rest = path.partition("://")
+        if rest.startswith("/") and scheme != "file":
+            path = f"{scheme}://{fs.FileSystem.getDefaultUri(conf).getAuthority()}{rest}"
+        return fs.Path(path)
 
     def _files(self, path: str) -> Any:
         return self._path(path).getFileSystem(self._configured()[1])

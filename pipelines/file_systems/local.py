@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import shutil
-import urllib.parse
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,14 +17,15 @@ __all__ = ["LocalFiles", "local_path"]
 
 
 def local_path(path: str) -> str:
-    """Return the path of a `file:` URL, or the path itself.
+    """Return the path of a `file:` URL, or the path itself. As in Hadoop's paths, `%` and `#` stand for themselves.
 
-    >>> local_path("file:///lake/all%20flights"), local_path("/lake")
-    ('/lake/all flights', '/lake')
+    >>> local_path("file:///lake/100%25 #1"), local_path("file:/lake"), local_path("/lake")
+    ('/lake/100%25 #1', '/lake', '/lake')
     """
-    if path.startswith("file:"):
-        return urllib.parse.unquote(urllib.parse.urlsplit(path).path)
-    return path
+    if not path.startswith("file:"):
+        return path
+    inside = path.removeprefix("file:")
+    return f"/{inside[2:].partition('/')[2]}" if inside.startswith("//") else inside
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from headwater.pipelines.file_systems.file_system import FileSystem, FileSystemE
 from headwater.pipelines.file_systems.local import LocalFiles
 from headwater.pipelines.file_systems.options import FileSystemOptions
 
-__all__ = ["file_system", "is_local", "scheme_of"]
+__all__ = ["file_system", "is_local", "qualified_url", "scheme_of"]
 
 #: The time that a server has to accept a connection before another way is looked for.
 _PROBE_S: Final = 5.0
@@ -36,6 +36,23 @@ def scheme_of(path: str) -> str:
 def is_local(path: str) -> bool:
     """Whether a path or URL is one of this machine."""
     return scheme_of(path) in ("", "file")
+
+
+def qualified_url(url: str, options: FileSystemOptions | None = None) -> str:
+    """Return a URL with the NameNode or nameservice that the settings have for `hdfs:///...`. Raises FileSystemError.
+
+    Spark's checkpoints need it: Hadoop's FileContext does not complete a URL.
+
+    >>> qualified_url("hdfs:///lake/", FileSystemOptions(hadoop={"fs.defaultFS": "hdfs://nn:8020"}))
+    'hdfs://nn:8020/lake'
+    """
+    if scheme_of(url) != "hdfs":
+        return url.rstrip("/")
+    try:
+        authority, path = hadoop_settings.qualified(url, (options or FileSystemOptions.of()).hadoop)
+    except hadoop_settings.HadoopSettingsError as error:
+        raise FileSystemError(str(error)) from None
+    return f"hdfs://{authority}{path}".rstrip("/")
 
 
 def file_system(

@@ -153,7 +153,8 @@ def test_where_http_is_closed_a_jvm_is_started_and_told(hdfs: HdfsProcesses, hdf
     assert isinstance(files, JvmFiles)
     assert len(told) == 1
     assert "a Java process is started" in told[0]
-    assert files.create(f"{hdfs_folder}/a", b"1")
+    short = "hdfs://" + hdfs_folder.removeprefix(hdfs.url)  # of the default file system
+    assert files.create(f"{short}/a", b"1")
     assert files_of(hdfs).read(f"{hdfs_folder}/a") == b"1"
 
 

@@ -26,4 +26,4 @@ def test_a_log_without_a_commit_is_no_table(tmp_path: Path, log: list[str] | Non
         (tmp_path / "_delta_log").mkdir(exist_ok=True)
         (tmp_path / "_delta_log" / name).touch()
     spark: Any = None
-    assert table_folder.exists(spark, str(tmp_path)) is is_table
+    assert table_folder.exists(spark, f"file:{tmp_path}") is is_table
