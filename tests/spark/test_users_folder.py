@@ -44,7 +44,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What pip would put into site-packages, from a wheel that was built from a source distribution."""
     place = tmp_path_factory.mktemp("site")
     tree = place / "tree"
-    for name in ("api", "conf", "logtier", "pipelines", "platform"):
+    for name in ("airflow_dags", "api", "conf", "logtier", "pipelines", "platform"):
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("LICENSE", "README.md", "pyproject.toml"):
         shutil.copy(ROOT / name, tree / name)

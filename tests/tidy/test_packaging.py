@@ -124,7 +124,7 @@ def test_pinned_and_declared_dependencies_agree(root: Path) -> None:
 def test_the_wheel_holds_the_packages_and_conf_and_nothing_else(root: Path, tmp_path: Path) -> None:
     # A copy, so that a build leaves nothing in the tree.
     tree = tmp_path / "tree"
-    for name in ("api", "conf", "logtier", "pipelines", "platform"):
+    for name in ("airflow_dags", "api", "conf", "logtier", "pipelines", "platform"):
         shutil.copytree(root / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("LICENSE", "README.md", "pyproject.toml"):
         shutil.copy(root / name, tree / name)
@@ -139,8 +139,9 @@ def test_the_wheel_holds_the_packages_and_conf_and_nothing_else(root: Path, tmp_
     for folder in ("logtier", "pipelines", "api"):
         for path in (root / folder).rglob("*.py"):
             assert f"headwater/{path.relative_to(root)}" in names
-    for path in (root / "conf").rglob("*"):
-        if path.is_file():
-            assert f"headwater/conf/{path.relative_to(root / 'conf')}" in names
+    for folder in ("conf", "airflow_dags"):
+        for path in (root / folder).rglob("*"):
+            if path.is_file() and path.parent.name != "__pycache__":
+                assert f"headwater/{path.relative_to(root)}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert [name for name in names if "/tests/" in name or name.rpartition("/")[2].startswith("test_")] == []

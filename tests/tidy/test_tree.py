@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 LINES_MAX = 600
 LEFTOVERS = {"util", "utils", "utility", "utilities", "helper", "helpers", "common", "misc", "stuff", "shared", "tools"}
 # Written so that they do not find themselves.
@@ -73,8 +75,9 @@ def test_no_file_names_the_host_of_a_package_registry(texts: dict[Path, str]) ->
     assert offenders(texts, REGISTRY) == []
 
 
-def test_the_lock_pins_every_package_by_hash(texts: dict[Path, str]) -> None:
-    entries = re.split(r"\n(?=[a-z0-9])", texts[Path("requirements.lock")])[1:]
+@pytest.mark.parametrize("lock", ["requirements.lock", "airflow_dags/requirements.lock"])
+def test_the_locks_pin_every_package_by_hash(texts: dict[Path, str], lock: str) -> None:
+    entries = re.split(r"\n(?=[a-z0-9])", texts[Path(lock)])[1:]
     assert len(entries) > 50
     assert [e.splitlines()[0] for e in entries if "==" not in e or "--hash=sha256:" not in e] == []
 

@@ -61,6 +61,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "publish": Verb(
         "headwater.cli.verbs.publish", "publish", "Write files or a Delta table's rows to a topic, each row once."
     ),
+    "airflow": Verb("headwater.cli.verbs.airflow", "airflow", "Write the DAGs for Apache Airflow to a folder."),
     "broker": Verb("headwater.cli.verbs.broker", "broker", "Run a broker without the REST API."),
     "api": Verb("headwater.cli.verbs.api", "api", "Run the REST API without a broker."),
     "doctor": Verb("headwater.cli.verbs.doctor", "doctor", "Check Python, Java, packages, jars, ports and disk."),
