@@ -50,7 +50,10 @@ class Environment(Model):
     registry: Annotated[Registry | None, Shown("registry")] = Field(
         default=None, description="schema registry, instead of that of the file"
     )
-    checkpoints: CheckpointsUrl = Field(default="", description="URL of checkpoints, instead of that of the file")
+    # Checked once it is chosen: its variables may have their values in this environment alone.
+    checkpoints: Annotated[str, Shown("URL")] = Field(
+        default="", description="URL of checkpoints, instead of that of the file"
+    )
 
     _texts = field_validator("variables", mode="before")(variables_as_text)
 

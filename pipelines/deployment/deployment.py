@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from headwater.pipelines.deployment.stage_record import (
 )
 from headwater.pipelines.deployment.state_folder import StageFolder, StateFolder
 from headwater.pipelines.errors import PipelineError, Problem, nearest
+from headwater.pipelines.file_systems.file_system import FileSystemError
 from headwater.pipelines.file_systems.options import FileSystemOptions
 from headwater.pipelines.monitoring.stage_state import StageState, State
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from headwater.pipelines.monitoring.watching import RunInfo, RunWatch
 
 __all__ = ["Deployment"]
+
+logger = logging.getLogger(__name__)
 
 
 class Deployment:
@@ -136,7 +140,16 @@ class Deployment:
         """Called before the stages start (this class is a `watching.RunListener`)."""
 
     def changed(self, state: StageState, progress: StageProgress | None) -> None:
-        """Record a running stage as deployed, or the error of a failed stage."""
+        """Record a running stage as deployed, or the error of a failed stage.
+
+        While the file system does not answer, a stage's error is lost; its record is stored with a later micro-batch.
+        """
+        try:
+            self._record(state, progress)
+        except FileSystemError as error:
+            logger.warning("stage %s: its record cannot be written: %s", state.stage, error)
+
+    def _record(self, state: StageState, progress: StageProgress | None) -> None:
         folder = self.stage(state.stage)
         if state.state in (State.FAILED, State.RESTARTING):
             folder.note_error(state.error, time.time())
@@ -144,9 +157,9 @@ class Deployment:
             if record is not None and folder.progress().done == done:
                 folder.note_deployed(record)  # Spark may have refused the new stage: the checkpoint is unchanged
         elif (progress is not None or state.state in (State.RUNNING, State.IDLE)) and state.stage not in self._before:
-            before = folder.deployed()
-            self._before[state.stage] = (before, folder.progress().done)
+            before, done = folder.deployed(), folder.progress().done
             folder.note_deployed(_with_known_ids(self._records[state.stage], before))
+            self._before[state.stage] = (before, done)
             folder.note_error(None, 0.0)
 
     def ended(self) -> None:

@@ -62,6 +62,8 @@ def is_transient(error: BaseException) -> bool:
     (True, False)
     >>> is_transient(Exception("Job aborted: ExecutorLostFailure (executor 3 exited)"))
     True
+    >>> is_transient(UnavailableError("hdfs://nn/a: the NameNode is in safe mode"))
+    True
     """
     for each in causes(error):
         if isinstance(each, PipelineError):

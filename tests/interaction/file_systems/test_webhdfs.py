@@ -129,6 +129,17 @@ def test_a_user_without_rights_is_told_so_at_once(hdfs: HdfsProcesses, hdfs_fold
     assert hdfs_folder in str(failed.value)
 
 
+def test_a_folder_that_is_full_is_told_at_once(hdfs: HdfsProcesses, hdfs_folder: str) -> None:
+    files = files_of(hdfs)
+    files.make_folder(hdfs_folder)
+    hdfs.admin("tools.DFSAdmin", "-setSpaceQuota", "1m", hdfs_folder)
+    with pytest.raises(FileSystemError, match=r"cannot be used: .*[Qq]uota") as failed:
+        files.create(f"{hdfs_folder}/a", b"1")
+    assert "\n" not in str(failed.value)
+    with pytest.raises(FileSystemError, match=r"cannot be used: "), files.writer(f"{hdfs_folder}/b") as out:
+        out.write(b"x" * 3_000_000)
+
+
 def test_files_are_synced_to_the_device(hdfs: HdfsProcesses, hdfs_folder: str) -> None:
     before = _synced(hdfs)
     files_of(hdfs).create(f"{hdfs_folder}/a", b"1")

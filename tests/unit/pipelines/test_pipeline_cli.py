@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from headwater.cli.main import main
+from headwater.cli.pipeline import checkpoint_place
 from headwater.cli.pipeline.preview import print_preview
 from headwater.pipelines.deployment.deployment import Deployment
 from headwater.pipelines.monitoring.stage_state import StageState, State
 from headwater.pipelines.preview.stage_preview import Preview
 from headwater.pipelines.sources.table_gaps import TableGap
 from headwater.pipelines.validation.pipeline_file import load
+from headwater.settings import Settings
 
 
 @pytest.fixture
@@ -233,3 +235,33 @@ def test_no_broker_is_one_line_and_exit_code_1(pipeline_file: Path, capsys: pyte
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
     assert "127.0.0.1:1" in captured.err
+
+
+def test_the_place_of_checkpoints_is_of_the_command_line_the_file_the_settings_or_the_last_run(
+    pipeline_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = tmp_path / "state"
+
+    def batches(root: Path, number: int) -> str:
+        folder = Deployment(load(str(pipeline_file)), str(root)).stage("clean")
+        for name in ("offsets", "commits"):
+            Path(folder.checkpoint, name).mkdir(parents=True)
+            Path(folder.checkpoint, name, str(number)).write_text('v1\n{}\n{"orders":{"0":7}}')
+        return str(root)
+
+    def batch(*more: str) -> int | None:
+        assert main(["pipeline", "plan", str(pipeline_file), "--state", str(state), "-o", "json", *more]) == 0
+        found = json.loads(capsys.readouterr().out)["deployed"].get("clean")
+        return None if found is None else found["batch"]
+
+    given, in_file, setting, last = (batches(tmp_path / str(n), n) for n in (1, 2, 3, 4))
+    assert batch() is None
+    (state / "orders").mkdir(parents=True)
+    (state / "orders" / "checkpoints.json").write_text(json.dumps({"checkpoints": last, "lock_id": ""}))
+    assert batch() == 4
+    monkeypatch.setattr(checkpoint_place, "settings", lambda: Settings(checkpoints=setting))
+    assert batch() == 3
+    pipeline_file.write_text(f"checkpoints: file://{in_file}\n{pipeline_file.read_text()}")
+    assert batch() == 2
+    assert batch("--checkpoints", given) == 1
+    assert batch("--checkpoints", "") is None

@@ -10,6 +10,8 @@ from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import client_security, servers, settings
 
 if TYPE_CHECKING:
+    from headwater.pipelines.definition import Loaded
+    from headwater.pipelines.file_systems.options import FileSystemOptions
     from headwater.pipelines.monitoring.status import StageStatus
 
 
@@ -23,6 +25,14 @@ def known_or_wanted_place(given: str | None, in_file: str, state: str, pipeline:
     from headwater.pipelines.deployment.state_place import known_place
 
     return wanted_place(given, in_file) or (known_place(state, pipeline) if given is None else None) or ""
+
+
+def file_options(loaded: Loaded) -> FileSystemOptions:
+    """Return the options of file systems, with the settings of Hadoop in a pipeline's `spark:`."""
+    from headwater.pipelines.file_systems.options import FileSystemOptions
+
+    own = {name: text.value for name, text in loaded.pipeline.spark.items()}
+    return FileSystemOptions.of({name: value for name, value in own.items() if value is not None})
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwater.cli.pipeline.checkpoint_place import known_or_wanted_place, reported_file_errors
+from headwater.cli.pipeline.checkpoint_place import file_options, known_or_wanted_place, reported_file_errors
 from headwater.cli.pipeline.options import checkpoints_option, environment_option, set_option
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def plan(
     with reported_file_errors("pipeline plan"):
         folder = state or STATE_DEFAULT
         place = known_or_wanted_place(checkpoints, pipeline.checkpoints, folder, pipeline.pipeline)
-        deployment = Deployment(loaded, place or folder)
+        deployment = Deployment(loaded, place or folder, options=file_options(loaded))
         _print(made, deployment, output)
 
 

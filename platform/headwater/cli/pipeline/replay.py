@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwater.cli.pipeline.checkpoint_place import known_or_wanted_place
+from headwater.cli.pipeline.checkpoint_place import file_options, known_or_wanted_place
 from headwater.cli.pipeline.options import checkpoints_option, environment_option, set_option
 from headwater.cli.shell.errors import EXIT_FAILED, CliError
 from headwater.cli.shell.options import client_options, command_config, servers
@@ -91,7 +91,7 @@ def replay(
         pipeline = loaded.pipeline.pipeline
         local = StateFolder(state or STATE_DEFAULT, pipeline)
         place = known_or_wanted_place(checkpoints, loaded.pipeline.checkpoints, local.root, pipeline)
-        folder = StateFolder(place, pipeline) if place else local
+        folder = StateFolder(place, pipeline, file_options(loaded)) if place else local
         stages = _chosen(loaded, names or tuple(default_stages(loaded)))
         with hold(local.path), contextlib.ExitStack() as shared:
             if place:

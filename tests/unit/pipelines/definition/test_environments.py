@@ -14,6 +14,7 @@ environments:
     variables: {lake: "hdfs://lake", size: 6}
     spark: {spark.master: "spark://m:7077"}
     registry: {url: "http://production"}
+    checkpoints: "hdfs://lake/${size}"
   test: {}
 registry: {url: "http://localhost"}
 spark: {spark.master: "local[2]", spark.x: 1}
@@ -37,6 +38,7 @@ def test_without_an_environment_the_files_own_values_count(load: Callable[..., L
     loaded = load(TEXT)
     assert lake(loaded) == "lake/one"
     assert spark(loaded) == {"spark.master": "local[2]", "spark.x": "1"}
+    assert loaded.pipeline.checkpoints == ""
     assert make_plan(loaded).environment == ""
 
 
@@ -46,6 +48,7 @@ def test_an_environment_wins_over_the_file_and_set_over_both(load: Callable[...,
     assert loaded.pipeline.topics["a"].partitions == 6
     assert spark(loaded) == {"spark.master": "spark://m:7077", "spark.x": "1"}
     assert str(loaded.pipeline.registry.url if loaded.pipeline.registry else "") == "http://production"
+    assert loaded.pipeline.checkpoints == "hdfs://lake/6"
     assert make_plan(loaded).environment == "production"
     assert lake(load(TEXT, variables={"lake": "mine"}, environment="production")) == "mine/one"
 
@@ -76,3 +79,9 @@ def test_a_variable_that_only_an_environment_has_is_unknown_without_it(
     assert lake(load(text, environment="production")) == "hdfs://lake/one"
     (problem,) = problems(text)
     assert "no value for the variable ${lake}" in problem.message
+
+
+def test_checkpoints_are_kept_on_hdfs_only(problems: Callable[..., list[Problem]]) -> None:
+    (problem,) = problems(TEXT.replace("topics:", "checkpoints: s3a://lake/checkpoints\ntopics:", 1))
+    assert (problem.field, problem.line) == ("checkpoints", 12)
+    assert "checkpoints are kept at an hdfs:// URL" in problem.message

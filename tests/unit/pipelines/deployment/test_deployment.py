@@ -11,6 +11,8 @@ import pytest
 from headwater.pipelines.definition import Loaded
 from headwater.pipelines.deployment.deployment import Deployment
 from headwater.pipelines.errors import PipelineError
+from headwater.pipelines.file_systems.file_system import UnavailableError
+from headwater.pipelines.file_systems.local import LocalFiles
 from headwater.pipelines.monitoring.stage_state import StageState, State
 
 FILE = """\
@@ -211,3 +213,22 @@ def test_a_checkpoint_that_begins_anew_has_the_ids_of_its_own_run_only(load: Loa
     record = second.stage("clean").deployed()
     assert record is not None
     assert record.ids is None
+
+
+def test_a_record_that_cannot_be_written_is_written_with_a_later_batch(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    deployment = Deployment(load(FILE), str(tmp_path))
+    running = StageState("shop", "clean", since_ms=0, state=State.RUNNING)
+
+    def fail(_self: LocalFiles, path: str, _data: bytes) -> None:
+        raise UnavailableError(f"{path}: HDFS cannot do it now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFiles, "replace", fail)
+        deployment.changed(running, None)
+        deployment.changed(StageState("shop", "sums", since_ms=0, state=State.FAILED, error="no disk"), None)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["stage clean", "stage sums"]
+    assert deployment.stage("clean").deployed() is None
+    deployment.changed(running, None)
+    assert deployment.stage("clean").deployed() is not None

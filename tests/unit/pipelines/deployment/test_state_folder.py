@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from headwater.pipelines.deployment.state_folder import StageFolder, StateFolder
+from headwater.pipelines.file_systems.file_system import FileSystemError
 
 HEAD = 'v1\n{"batchWatermarkMs":5,"batchTimestampMs":0,"conf":{"spark.sql.shuffle.partitions":"6"}}\n'
 
@@ -130,3 +132,29 @@ def test_what_has_run_is_listed(tmp_path: Path) -> None:
     assert StateFolder(str(tmp_path), "shop").stages() == ["clean", "sums"]
     assert StateFolder.pipelines(str(tmp_path / "none")) == []
     assert StateFolder(str(tmp_path), "none").stages() == []
+
+
+def test_a_pipelines_lock_id_is_made_once(tmp_path: Path) -> None:
+    folder = StateFolder(str(tmp_path), "shop")
+    found: set[str] = set()
+    threads = [
+        threading.Thread(target=lambda: found.add(StateFolder(str(tmp_path), "shop").lock_id())) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {folder.lock_id()}
+    assert StateFolder.pipelines_at(str(tmp_path)) == ["shop"]
+    Path(folder.path, "lock_id").write_text("changed")
+    with pytest.raises(FileSystemError, match="holds no id of a pipeline's runs"):
+        folder.lock_id()
+
+
+def test_a_checkpoint_says_its_id_and_spark_is_given_a_place_of_this_machine(folder: StageFolder) -> None:
+    with pytest.raises(FileSystemError, match="has no metadata"):
+        folder.checkpoint_id()
+    os.makedirs(folder.checkpoint)
+    Path(folder.checkpoint, "metadata").write_text('{"id":"7f"}')
+    assert folder.checkpoint_id() == "7f"
+    assert folder.location == f"file:{folder.checkpoint}"
